@@ -1,0 +1,41 @@
+"""The protocol of a place where records are kept. A tier stores and returns records; it never sees a cache, a layout or MLX.
+
+Contract (tests/contracts/test_tier.py, run against every tier):
+- `put` then `get` returns an equal record; `put` of a key that is there is a no-op; `get` of a key that is not raises KeyError;
+- `get` verifies what it returns; a damaged record raises DamagedRecordError and is out of the inventory from then on;
+- `delete` of a key that is not there is a no-op; `inventory` lists what `get` would return; `num_bytes` counts all that the tier occupies;
+- methods may be called from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from forerun.state.record import Record, RecordInfo
+from forerun.values import Source
+
+
+class Tier(Protocol):
+    """A store of records. `source` is what a response reports for state that came from here."""
+
+    source: Source
+
+    def put(self, record: Record) -> None:
+        """Keep the record. On return it survives what this kind of tier survives (a disk tier: a power cut). Raises BankError."""
+
+    def get(self, key: str) -> Record:
+        """The record of that key, verified. Raises KeyError, DamagedRecordError."""
+
+    def delete(self, key: str) -> None:
+        """Forget the record and free its bytes."""
+
+    def inventory(self) -> Iterable[RecordInfo]:
+        """What is here, without payloads."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes occupied, overhead included."""
+
+    def close(self) -> None:
+        """Release what the tier holds open. Nothing may be called afterwards."""

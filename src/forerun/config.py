@@ -1,0 +1,118 @@
+"""One typed Config and the only reader of the environment. Order: default < file < environment < command line.
+
+Also the one place where something must be set before MLX is imported (`prepare`): the compile cache's folder and the BLAS.
+Knows nothing of MLX itself: `import forerun.config` is cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from forerun.errors import ConfigError
+
+ENV_PREFIX = "FORERUN_"
+
+
+class Config(BaseModel):
+    """Everything that can be set. Field names are the flags (`--bank-dir`), the file's keys and, upper-cased with FORERUN_, the environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = Field(None, description="model folder; the bundled demo model if not given")
+    host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs an API key")
+    port: int = Field(8484, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    bank_dir: Path | None = Field(None, description="folder of stored conversations; default: in the user's cache folder")
+    bank_ram_bytes: int = Field(2 << 30, ge=0, description="bytes of RAM for conversations")
+    bank_disk_bytes: int | None = Field(
+        None, ge=0, description="bytes of disk for conversations; default min(20 GiB, 10 % of the free disk); 0 keeps nothing on disk"
+    )
+    context: int | None = Field(None, ge=16, description="longest prompt plus answer, in tokens; default: what the model declares")
+    numerics: Literal["auto", "reference", "served"] = Field(
+        "auto", description="reference: fp32, bit-equal however a token was computed; served: fastest; auto: reference on CPU"
+    )
+    blas: Literal["auto", "openblas", "wheel"] = Field(
+        "auto", description="BLAS on Linux CPU: openblas (fast, from the system), wheel (MLX's own, slow); auto: openblas if it is there"
+    )
+    api_key_file: Path | None = Field(None, description="file with one `name:key` a line; requests must then carry one of the keys")
+
+    @property
+    def bank_path(self) -> Path:
+        """Folder of stored conversations."""
+        return self.bank_dir if self.bank_dir is not None else cache_home() / "bank"
+
+
+def cache_home() -> Path:
+    """Folder for all that forerun keeps between runs ($XDG_CACHE_HOME/forerun, ~/Library/Caches/forerun on macOS)."""
+    if platform.system() == "Darwin":
+        return Path.home() / "Library" / "Caches" / "forerun"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
+
+
+def config_file() -> Path:
+    """The settings file that is read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml)."""
+    given = os.environ.get(ENV_PREFIX + "CONFIG")
+    return Path(given) if given else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "forerun" / "config.toml"
+
+
+def load(flags: dict[str, Any]) -> Config:
+    """The Config of defaults, then the file, then the environment, then `flags` (None: not given). Raises ConfigError naming the origin."""
+    merged: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for source, values in (
+        (str(config_file()), _from_file(config_file())),
+        ("environment", _from_environment()),
+        ("command line", {k: v for k, v in flags.items() if v is not None}),
+    ):
+        for key, value in values.items():
+            _check_key(key, source)
+            merged[key], origin[key] = value, source
+    try:
+        return Config(**merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise ConfigError(
+            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {first['msg']}", hint=Config.model_fields[key].description or ""
+        ) from error
+
+
+def prepare(config: Config) -> None:
+    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process."""
+    folder = cache_home() / "tmp"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    os.environ["TMPDIR"] = str(folder)
+
+
+def environ_blas_core(core: str) -> None:
+    """Ask OpenBLAS for the kernels of `core`; must come before the library is loaded."""
+    os.environ["OPENBLAS_CORETYPE"] = core
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", hint="it must be TOML, one `key = value` a line") from error
+
+
+def _from_environment() -> dict[str, Any]:
+    names = {key[len(ENV_PREFIX) :].lower(): value for key, value in os.environ.items() if key.startswith(ENV_PREFIX)}
+    names.pop("config", None)
+    return names
+
+
+def _check_key(key: str, source: str) -> None:
+    if key in Config.model_fields:
+        return
+    near = get_close_matches(key, Config.model_fields, n=1)
+    raise ConfigError(f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun serve --help`")

@@ -1,0 +1,86 @@
+"""The exception tree of forerun. Every error says what, where and with which value, and carries a hint to act on.
+
+    ForerunError
+    ├── ConfigError           a setting is unknown, malformed or impossible here (exit code 2)
+    ├── UnsupportedError      the machine or the model cannot do what was asked (exit code 3)
+    ├── ModelError            a checkpoint is missing, damaged or does not fit its family
+    ├── RequestError          the caller's request cannot be served as it stands (HTTP 4xx)
+    │   ├── BadRequestError       400  malformed or contradictory
+    │   ├── ContextLengthError    400  prompt and answer do not fit the context
+    │   ├── UnauthorisedError     401  key missing or wrong
+    │   └── BusyError             503  the queue is full; carries retry_after_s
+    ├── BankError             the stored state cannot be read or written
+    │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
+    │   └── BankLockedError       the folder belongs to another running server
+    └── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
+"""
+
+
+class ForerunError(Exception):
+    """What went wrong (`str(error)`), and what the user can do about it (`error.hint`, may be empty)."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(ForerunError):
+    """A setting is unknown, malformed or impossible on this machine."""
+
+
+class UnsupportedError(ForerunError):
+    """The machine or the model cannot do what was asked."""
+
+
+class ModelError(ForerunError):
+    """A checkpoint is missing, damaged or does not fit its family."""
+
+
+class RequestError(ForerunError):
+    """A request cannot be served as it stands. `param` names the offending field, if one field is to blame."""
+
+    status = 400
+
+    def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
+class BadRequestError(RequestError):
+    """Malformed or contradictory."""
+
+
+class ContextLengthError(RequestError):
+    """Prompt and answer do not fit the context."""
+
+
+class UnauthorisedError(RequestError):
+    """API key missing or wrong."""
+
+    status = 401
+
+
+class BusyError(RequestError):
+    """The queue is full; try again after `retry_after_s` seconds."""
+
+    status = 503
+
+    def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class BankError(ForerunError):
+    """The stored state cannot be read or written."""
+
+
+class DamagedRecordError(BankError):
+    """A record fails its checksum, size or identity."""
+
+
+class BankLockedError(BankError):
+    """The bank's folder belongs to another running server."""
+
+
+class NumericsError(ForerunError):
+    """A step produced a non-finite number."""

@@ -1,0 +1,135 @@
+"""Frozen values that travel between the packages: what is asked (Job), what happens (Event), what it cost (Report).
+
+Knows nothing of MLX, HTTP or any dialect: a dialect makes a Job from JSON and turns Events back into frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Finish = Literal["stop", "length"]
+Source = Literal["cold", "ram", "ssd"]
+BankUse = Literal["use", "bypass"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The law that tokens are drawn from. Neutral values: 1.0 temperature, 1.0 top_p, 0 top_k, 0.0 min_p, 1.0 repetition, 0.0 rest.
+
+    temperature 0 is the one-hot law of the largest logit (lowest token id on a tie). seed None: fresh noise for each request.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation to be rendered by the model's chat template. Messages and tools are plain JSON values, order kept."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    template_args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A prompt that is already tokens."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, whatever dialect it came in.
+
+    max_tokens None: as many as the context has room for. session None: the bank finds the conversation by its prefix.
+    tenant: the owner of the API key, "" without keys. stop: strings that end the answer and are not part of it.
+    """
+
+    id: str
+    prompt: Chat | Raw
+    sampling: Sampling
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    session: str | None
+    tenant: str
+    bank: BankUse
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a finished request. cached_tokens were reused; computed = prompt - cached."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a request was served: the `forerun` object of every response.
+
+    reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
+    nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
+    queue and restore included. reason is "" when all that could be reused was, else it says why not.
+    """
+
+    session: str
+    source: Source
+    layout: str
+    step_kind: str
+    numerics: str
+    reused_tokens: int
+    computed_tokens: int
+    queue_s: float
+    restore_s: float
+    ttft_s: float
+    prefill_tok_per_s: float | None
+    decode_tok_per_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; `ahead` others run before it."""
+
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again."""
+
+    done_tokens: int
+    total_tokens: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the answer, as the model wrote it (reasoning and tool calls not yet split off)."""
+
+    text: str
+    tokens: tuple[int, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The last event of every request that ends without an error."""
+
+    finish: Finish
+    usage: Usage
+    report: Report
+
+
+Event = Queued | Reading | Text | Done

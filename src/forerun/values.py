@@ -133,3 +133,41 @@ class Done:
 
 
 Event = Queued | Reading | Text | Done
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that is served, as shown to people. `demo`: the bundled model, for trying things out."""
+
+    name: str
+    family: str
+    device: str
+    numerics: str
+    blas: str
+    context_tokens: int
+    created_unix_s: int
+    defaults: Sampling
+    demo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BankHealth:
+    """What the bank holds. pending_writes: records of finished turns that are not yet safe on disk."""
+
+    sessions: int
+    pending_writes: int
+    ram_bytes: int
+    disk_bytes: int
+    disk_limit_bytes: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`/health`. status: "ok", or "degraded" with the reasons. running and waiting count requests."""
+
+    status: Literal["ok", "degraded"]
+    reasons: tuple[str, ...]
+    running: int
+    waiting: int
+    bank: BankHealth

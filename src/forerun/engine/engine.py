@@ -1,1 +1,37 @@
 """The facade of the engine: what serve and cli see of the machine that runs requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from forerun.values import Event, Health, Job, ModelInfo
+
+
+class Run(Protocol):
+    """A submitted request: iterate its events, exactly one of them `Done` and that the last, or an exception of forerun.errors."""
+
+    prompt_tokens: int
+    opens_reasoning: bool
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    def cancel(self) -> None:
+        """Stop at the next step or chunk. Idempotent, from any thread; a no-op when finished."""
+
+
+class Engine(Protocol):
+    """Runs jobs one after the other in the order of their submission."""
+
+    info: ModelInfo
+    registry: CollectorRegistry
+
+    async def submit(self, job: Job) -> Run:
+        """Render, encode and queue the job. Raises BusyError (queue full), ContextLengthError, BadRequestError (the template refuses)."""
+
+    def health(self) -> Health: ...
+
+    async def close(self, limit_s: float) -> None:
+        """Finish or cut off what runs within `limit_s`, write what is pending, release the model."""

@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from forerun.errors import ConfigError
 
 ENV_PREFIX = "FORERUN_"
+UNIT_BYTES = {"": 1, "B": 1} | {f"{p}{s}": b**i for s, b in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
+
+
+def parse_bytes(size: object) -> object:
+    """Bytes of "2GiB", "500 MB" or "1048576" (KB is 1,000, KiB 1,024); what is not a string is returned as it is. Raises ValueError."""
+    if not isinstance(size, str):
+        return size
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
+    units = {name.lower(): num_bytes for name, num_bytes in UNIT_BYTES.items()}
+    if match is None or match[2].lower() not in units:
+        raise ValueError("not a size in bytes; write 2GiB, 500MB or a plain number")
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 class Config(BaseModel):
-    """Everything that can be set. Field names are the flags (`--bank-dir`), the file's keys and, upper-cased with FORERUN_, the environment."""
+    """All that can be set. Field names are the flags (`--bank-dir`), the file's keys and, upper-cased with FORERUN_, the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,8 +45,8 @@ class Config(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs an API key")
     port: int = Field(8484, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     bank_dir: Path | None = Field(None, description="folder of stored conversations; default: in the user's cache folder")
-    bank_ram_bytes: int = Field(2 << 30, ge=0, description="bytes of RAM for conversations")
-    bank_disk_bytes: int | None = Field(
+    bank_ram_bytes: Bytes = Field(2 << 30, ge=0, description="bytes of RAM for conversations, 2GiB or 500MB")
+    bank_disk_bytes: Bytes | None = Field(
         None, ge=0, description="bytes of disk for conversations; default min(20 GiB, 10 % of the free disk); 0 keeps nothing on disk"
     )
     context: int | None = Field(None, ge=16, description="longest prompt plus answer, in tokens; default: what the model declares")
@@ -79,7 +95,8 @@ def load(flags: dict[str, Any]) -> Config:
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise ConfigError(
-            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {first['msg']}", hint=Config.model_fields[key].description or ""
+            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {first['msg'].removeprefix('Value error, ')}",
+            hint=Config.model_fields[key].description or "",
         ) from error
 
 
@@ -115,4 +132,6 @@ def _check_key(key: str, source: str) -> None:
     if key in Config.model_fields:
         return
     near = get_close_matches(key, Config.model_fields, n=1)
-    raise ConfigError(f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun serve --help`")
+    raise ConfigError(
+        f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun serve --help`"
+    )

@@ -1,0 +1,50 @@
+"""Sizes in bytes, the order of the sources, and what an error says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forerun.config import load, parse_bytes
+from forerun.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _private_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_CONFIG", str(tmp_path / "config.toml"))
+
+
+@pytest.mark.parametrize(
+    ("size", "num_bytes"),
+    [("0", 0), ("1048576", 1 << 20), ("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7b", 7), (12, 12)],
+)
+def test_sizes(size: object, num_bytes: int) -> None:
+    assert parse_bytes(size) == num_bytes
+
+
+@pytest.mark.parametrize("size", ["", "GiB", "-1", "2 GiBs", "1,5MB", "2G"])
+def test_what_is_no_size_is_refused(size: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_bytes(size)
+
+
+def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text('port = 1\nbank_ram_bytes = "1MiB"\nbank_disk_bytes = "3MB"\n')
+    monkeypatch.setenv("FORERUN_PORT", "2")
+    monkeypatch.setenv("FORERUN_BANK_DISK_BYTES", "4MB")
+    config = load({"port": 3, "host": None})
+    assert (config.port, config.bank_disk_bytes, config.bank_ram_bytes, config.host) == (3, 4_000_000, 1 << 20, "127.0.0.1")
+
+
+def test_an_error_names_key_value_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_BANK_RAM_BYTES", "lots")
+    with pytest.raises(ConfigError, match=r"bank_ram_bytes = 'lots' \(from environment\): not a size"):
+        load({})
+
+
+def test_an_unknown_key_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_PROT", "1")
+    with pytest.raises(ConfigError, match="unknown setting 'prot'") as caught:
+        load({})
+    assert "'port'" in caught.value.hint

@@ -1,0 +1,54 @@
+# Everything from a clone: `make demo` and `make test` set up what they need (a .venv beside this file) and then do their work.
+#
+#   make demo        a conversation that survives two restarts, on the bundled model
+#   make test        lint, format, types, then all tests but the long ones
+#   make test-long   the long tests
+#   make check       lint, format, types and the gates alone
+#   make clean       remove what the targets above made
+#
+# PYTHON names the interpreter to start from (3.11 or newer); EXTRA the build of MLX: [cpu], [cuda], or nothing on macOS.
+
+PYTHON := python3
+BIN := .venv/bin
+
+ifeq ($(shell uname -s),Darwin)
+EXTRA :=
+else ifneq ($(shell nvidia-smi -L 2>/dev/null),)
+EXTRA := [cuda]
+else
+EXTRA := [cpu]
+endif
+
+.PHONY: demo test test-long check lint clean
+
+demo: .venv/.installed
+	$(BIN)/forerun demo
+
+test: lint
+	$(BIN)/pytest
+
+test-long: .venv/.developed
+	$(BIN)/pytest -m long
+
+check: lint
+	$(BIN)/pytest tests/gates
+
+lint: .venv/.developed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.venv/.installed: pyproject.toml tools/system_packages.sh
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "forerun needs Python 3.11 or newer; try: make PYTHON=python3.12")'
+	PYTHON=$(PYTHON) tools/system_packages.sh
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.$(EXTRA)'
+	@touch $@
+
+.venv/.developed: .venv/.installed
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,102 @@
+"""Who may import whom, and what importing must not load. Reads the sources; imports forerun in processes of its own only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
+
+# Low to high. A module imports from levels below its own and from its own package, never from a neighbour on its level.
+LEVELS = (
+    ("errors", "values"),
+    ("config",),
+    ("sampling", "kernels", "text"),
+    ("state",),
+    ("models", "bank"),
+    ("decode",),
+    ("engine",),
+    ("serve",),
+    ("demo",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+LOADED_WITHOUT_MLX = ("errors", "values", "config", "text", "serve", "demo", "cli")
+
+
+def parts() -> set[str]:
+    """Top-level modules and packages of forerun."""
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    return modules | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+
+
+def imported(source: str) -> Iterator[str]:
+    """Parts of forerun that a module imports, anywhere in it: inside functions and under TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("forerun."))
+
+
+def offences(part: str, source: str) -> list[str]:
+    """What a module of `part` imports against the order."""
+    return [other for other in imported(source) if other in LEVEL and other != part and LEVEL[other] >= LEVEL[part]]
+
+
+def test_every_part_has_a_level() -> None:
+    assert parts() <= LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    part = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    if part != "__init__":
+        assert offences(part, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import forerun.engine",
+        "from forerun import engine",
+        "from forerun.bank import tier",
+        "def late():\n    from forerun.decode.round import step",
+        "if TYPE_CHECKING:\n    from forerun.bank.tier import Tier",
+    ],
+)
+def test_an_upward_or_sideways_import_is_seen(source: str) -> None:
+    assert len(offences("models", source)) == 1
+
+
+def loaded_by(part: str) -> set[str]:
+    """Top-level modules in a new process after every module of `part` was imported."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"root = importlib.import_module('forerun.{part}')\n"
+        f"for found in pkgutil.walk_packages(getattr(root, '__path__', []), 'forerun.{part}.'):\n"
+        "    importlib.import_module(found.name)\n"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
+    return set(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("part", LOADED_WITHOUT_MLX)
+def test_loads_without_mlx(part: str) -> None:
+    if part not in parts():
+        pytest.skip(f"no forerun.{part} yet")
+    assert not {"mlx", "torch", "transformers"} & loaded_by(part)
+
+
+def test_loading_mlx_would_be_seen() -> None:
+    assert "mlx" in loaded_by("kernels")

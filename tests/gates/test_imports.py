@@ -33,8 +33,6 @@ def parts() -> set[str]:
     """Top-level modules and packages of forerun."""
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     return modules | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-        path.parent.name for path in PACKAGE.glob("*/__init__.py")
-    }
 
 
 def imported(source: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ LEVELS = (
     ("serve",),
     ("demo",),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 LOADED_WITHOUT_MLX = ("errors", "values", "config", "text", "serve", "demo", "cli")

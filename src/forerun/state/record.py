@@ -39,13 +39,15 @@ class Identity:
 class Record:
     """A Segment or a Mark.
 
-    key: hex name, a function of kind, parent and tokens. parent: hex node key. tokens: after the parent's. start: tokens before the
-    parent node (a multiple of SEGMENT_TOKENS). payload: raw little-endian arrays in the order of the StateSpec: for a segment for each
-    attention layer (trunk, then draft) keys then values, each [kv_heads, len(tokens), head_dim]; for a mark `spec.mark_arrays`.
+    key: hex name, a function of kind, parent and tokens. root: hex key of the chain's root, that is of tenant and identity. parent: hex
+    node key. tokens: after the parent's. start: tokens before the parent node (a multiple of SEGMENT_TOKENS). payload: raw little-endian
+    arrays in the order of the StateSpec: for a segment for each attention layer (trunk, then draft) keys then values, each
+    [kv_heads, len(tokens), head_dim]; for a mark `spec.mark_arrays`.
     """
 
     kind: Kind
     key: str
+    root: str
     parent: str
     start: int
     tokens: tuple[int, ...]
@@ -56,13 +58,19 @@ class Record:
         """Position after this record's last token."""
         return self.start + len(self.tokens)
 
+    @property
+    def info(self) -> RecordInfo:
+        """All but the payload."""
+        return RecordInfo(self.kind, self.key, self.root, self.parent, self.start, self.tokens, self.payload.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordInfo:
-    """What an index keeps of a record: all but the payload."""
+    """What an index keeps of a record: all but the payload, of which it keeps the size."""
 
     kind: Kind
     key: str
+    root: str
     parent: str
     start: int
     tokens: tuple[int, ...]
@@ -76,6 +84,11 @@ class RecordInfo:
 def token_bytes(tokens: tuple[int, ...] | list[int]) -> bytes:
     """Token ids as little-endian uint32, the form that is hashed and stored."""
     return array("I", tokens).tobytes()
+
+
+def tokens_of(data: bytes) -> tuple[int, ...]:
+    """The token ids that `token_bytes` made these bytes of."""
+    return tuple(array("I", data))
 
 
 class Chain:

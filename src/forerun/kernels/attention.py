@@ -1,0 +1,50 @@
+"""Attention of a few new rows over all keys of one sequence. Knows positions, nothing of caches or layouts."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+BLOCK_KEYS = 256
+_SCORES_AT_ONCE = 1 << 24
+
+
+def blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
+    """The reference: row-invariant, and independent of how many keys lie beyond a row's position.
+
+    q [heads, rows, dim]; keys, values [kv_heads, keys, dim], keys a multiple of BLOCK_KEYS, all finite; positions [rows] int32. Row i sees
+    the keys first..positions[i] (its own always). Returns [heads, rows, dim]. Keys are summed in absolute blocks of BLOCK_KEYS, block after
+    block in order; a masked key contributes an exact zero.
+    """
+    rows_at_once = max(1, _SCORES_AT_ONCE // (q.shape[0] * keys.shape[1]))
+    if q.shape[1] <= rows_at_once:
+        return _blocked(q, keys, values, positions, first)
+    starts = range(0, q.shape[1], rows_at_once)
+    parts = [_blocked(q[:, s : s + rows_at_once], keys, values, positions[s : s + rows_at_once], first) for s in starts]
+    return mx.concatenate(parts, axis=1)
+
+
+def _blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
+    kv_heads, num_keys, dim = keys.shape
+    heads, rows, _ = q.shape
+    group, blocks = heads // kv_heads, num_keys // BLOCK_KEYS
+    block_shape = (kv_heads, blocks, BLOCK_KEYS, dim)
+    scores = (q * dim**-0.5).reshape(kv_heads, 1, group * rows, dim) @ keys.reshape(block_shape).swapaxes(-1, -2)
+    key_positions = mx.arange(num_keys, dtype=mx.int32).reshape(blocks, 1, 1, BLOCK_KEYS)
+    visible = _visible(key_positions, positions[:, None], first)
+    scores = mx.where(visible, scores.reshape(kv_heads, blocks, group, rows, BLOCK_KEYS), -mx.inf)
+    weights = mx.exp(scores - scores.max(axis=(1, 4), keepdims=True))
+    sums = weights.reshape(kv_heads, blocks, group * rows, BLOCK_KEYS) @ values.reshape(block_shape)
+    total = weights.sum(axis=-1).sum(axis=1).reshape(heads, rows, 1)
+    return sums.sum(axis=1).reshape(heads, rows, dim) / total
+
+
+def fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
+    """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant."""
+    mask = _visible(mx.arange(keys.shape[1], dtype=mx.int32), positions[:, None], first)
+    return mx.fast.scaled_dot_product_attention(q[None], keys[None], values[None], scale=q.shape[-1] ** -0.5, mask=mask)[0]
+
+
+def _visible(keys: mx.array, rows: mx.array, first: int) -> mx.array:
+    if first == 0:
+        return keys <= rows
+    return (keys <= rows) & (keys >= mx.minimum(first, rows))

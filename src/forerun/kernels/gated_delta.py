@@ -1,0 +1,65 @@
+"""The gated delta rule (Yang et al., arXiv 2412.06464): a matrix that forgets, is corrected towards each value, and is read by each query.
+
+For each head and row, with S [value_dim, key_dim]: S <- g S; S <- S + beta (v - S k) k^T; y = S q.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+CHUNK_ROWS = 64
+_STEPS_UP_TO_ROWS = 16
+
+
+def steps(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
+    """The reference: the rule row after row; the same bits under any split of the rows on CPU.
+
+    q, k [rows, key_heads, key_dim]; v [rows, value_heads, value_dim]; g, beta [rows, value_heads], g in (0, 1];
+    state [value_heads, value_dim, key_dim] float32. Value head j reads key head j // (value_heads / key_heads).
+    Returns y [rows, value_heads, value_dim] and the state after the last row.
+    """
+    y, new = mx.fast.gated_delta_update(q[None], k[None], v[None], g[None], beta[None], state[None])
+    return y[0], new[0]
+
+
+def chunks(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
+    """The same law by chunks of CHUNK_ROWS rows with matrix products (WY form, section 3 of the paper): faster, other roundings.
+
+    Arguments and results as in `steps`. Few rows go by `steps`.
+    """
+    rows, value_heads, _ = v.shape
+    if rows <= _STEPS_UP_TO_ROWS:
+        return steps(q, k, v, g, beta, state)
+    repeats = value_heads // q.shape[1]
+    q, k, v = (_by_chunk(x) for x in (mx.repeat(q, repeats, axis=1), mx.repeat(k, repeats, axis=1), v))
+    log_g, beta = _by_chunk(mx.log(g)[..., None])[..., 0], _by_chunk(beta[..., None])
+    decay = mx.cumsum(log_g, axis=-1)
+    between = mx.exp(mx.tril(decay[..., :, None] - decay[..., None, :]))
+    update = _inverse_of_unit_lower(mx.tril((k * beta) @ k.swapaxes(-1, -2) * between, -1))
+    values, keys = update @ (v * beta), update @ (k * beta * mx.exp(decay)[..., None])
+    scores = mx.tril(q @ k.swapaxes(-1, -2) * between)
+    q, last = q * mx.exp(decay)[..., None], decay[..., -1:]
+    k = (k * mx.exp(last - decay)[..., None]).swapaxes(-1, -2)
+    s, outputs = state.swapaxes(-1, -2), []
+    for c in range(q.shape[0]):
+        delta = values[c] - keys[c] @ s
+        outputs.append(q[c] @ s + scores[c] @ delta)
+        s = s * mx.exp(last[c])[..., None] + k[c] @ delta
+    y = mx.stack(outputs).swapaxes(1, 2).reshape(-1, value_heads, v.shape[-1])
+    return y[:rows], s.swapaxes(-1, -2)
+
+
+def _by_chunk(x: mx.array) -> mx.array:
+    """[rows, heads, dim] -> [chunks, heads, CHUNK_ROWS, dim]; missing rows are zeros: no decay (log g 0), no update (beta 0)."""
+    rows, heads, dim = x.shape
+    x = mx.pad(x, [(0, -rows % CHUNK_ROWS), (0, 0), (0, 0)])
+    return x.reshape(-1, CHUNK_ROWS, heads, dim).swapaxes(1, 2)
+
+
+def _inverse_of_unit_lower(strict: mx.array) -> mx.array:
+    """(I + strict)^-1 for a strictly lower triangular [..., CHUNK_ROWS, CHUNK_ROWS]: the series ends, so squaring six times is exact."""
+    power, inverse = -strict, mx.eye(CHUNK_ROWS) - strict
+    for _ in range(CHUNK_ROWS.bit_length() - 2):
+        power = power @ power
+        inverse = inverse + inverse @ power
+    return inverse

@@ -1,0 +1,27 @@
+"""The two numerics: which kernels run. A process has one for life; every response names it (docs/exactness.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from forerun.kernels import attention, gated_delta
+
+Attention = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
+GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """`attention` reads keys in multiples of `key_block`; `gated_delta` is the rule of the recurrent layers."""
+
+    name: str
+    attention: Attention
+    key_block: int
+    gated_delta: GatedDelta
+
+
+REFERENCE = Numerics("reference", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
+SERVED = Numerics("served", attention.fused, 1, gated_delta.chunks)

@@ -1,0 +1,35 @@
+"""What a family of models must offer. Knows no family; `View` (state/cache.py) is what a family sees of the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import Numerics
+from forerun.state.cache import View
+from forerun.state.spec import StateSpec
+
+
+class Family(Protocol):
+    """A loaded model. Rows of several sequences lie end to end; every row depends on its own sequence's earlier rows only."""
+
+    name: str
+    spec: StateSpec
+    vocab: int
+    context_tokens: int
+    numerics: Numerics
+    linear_shapes: frozenset[tuple[int, int]]
+
+    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        """Hidden vectors [rows, dim] after the final norm, for tokens [rows] int32; new rows are written, kept only by `view.keep`."""
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Logits [rows, vocab] float32 for hidden [rows, dim], of the trunk or of a draft."""
+
+    def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        """Hidden vectors [rows, dim] that `head` turns into guesses of the token after `tokens`.
+
+        Row p is made of hidden [dim] at position p - 1 (of the trunk, or of an earlier draft) and the token at p.
+        """

@@ -1,0 +1,206 @@
+"""The live state of one sequence, and lending it to a forward pass. The layout is part of a cache's type.
+
+Knows nothing of models (a family declares the spec and calls the View) nor of storage (see records.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import Numerics
+from forerun.state.contiguous import ContiguousStore
+from forerun.state.layout import L, Layout
+from forerun.state.spec import StateSpec
+
+Arrays = tuple[mx.array, ...]
+Rule = Callable[[Arrays, Arrays], tuple[mx.array, Arrays]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The fixed-size state after `position` tokens: the live form of a mark. recurrent: one tuple of arrays a recurrent layer."""
+
+    position: int
+    recurrent: tuple[Arrays, ...]
+    hidden: mx.array
+
+    def arrays(self) -> list[mx.array]:
+        """All arrays, in the order in which a mark stores them."""
+        return [a for layer in self.recurrent for a in layer] + [self.hidden]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays())
+
+
+class Cache(Generic[L]):
+    """All that the model remembers after `length` tokens.
+
+    Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hiddens; it may lag
+    behind `length` inside a turn and be one ahead of it, never in a stored state. `hidden` [dim]: of the last token, after the final norm.
+    """
+
+    def __init__(self, spec: StateSpec, layout: L, store: ContiguousStore, snapshot: Snapshot) -> None:
+        self.spec = spec
+        self.layout: L = layout
+        self.store = store
+        self.length = self.draft_length = snapshot.position
+        self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
+        self.is_lent = self.is_broken = False
+
+    def snapshot(self) -> Snapshot:
+        """The fixed-size state at the current length. Costs nothing: recurrent arrays are replaced, never written in place."""
+        return Snapshot(self.length, tuple(self.recurrent), self.hidden)
+
+    def cut(self, snapshot: Snapshot) -> None:
+        """Forget what lies beyond an earlier snapshot of this same cache."""
+        self.length, self.draft_length = snapshot.position, min(self.draft_length, snapshot.position)
+        self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
+
+    def arrays(self) -> list[mx.array]:
+        return self.store.arrays() + self.snapshot().arrays()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays())
+
+
+class View:
+    """What a family sees of the caches of one forward pass: rows of all sequences lie end to end, sequence j has spans[j] of them.
+
+    `begin` (or `begin_draft`), then the layers in order, then `mark` and `keep` (or `keep_draft`). What is not kept was never part of the state.
+    """
+
+    def __init__(self, caches: Sequence[Cache[Any]], numerics: Numerics) -> None:
+        self._caches, self.numerics = caches, numerics
+        self._scratch = [0] * len(caches)
+        self._spans: Sequence[int] = ()
+        self._starts: list[int] = []
+        self._first = 0
+        self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
+        self._after: dict[int, list[Arrays]] = {}
+        self._slots = _slots(caches[0].spec)
+
+    def begin(self, spans: Sequence[int]) -> mx.array:
+        """Start a pass of the trunk. Returns the positions [rows] int32 of the new rows."""
+        return self._begin(spans, [c.length for c in self._caches], 0)
+
+    def begin_draft(self, spans: Sequence[int]) -> mx.array:
+        """Start a pass of the draft layers, after the rows kept and drafted so far. Returns positions as `begin`."""
+        starts = [c.draft_length + s for c, s in zip(self._caches, self._scratch, strict=True)]
+        self._scratch = [s + n for s, n in zip(self._scratch, spans, strict=True)]
+        return self._begin(spans, starts, 1)
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        """Write the rows' keys and values [rows, kv_heads, dim] of `layer`, and attend q [rows, heads, dim] to all rows before and at its own.
+
+        Layers are numbered through: trunk, then draft. The draft layers do not see position 0, which has no row. Returns [rows, heads, dim].
+        """
+        slot, out = self._slots[layer], []
+        for j, a, b in self._rows():
+            store, start = self._caches[j].store, self._starts[j]
+            store.write(slot, start, k[a:b].swapaxes(0, 1), v[a:b].swapaxes(0, 1))
+            positions = mx.arange(start, start + b - a, dtype=mx.int32)
+            rows = store.attend(slot, q[a:b].swapaxes(0, 1), positions, start + b - a, self._first, self.numerics)
+            out.append(rows.swapaxes(0, 1))
+        return out[0] if len(out) == 1 else mx.concatenate(out)
+
+    def recur(self, layer: int, rule: Rule, inputs: Arrays) -> mx.array:
+        """Run `rule(state arrays, inputs) -> (output, new state arrays)` over each sequence's rows of the inputs [rows, ...].
+
+        The rule must have the prefix law: its state after n rows depends on these rows alone. Returns the outputs [rows, ...].
+        """
+        slot, out, after, taken = self._slots[layer], [], [], []
+        for j, a, b in self._rows():
+            rows = tuple(x[a:b] for x in inputs)
+            y, new = rule(self._caches[j].recurrent[slot], rows)
+            out.append(y)
+            after.append(new)
+            taken.append(rows)
+        self._inputs[slot], self._after[slot] = (rule, taken), after
+        return out[0] if len(out) == 1 else mx.concatenate(out)
+
+    def mark(self, j: int, position: int, hidden: mx.array) -> Snapshot:
+        """The state of sequence j after `position` tokens, inside the new rows of this pass. hidden [rows, dim]: what the pass returned.
+
+        Before `keep`. Made by replaying the recurrence over the rows up to there.
+        """
+        rows = position - self._starts[j]
+        if not 0 < rows <= self._spans[j]:
+            raise ValueError(f"position {position} is not inside the new rows {self._starts[j]}..{self._starts[j] + self._spans[j]}")
+        return Snapshot(position, self._replay(j, rows), mx.contiguous(hidden[sum(self._spans[:j]) + rows - 1]))
+
+    def keep(self, counts: Sequence[int], hidden: mx.array) -> None:
+        """The first counts[j] new rows of each sequence become part of its state. hidden [rows, dim]: what the pass returned."""
+        for j, n in enumerate(counts):
+            if n:
+                snapshot, cache = self.mark(j, self._starts[j] + n, hidden), self._caches[j]
+                cache.length, cache.recurrent, cache.hidden = snapshot.position, list(snapshot.recurrent), snapshot.hidden
+        self._inputs, self._after = {}, {}
+
+    def keep_draft(self, counts: Sequence[int]) -> None:
+        """The first counts[j] draft rows written since the last `keep_draft` are made of target hiddens and stay; the others are scratch."""
+        for j, n in enumerate(counts):
+            self._caches[j].draft_length += n
+        self._scratch = [0] * len(self._caches)
+
+    def _begin(self, spans: Sequence[int], starts: list[int], first: int) -> mx.array:
+        self._spans, self._starts, self._first = spans, starts, first
+        for cache, start, n in zip(self._caches, starts, spans, strict=True):
+            cache.store.reserve(start + n)
+        parts = [mx.arange(start, start + n, dtype=mx.int32) for start, n in zip(starts, spans, strict=True)]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+    def _rows(self) -> Iterator[tuple[int, int, int]]:
+        stop = 0
+        for j, n in enumerate(self._spans):
+            start, stop = stop, stop + n
+            yield j, start, stop
+
+    def _replay(self, j: int, rows: int) -> tuple[Arrays, ...]:
+        if rows == self._spans[j]:
+            return tuple(self._after[slot][j] for slot in sorted(self._after))
+        states = []
+        for slot, (rule, taken) in sorted(self._inputs.items()):
+            states.append(rule(self._caches[j].recurrent[slot], tuple(x[:rows] for x in taken[j]))[1])
+        return tuple(states)
+
+
+@contextmanager
+def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
+    """Give the arrays of `caches` to a pass, exclusively. If the pass fails, they are broken and must be dropped."""
+    for cache in caches:
+        if cache.is_lent or cache.is_broken:
+            raise RuntimeError("the cache is lent already" if cache.is_lent else "the cache was broken by a failed step")
+    for cache in caches:
+        cache.is_lent = True
+    try:
+        yield View(caches, numerics)
+    except BaseException:
+        for cache in caches:
+            cache.is_broken = True
+        raise
+    finally:
+        for cache in caches:
+            cache.is_lent = False
+
+
+def layout_name(cache: Cache[Any]) -> str:
+    """The layout as a response reports it."""
+    layout: Layout = cache.layout
+    return str(layout)
+
+
+def _slots(spec: StateSpec) -> list[int]:
+    """For each layer, trunk then draft, its number among the attention layers or among the recurrent ones."""
+    slots, counts = [], {True: 0, False: 0}
+    for layer in spec.layers + spec.draft_layers:
+        is_attention = hasattr(layer, "kv_heads")
+        slots.append(counts[is_attention])
+        counts[is_attention] += 1
+    return slots

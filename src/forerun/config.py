@@ -108,6 +108,11 @@ def prepare(config: Config) -> None:
     os.environ["TMPDIR"] = str(folder)
 
 
+def environ_without_settings() -> dict[str, str]:
+    """The environment for a child process that must see neither the user's settings file nor FORERUN_ variables."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)} | {ENV_PREFIX + "CONFIG": os.devnull}
+
+
 def environ_blas_core(core: str) -> None:
     """Ask OpenBLAS for the kernels of `core`; must come before the library is loaded."""
     os.environ["OPENBLAS_CORETYPE"] = core

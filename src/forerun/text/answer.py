@@ -1,0 +1,68 @@
+"""The answer's way from tokens to text that a client may see: whole characters only, and nothing from a stop string on.
+
+Costs O(1) amortised a token. Knows nothing of reasoning, tool calls or frames.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+
+from forerun.text.stops import START, Stops
+from forerun.text.tokenizer import Tokenizer
+
+
+class Answer:
+    """One answer being written. stop: non-empty strings; the one that is complete first ends the answer (of several the longest).
+
+    stopped: a stop string is complete; nothing of it or after it is ever given out.
+    kept_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stops = Stops(stop)
+        self._state = START
+        self._held = ""
+        self._num_decoded = 0
+        self._num_given = 0
+        self._ends: deque[int] = deque()  # for each token not yet kept: characters of the answer up to its last one
+        self.stopped = False
+        self.kept_tokens = 0
+
+    def push(self, token: int) -> str:
+        """The new text that is certain after one more token."""
+        new = self._decoder.decode(self._tokenizer.token_bytes(token))
+        self._num_decoded += len(new)
+        is_inside_char = bool(self._decoder.getstate()[0])
+        self._ends.append(self._num_decoded + is_inside_char)
+        return self._give(self._read(new))
+
+    def flush(self) -> str:
+        """The rest of an answer that no stop string has ended. Nothing may be pushed afterwards."""
+        rest = self._read(self._decoder.decode(b"", final=True)) + self._held
+        self._held = ""
+        return self._give(rest)
+
+    def _read(self, new: str) -> str:
+        """Take in decoded text; returns what no longer can belong to a stop string."""
+        if self.stopped:
+            return ""
+        text = self._held + new
+        for stop, char in enumerate(new, start=len(self._held) + 1):
+            self._state = self._stops.step(self._state, char)
+            if matched := self._stops.matched(self._state):
+                self.stopped, self._held = True, ""
+                return text[: stop - matched]
+        certain = len(text) - self._stops.depth(self._state)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def _give(self, text: str) -> str:
+        """Count the tokens that are out with this text."""
+        self._num_given += len(text)
+        while self._ends and self._ends[0] <= self._num_given:
+            self._ends.popleft()
+            self.kept_tokens += 1
+        return text

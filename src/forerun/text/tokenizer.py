@@ -1,0 +1,169 @@
+"""A checkpoint's tokenizer: text to token ids and back, with a memory of pieces that were encoded before.
+
+Special tokens are hard borders: the text between two of them (a piece) is encoded on its own, so that a long conversation costs only its
+new pieces. What the model sampled is remembered too: an answer that the client sends back gets the very ids that were sampled, at the
+same place of the same conversation, though the library would have split its text differently. Everything remembered belongs to a tenant.
+Knows nothing of chat templates, messages or MLX.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b, sha256
+from itertools import groupby
+from pathlib import Path
+
+import tokenizers
+
+from forerun.errors import ModelError, UnsupportedError
+from forerun.text.files import read_object, read_text
+from forerun.text.recent import Recent
+
+PIECES_LIMIT_TOKENS = 2 << 20
+SAMPLED_LIMIT_TOKENS = 1 << 20
+
+
+class Tokenizer:
+    """A byte-level tokenizer. digest: hex over its definition. stop_ids: tokens that end an answer. size: one more than the largest id."""
+
+    def __init__(self, library: tokenizers.Tokenizer, *, digest: str, stop_ids: frozenset[int]) -> None:
+        self._library = library
+        self.digest = digest
+        self.stop_ids = stop_ids
+        self.size = 1 + max(library.get_vocab(with_added_tokens=True).values())
+        self._borders = _borders(library)
+        self._border_ids = frozenset(self._borders.values())
+        self._splitter = _splitter(self._borders)
+        self._pieces: Recent[tuple[str, str]] = Recent(PIECES_LIMIT_TOKENS)
+        self._sampled: Recent[tuple[bytes, str]] = Recent(SAMPLED_LIMIT_TOKENS)
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a checkpoint folder. Raises ModelError, UnsupportedError (not byte-level)."""
+        definition = read_text(folder / "tokenizer.json")
+        try:
+            library = tokenizers.Tokenizer.from_str(definition)
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelError(f"{folder / 'tokenizer.json'} is not a tokenizer: {error}") from error
+        library.no_truncation()
+        library.no_padding()
+        _check_byte_level(library, folder)
+        return cls(library, digest=sha256(definition.encode()).hexdigest(), stop_ids=_stop_ids(library, folder))
+
+    def encode(self, text: str, *, tenant: str) -> list[int]:
+        """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
+        ids: list[int] = []
+        path = _Path(tenant)
+        for piece in filter(None, self._splitter.split(text)):
+            border = self._borders.get(piece)
+            new = [border] if border is not None else self._ids_at(path, piece, tenant)
+            path.extend(new)
+            ids.extend(new)
+        return ids
+
+    def learn(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
+        """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids."""
+        start = next((i + 1 for i in reversed(range(len(prompt))) if prompt[i] in self._border_ids), 0)
+        path = _Path(tenant)
+        path.extend(prompt[:start])
+        for is_border, run in groupby((*prompt[start:], *sampled), key=self._border_ids.__contains__):
+            ids = array("I", run)
+            piece = self.decode(ids)
+            if not is_border and self._ids_at(path, piece, tenant) != ids:
+                self._sampled.put(path.key(piece), ids)
+            path.extend(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids, special tokens kept; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that the token stands for; none for an id that the tokenizer does not have."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = _unmap(self._library.id_to_token(token) or "")
+        return known
+
+    def _ids_at(self, path: _Path, piece: str, tenant: str) -> array[int]:
+        return self._sampled.get(path.key(piece)) or self._encode_piece(piece, tenant)
+
+    def _encode_piece(self, piece: str, tenant: str) -> array[int]:
+        ids = self._pieces.get((tenant, piece))
+        if ids is None:
+            ids = array("I", self._library.encode(piece, add_special_tokens=False).ids)
+            self._pieces.put((tenant, piece), ids)
+        return ids
+
+
+class _Path:
+    """A place in a tenant's conversation: a running digest of all token ids before it."""
+
+    def __init__(self, tenant: str) -> None:
+        self._digest = blake2b(sha256(tenant.encode()).digest(), digest_size=16)
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Go on by these ids."""
+        self._digest.update(array("I", ids).tobytes())
+
+    def key(self, piece: str) -> tuple[bytes, str]:
+        """Names the piece of text that begins here."""
+        return self._digest.digest(), piece
+
+
+def _borders(library: tokenizers.Tokenizer) -> dict[str, int]:
+    """Tokens at which text may be cut without changing how it is encoded, by their text; none if this tokenizer has no such places."""
+    added = {token.content: (id, token) for id, token in library.get_added_tokens_decoder().items() if not token.normalized}
+    if any(token.lstrip or token.rstrip or token.single_word for _, token in added.values()):
+        return {}  # these depend on their neighbours
+    borders = {content: id for content, (id, _) in added.items()}
+    return borders if all(_stands_alone(library, border, id) for border, id in borders.items()) else {}
+
+
+def _splitter(borders: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(borders, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+
+
+def _stands_alone(library: tokenizers.Tokenizer, border: str, id: int) -> bool:
+    """False where the first word of a text is encoded in its own way, wherever the text was cut."""
+    word = library.encode("word", add_special_tokens=False).ids
+    return bool(library.encode(f"word{border}word", add_special_tokens=False).ids == [*word, id, *word])
+
+
+def _check_byte_level(library: tokenizers.Tokenizer, folder: Path) -> None:
+    if not isinstance(library.decoder, tokenizers.decoders.ByteLevel):
+        found = type(library.decoder).__name__
+        raise UnsupportedError(f"the tokenizer of {folder} decodes by {found}", hint="byte-level tokenizers (ByteLevel) are supported")
+
+
+def _stop_ids(library: tokenizers.Tokenizer, folder: Path) -> frozenset[int]:
+    """eos_token_id of generation_config.json (one or several), else eos_token of tokenizer_config.json. Raises ModelError."""
+    declared = read_object(folder / "generation_config.json").get("eos_token_id")
+    if declared is None:
+        token = read_object(folder / "tokenizer_config.json").get("eos_token")
+        declared = library.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
+    ids = declared if isinstance(declared, list) else [declared]
+    if not ids or not all(isinstance(id, int) for id in ids):
+        raise ModelError(f"{folder} names no token that ends an answer", hint="generation_config.json should have eos_token_id")
+    return frozenset(ids)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for: printable ones for themselves, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _unmap(token: str) -> bytes:
+    """Bytes of a token's written form; a form with any character outside the alphabet (of a special token) stands for itself."""
+    try:
+        return bytes(map(_BYTE_OF.__getitem__, token))
+    except KeyError:
+        return token.encode()

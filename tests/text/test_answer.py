@@ -1,0 +1,85 @@
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.text.conftest import DEMO_MODEL
+
+from forerun.text.answer import Answer
+from forerun.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.load(DEMO_MODEL)
+BYTES = [token for token in range(TOKENIZER.size) if len(TOKENIZER.token_bytes(token)) == 1]
+FEW = TOKENIZER.encode("ab aab ba é🙂", tenant="")
+TOKENS = st.lists(st.one_of(st.sampled_from(FEW), st.sampled_from(BYTES), st.integers(0, TOKENIZER.size + 3)), max_size=40)
+STOPS = st.lists(st.text(alphabet="ab é\ufffd<", min_size=1, max_size=5), max_size=4).map(tuple)
+
+
+def cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
+    """The law, written another way: the stop string that is complete first (the longest of several) ends the text."""
+    for end in range(1, len(text) + 1):
+        ending = [len(s) for s in stop if text[:end].endswith(s)]
+        if ending:
+            return text[: end - max(ending)], True
+    return text, False
+
+
+def write(tokens: list[int], stop: tuple[str, ...]) -> tuple[str, Answer]:
+    """Push as the engine does: until a stop string is complete."""
+    answer = Answer(TOKENIZER, stop)
+    text = ""
+    for token in tokens:
+        text += answer.push(token)
+        if answer.stopped:
+            return text, answer
+    return text + answer.flush(), answer
+
+
+@given(TOKENS, STOPS)
+def test_text_is_the_whole_cut_at_the_stop_string(tokens: list[int], stop: tuple[str, ...]) -> None:
+    text, answer = write(tokens, stop)
+    assert (text, answer.stopped) == cut(TOKENIZER.decode(tokens), stop)
+
+
+@given(TOKENS, STOPS)
+def test_kept_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...]) -> None:
+    text, answer = write(tokens, stop)
+    ends = [len(TOKENIZER.decode(tokens[:n])) for n in range(1, len(tokens) + 1)]
+    assert answer.kept_tokens == sum(end <= len(text) for end in ends)
+
+
+@given(TOKENS, STOPS)
+def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tuple[str, ...]) -> None:
+    answer = Answer(TOKENIZER, stop)
+    text = ""
+    for n, token in enumerate(tokens, start=1):
+        text += answer.push(token)
+        if answer.stopped:
+            return
+        whole = TOKENIZER.decode(tokens[:n])
+        longest = max((k for s in stop for k in range(len(s)) if whole.rstrip("\ufffd").endswith(s[:k])), default=0)
+        assert len(text) >= len(whole.rstrip("\ufffd")) - longest
+
+
+def test_a_character_in_several_tokens_appears_whole() -> None:
+    tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()]
+    answer = Answer(TOKENIZER, ())
+    assert [answer.push(token) for token in tokens] == ["", "", "", "🙂"]
+    assert answer.kept_tokens == 4
+
+
+def test_an_unfinished_character_becomes_one_mark() -> None:
+    tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()[:3]]
+    answer = Answer(TOKENIZER, ())
+    assert "".join(map(answer.push, tokens)) + answer.flush() == "\ufffd"
+
+
+def test_a_long_answer_costs_linear_time() -> None:
+    def seconds(num_tokens: int) -> float:
+        answer = Answer(TOKENIZER, ("never seen", "aaaaaaaab"))
+        start = time.process_time()
+        for _ in range(num_tokens):
+            answer.push(FEW[0])
+        return time.process_time() - start
+
+    seconds(1000)
+    assert seconds(40_000) < 40 * seconds(4_000)

@@ -10,10 +10,13 @@
     │   ├── UnauthorisedError     401  key missing or wrong
     │   └── BusyError             503  the queue is full; carries retry_after_s
     ├── BankError             the stored state cannot be read or written
+    │   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
     │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
     │   └── BankLockedError       the folder belongs to another running server
     └── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
 """
+
+from typing import Literal
 
 
 class ForerunError(Exception):
@@ -72,6 +75,14 @@ class BusyError(RequestError):
 
 class BankError(ForerunError):
     """The stored state cannot be read or written."""
+
+
+class BankFullError(BankError):
+    """There is no room for a record: the bank's quota is reached ("quota"), or the disk is full ("disk")."""
+
+    def __init__(self, message: str, *, reason: Literal["quota", "disk"], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class DamagedRecordError(BankError):

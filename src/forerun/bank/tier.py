@@ -9,23 +9,28 @@ Contract (tests/contracts/test_tier.py, run against every tier):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from forerun.bank.index import Index
 from forerun.state.record import Record, RecordInfo
 from forerun.values import Source
 
 
 class Tier(Protocol):
-    """A store of records. `source` is what a response reports for state that came from here."""
+    """A store of records. `source` is what a response reports for state that came from here; `index` answers what hangs from a node."""
 
     source: Source
+    index: Index
 
     def put(self, record: Record) -> None:
         """Keep the record. On return it survives what this kind of tier survives (a disk tier: a power cut). Raises BankError."""
 
     def get(self, key: str) -> Record:
         """The record of that key, verified. Raises KeyError, DamagedRecordError."""
+
+    def get_many(self, keys: Sequence[str]) -> list[Record]:
+        """The records of these keys, in their order, as `get` gives them; a tier may read them side by side."""
 
     def delete(self, key: str) -> None:
         """Forget the record and free its bytes."""

@@ -1,0 +1,204 @@
+"""The tier on disk: a folder of immutable files named by their records' keys, and an index of them.
+
+    index.db  lock  secret  records/ab/ab12...  quarantine/ab12...
+
+A file appears whole or not at all; its row comes last and is built anew if it is lost. A damaged file is set aside, counted, and never
+served. Knows nothing of what is worth keeping: when the quota is reached, `put` says so and the bank decides what goes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from forerun.bank import files, format
+from forerun.bank.index import Index
+from forerun.errors import BankError, BankFullError, DamagedRecordError
+from forerun.state.record import Record, RecordInfo
+from forerun.values import Source
+
+# What the index may grow by until the next look at the quota: its log, and the pages that the log brings to the database.
+INDEX_SLACK_BYTES = 2 << 20
+READERS = 3
+
+
+class DiskTier:
+    """Records in a folder, which `index` holds, or views: then nothing is changed, and writing raises BankError."""
+
+    source: Source = "ssd"
+
+    def __init__(self, folder: Path, *, limit_bytes: int, index: Index) -> None:
+        self.index = index
+        self._folder, self._limit_bytes = folder, limit_bytes
+        self._records, self._quarantine = folder / "records", folder / "quarantine"
+        self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(READERS, "bank-reader")
+        if not index.is_view:
+            with files.explained(f"cannot open {folder}"):
+                self._make_folders()
+                self._reconcile()
+        self._num_bytes = sum(size for path, size in files.sizes(folder) if path not in index.paths)
+
+    def put(self, record: Record) -> None:
+        """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
+        chunks, path = format.chunks(record), self._path(record.key)
+        with self._changing(path):
+            if self.index.find([record.key]):
+                return
+            self._check_room(sum(len(chunk) for chunk in chunks))
+            files.publish(path, chunks)
+            try:
+                self.index.add([record.info], time.time())
+            except BankError:
+                path.unlink()
+                raise
+
+    def get(self, key: str) -> Record:
+        """The record of that key, every byte checked. Raises KeyError, DamagedRecordError (it was set aside), BankError."""
+        row, path = self.index.find([key])[key], self._path(key)
+        with files.explained(f"cannot read {path}"):
+            try:
+                return _matching(format.read(path), row, path)
+            except DamagedRecordError:
+                self._set_aside(path)
+                raise
+            except FileNotFoundError:
+                self._forget_missing(path)
+                raise KeyError(key) from None
+
+    def get_many(self, keys: Sequence[str]) -> list[Record]:
+        """The records of these keys, in their order, read side by side. Raises as `get` does for the first that fails."""
+        return list(self._readers.map(self.get, keys))
+
+    def delete(self, key: str) -> None:
+        """Remove the record's file and row."""
+        path = self._path(key)
+        with self._changing(path):
+            if self.index.find([key]):
+                path.unlink(missing_ok=True)
+                self.index.remove([key])
+
+    def inventory(self) -> Iterable[RecordInfo]:
+        """What is here, without payloads."""
+        return self.index.inventory()
+
+    def clear_quarantine(self) -> None:
+        """Remove what was set aside."""
+        paths = list(self._quarantine.glob("*"))
+        with self._changing(*paths):
+            for path in paths:
+                path.unlink()
+
+    @property
+    def quarantined(self) -> int:
+        """Number of files that were set aside and still lie there."""
+        return sum(1 for _ in self._quarantine.glob("*"))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of every file under the folder: records, index, quarantine, and what a crash left behind. Exact when no call is at work."""
+        return self._num_bytes + self.index.num_bytes
+
+    def close(self) -> None:
+        """Close the index and let go of the folder."""
+        self._readers.shutdown()
+        self.index.close()
+
+    def _path(self, key: str) -> Path:
+        return self._records / key[:2] / key
+
+    def _check_room(self, num_bytes: int) -> None:
+        if self.num_bytes + INDEX_SLACK_BYTES + num_bytes > self._limit_bytes:
+            needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self._limit_bytes} are used"
+            raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
+
+    @contextmanager
+    def _changing(self, *paths: Path) -> Iterator[None]:
+        """Alone with the folder; afterwards the bytes of `paths` are counted as they are, whatever happened."""
+        if self.index.is_view:
+            raise BankError(f"{self._folder} was opened for looking only")
+        touched = [part for path in paths for part in (path, files.temporary(path))]
+        with self._lock, files.explained(f"cannot change {self._folder}"):
+            before = _total(touched)
+            try:
+                yield
+            finally:
+                self._num_bytes += _total(touched) - before
+
+    def _set_aside(self, path: Path) -> None:
+        if self.index.is_view:
+            return
+        aside = self._quarantine / path.name
+        with self._changing(path, aside):
+            self.index.remove([path.name])
+            if files.size(path) is not None:
+                path.replace(aside)
+
+    def _forget_missing(self, path: Path) -> None:
+        if self.index.is_view:
+            return
+        with self._changing(path):
+            if files.size(path) is None:
+                self.index.remove([path.name])
+
+    def _make_folders(self) -> None:
+        """All folders there will be, so that no record waits for one; and the secret."""
+        for folder in (self._quarantine, self._records, *(self._records / f"{i:02x}" for i in range(256))):
+            folder.mkdir(0o700, exist_ok=True)
+        files.sync_folder(self._records)
+        files.sync_folder(self._folder)
+        secret(self._folder)
+
+    def _reconcile(self) -> None:
+        """Remove what dead writers left half-written, and make rows and files agree."""
+        for path in self._folder.rglob("*.tmp"):
+            path.unlink()
+        names = {path.name for path in self._records.glob("??/" + "[0-9a-f]" * 32) if path == self._path(path.name)}
+        keys = self.index.keys()
+        self.index.remove(keys - names)
+        self.index.add(self._heads(names - keys), time.time())
+
+    def _heads(self, names: Iterable[str]) -> Iterator[RecordInfo]:
+        """What the files say of themselves; those that lie are set aside."""
+        for path in map(self._path, names):
+            try:
+                info = format.read_info(path)
+                if info.key != path.name:
+                    raise DamagedRecordError(f"{path}: expected its own key, found {info.key}")
+                yield info
+            except DamagedRecordError:
+                path.replace(self._quarantine / path.name)
+
+
+def secret(folder: Path) -> bytes:
+    """The 32 random bytes that key all names in the folder, which the caller holds; made at the first call. Raises BankError."""
+    path = folder / "secret"
+    with files.explained(f"cannot open {path}"):
+        if files.size(path) is None:
+            files.publish(path, [secrets.token_bytes(32)])
+        found = path.read_bytes()
+    if len(found) != 32:
+        raise BankError(
+            f"{path}: expected 32 bytes, found {len(found)}", hint="without it nothing in the folder can be found: delete the folder"
+        )
+    return found
+
+
+def _matching(record: Record, row: RecordInfo, path: Path) -> Record:
+    """The record, if it is the one of this row."""
+    if record.info != row:
+        raise DamagedRecordError(f"{path}: expected {_name(row)}, found {_name(record.info)}")
+    return record
+
+
+def _name(info: RecordInfo) -> str:
+    return f"{info.kind} {info.key} {info.start}..{info.stop} ({info.num_bytes} bytes)"
+
+
+def _total(paths: Iterable[Path]) -> int:
+    return sum(files.size(path) or 0 for path in paths)

@@ -1,0 +1,133 @@
+"""Files that survive a power cut: written beside their place, synced, renamed, and the folder synced. Also the lock and the count of bytes.
+
+Knows nothing of records.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from forerun.errors import BankError, BankFullError, BankLockedError
+
+Buffer = bytes | memoryview
+
+
+def publish(path: Path, chunks: Iterable[Buffer]) -> None:
+    """Make a file of `chunks`, mode 0600. It appears whole or not at all; on return a power cut does not undo it. Raises OSError."""
+    try:
+        with opened(temporary(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            for chunk in chunks:
+                _write(file, memoryview(chunk))
+            _sync(file)
+        temporary(path).replace(path)
+        sync_folder(path.parent)
+    except BaseException:
+        # What cannot be removed now is counted, and removed when the folder is next opened.
+        with suppress(OSError):
+            temporary(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        raise
+
+
+def temporary(path: Path) -> Path:
+    """Where `publish` writes before it renames. A folder has one writer, so one name is enough."""
+    return path.with_name(f"{path.name}.tmp")
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A file descriptor of a file that is no symbolic link."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def sync_folder(path: Path) -> None:
+    """What was renamed, made or removed in the folder so far survives a power cut."""
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        _sync(folder)
+
+
+def read(file: int, start: int, num_bytes: int) -> memoryview:
+    """The bytes of an open file from `start` on, in a buffer of their own; fewer than `num_bytes` at the end of the file."""
+    buffer, done = np.empty(num_bytes, np.uint8).data, 0
+    while done < num_bytes:
+        got = os.preadv(file, [buffer[done:]], start + done)
+        if got == 0:
+            break
+        done += got
+    return buffer[:done].toreadonly()
+
+
+def read_ahead(file: int) -> None:
+    """Tell the system that the file will be read from its start to its end."""
+    if sys.platform == "linux":
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+
+def lock(path: Path) -> int:
+    """Hold `path` until the returned descriptor is closed or the process ends, however it ends. Raises BankLockedError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        hint = "stop that server, or give this one a folder of its own with --bank-dir"
+        raise BankLockedError(f"{path.parent} belongs to another running server", hint=hint) from error
+    return file
+
+
+def sizes(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Every file under the folder and its length in bytes."""
+    for path in folder.rglob("*"):
+        num_bytes = size(path)
+        if num_bytes is not None:
+            yield path, num_bytes
+
+
+def size(path: Path) -> int | None:
+    """Length in bytes of a file, None if there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return None if stat.S_ISDIR(found.st_mode) else found.st_size
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an OSError into a BankError that says what failed; a full disk into a BankFullError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BankFullError(f"{what}: {error}", reason="disk", hint="free some space on the disk") from error
+        raise BankError(f"{what}: {error}") from error
+
+
+def _write(file: int, chunk: memoryview) -> None:
+    done = 0
+    while done < len(chunk):
+        # In pieces: some systems refuse 2 GiB in one call.
+        done += os.write(file, chunk[done : done + (64 << 20)])
+
+
+def _sync(file: int) -> None:
+    if sys.platform == "darwin":
+        # fsync alone leaves the bytes in the drive's cache there.
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)

@@ -1,0 +1,90 @@
+"""The record file, byte by byte (docs/record-format.md): how a record is written to one and how every byte of it is checked on reading.
+
+Knows nothing of folders, quotas or the index.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+
+from xxhash import xxh3_64_intdigest
+
+from forerun.bank import files
+from forerun.errors import DamagedRecordError
+from forerun.state.record import SEGMENT_TOKENS, Kind, Record, RecordInfo, token_bytes, tokens_of
+
+MAGIC = b"FORERUN\n"
+VERSION = 1
+ALIGN_BYTES = 4096
+
+# magic, version, kind, key, root, parent, start, token count, zero, payload bytes, payload checksum
+_FIELDS = Struct("<8sII16s16s16sQIIQQ")
+_CHECKSUM = Struct("<Q")
+_KINDS: dict[int, Kind] = {1: "segment", 2: "mark"}
+_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+
+
+def head_bytes(num_tokens: int) -> int:
+    """Length of all before the payload."""
+    used = _FIELDS.size + 4 * num_tokens + _CHECKSUM.size
+    return -(-used // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def file_bytes(info: RecordInfo) -> int:
+    """Length of the file that holds the record."""
+    return head_bytes(len(info.tokens)) + info.num_bytes
+
+
+def chunks(record: Record) -> tuple[bytes, memoryview]:
+    """The file that holds the record: head and payload. Raises ValueError for a record that no file can hold."""
+    names = [bytes.fromhex(name) for name in (record.key, record.root, record.parent)]
+    if any(len(name) != 16 for name in names) or len(record.tokens) > SEGMENT_TOKENS:
+        raise ValueError(f"{record.kind} {record.key!r} with {len(record.tokens)} tokens is no record")
+    payload = record.payload.cast("B")
+    sizes = (record.start, len(record.tokens), 0, payload.nbytes, xxh3_64_intdigest(payload))
+    head = _FIELDS.pack(MAGIC, VERSION, _NUMBERS[record.kind], *names, *sizes) + token_bytes(record.tokens)
+    head = head.ljust(head_bytes(len(record.tokens)) - _CHECKSUM.size, b"\0")
+    return head + _CHECKSUM.pack(xxh3_64_intdigest(head)), payload
+
+
+def read(path: Path) -> Record:
+    """The record in the file, every byte of it checked. Raises DamagedRecordError, OSError."""
+    with files.opened(path, os.O_RDONLY) as file:
+        files.read_ahead(file)
+        info, checksum = _read_head(file, path)
+        payload = files.read(file, head_bytes(len(info.tokens)), info.num_bytes)
+    _expect(path, "payload bytes", info.num_bytes, payload.nbytes)
+    _expect(path, "payload checksum", checksum, xxh3_64_intdigest(payload))
+    return Record(info.kind, info.key, info.root, info.parent, info.start, info.tokens, payload)
+
+
+def read_info(path: Path) -> RecordInfo:
+    """What the head of the file says, checked; the payload is not read. Raises DamagedRecordError, OSError."""
+    with files.opened(path, os.O_RDONLY) as file:
+        return _read_head(file, path)[0]
+
+
+def _read_head(file: int, path: Path) -> tuple[RecordInfo, int]:
+    """The record's info and its payload's checksum. Nothing is believed before the head's own checksum is right."""
+    raw = bytes(files.read(file, 0, head_bytes(SEGMENT_TOKENS)))
+    if len(raw) < ALIGN_BYTES:
+        raise DamagedRecordError(f"{path}: expected at least {ALIGN_BYTES} bytes, found {len(raw)}")
+    magic, version, number, key, root, parent, start, num_tokens, zero, num_bytes, checksum = _FIELDS.unpack_from(raw)
+    _expect(path, "magic", MAGIC, magic)
+    _expect(path, "format version", VERSION, version)
+    if num_tokens > SEGMENT_TOKENS:
+        raise DamagedRecordError(f"{path}: expected at most {SEGMENT_TOKENS} tokens, found {num_tokens}")
+    head = raw[: head_bytes(num_tokens)]
+    _expect(path, "head checksum", xxh3_64_intdigest(head[: -_CHECKSUM.size]), *_CHECKSUM.unpack(head[-_CHECKSUM.size :]))
+    if number not in _KINDS or zero != 0 or start % SEGMENT_TOKENS:
+        raise DamagedRecordError(f"{path}: kind {number}, start {start}, reserved {zero} are not of a record")
+    _expect(path, "file bytes", len(head) + num_bytes, os.fstat(file).st_size)
+    tokens = tokens_of(head[_FIELDS.size : _FIELDS.size + 4 * num_tokens])
+    return RecordInfo(_KINDS[number], key.hex(), root.hex(), parent.hex(), start, tokens, num_bytes), checksum
+
+
+def _expect(path: Path, what: str, expected: object, found: object) -> None:
+    if found != expected:
+        raise DamagedRecordError(f"{path}: {what}: expected {expected!r}, found {found!r}")

@@ -1,0 +1,61 @@
+"""The tier in RAM: a dict of records and an index of them. What goes when room is short is decided by the bank, not here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from forerun.bank.index import Index
+from forerun.state.record import Record, RecordInfo
+from forerun.values import Source
+
+
+class MemoryTier:
+    """Records in RAM. They are lost when the process ends."""
+
+    source: Source = "ram"
+
+    def __init__(self) -> None:
+        self.index = Index.in_memory()
+        self._records: dict[str, Record] = {}
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    def put(self, record: Record) -> None:
+        """Keep the record. Its payload is not copied."""
+        with self._lock:
+            if record.key in self._records:
+                return
+            self.index.add([record.info], time.time())
+            self._records[record.key] = record
+            self._num_bytes += record.payload.nbytes
+
+    def get(self, key: str) -> Record:
+        """The record of that key. Raises KeyError."""
+        return self._records[key]
+
+    def get_many(self, keys: Sequence[str]) -> list[Record]:
+        """The records of these keys, in their order. Raises KeyError."""
+        return [self._records[key] for key in keys]
+
+    def delete(self, key: str) -> None:
+        """Forget the record."""
+        with self._lock:
+            if key in self._records:
+                self.index.remove([key])
+                self._num_bytes -= self._records.pop(key).payload.nbytes
+
+    def inventory(self) -> Iterable[RecordInfo]:
+        """What is here, without payloads."""
+        return self.index.inventory()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all payloads."""
+        return self._num_bytes
+
+    def close(self) -> None:
+        """Forget all records."""
+        self._records.clear()
+        self.index.close()

@@ -50,7 +50,8 @@ class Index:
             folder.chmod(0o700)
             lock = files.lock(folder / "lock")
         try:
-            return cls(database.writable(folder / _FILE), folder / _FILE, lock)
+            with files.explained(f"cannot open {folder}"):
+                return cls(database.writable(folder / _FILE), folder / _FILE, lock)
         except BaseException:
             os.close(lock)
             raise
@@ -114,18 +115,18 @@ class Index:
         """All that hangs from a node: segments and marks."""
         return self._infos("WHERE parent = ?", node)
 
-    def marks_along(self, node: str, tokens: Sequence[int]) -> list[RecordInfo]:
-        """Marks that hang from the node and whose tokens are a beginning of `tokens`; longest first."""
+    def along(self, kind: Kind, node: str, tokens: Sequence[int]) -> list[RecordInfo]:
+        """Records of this kind that hang from the node and whose tokens are a beginning of `tokens`; longest first."""
         found, probe = [], tuple(tokens)
-        while mark := self._last_up_to(node, "mark", probe):
-            if probe[: len(mark.tokens)] == mark.tokens:
-                found.append(mark)
-                if not mark.tokens:
+        while row := self._last_up_to(node, kind, probe):
+            if probe[: len(row.tokens)] == row.tokens:
+                found.append(row)
+                if not row.tokens:
                     break
-                probe = probe[: len(mark.tokens) - 1]
+                probe = probe[: len(row.tokens) - 1]
             else:
-                # In the order of rows no beginning of `tokens` that is longer than what both share lies before the mark.
-                probe = probe[: _num_shared(mark.tokens, probe)]
+                # In the order of rows no beginning of `tokens` that is longer than what both share lies before this row.
+                probe = probe[: _num_shared(row.tokens, probe)]
         return found
 
     def segment_over(self, node: str, tokens: Sequence[int]) -> RecordInfo | None:
@@ -133,6 +134,16 @@ class Index:
         first = token_bytes(tuple(tokens))
         where = "WHERE parent = ? AND kind = 'segment' AND tokens >= ? AND tokens < ? ORDER BY tokens LIMIT 1"
         return next(iter(self._infos(where, node, first, first + b"\xff\xff\xff\xff")), None)
+
+    def shared(self, node: str, tokens: Sequence[int]) -> int:
+        """How many of `tokens` a segment that hangs from the node begins with, at most. The one that agrees longest is a neighbour."""
+        probe, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens > ? ORDER BY tokens LIMIT 1"
+        near = [self._last_up_to(node, "segment", probe), *self._infos(following, node, token_bytes(probe))]
+        return max((_num_shared(row.tokens, probe) for row in near if row), default=0)
+
+    def session(self, key: str) -> str:
+        """The session that the record is labelled with, "" if none."""
+        return next((session for (session,) in self._rows("SELECT session FROM record WHERE key = ?", key)), "")
 
     def oldest(self, limit: int) -> list[Entry]:
         """The `limit` entries that were not used for longest; of those used together the later in a conversation first."""

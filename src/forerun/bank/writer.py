@@ -1,0 +1,126 @@
+"""The thread that writes records to disk. It sees bytes only, never an array. What cannot be written is counted by its reason.
+
+Knows nothing of caches. Memory held by what waits is bounded: `put` blocks the caller beyond it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from forerun.bank.disk import DiskTier
+from forerun.errors import BankError, BankFullError
+from forerun.state.record import Record
+
+QUEUE_BYTES = 256 << 20
+_EVICT_AT_ONCE = 8
+
+
+class Writer:
+    """Writes records to a disk tier in the order in which they come, making room for them by evicting the oldest.
+
+    bytes_written: since the start. skipped: number of records that could not be written, by reason.
+    """
+
+    def __init__(self, disk: DiskTier) -> None:
+        self._disk = disk
+        self._queue: deque[tuple[Record, str, str]] = deque()
+        self._used: deque[Sequence[str]] = deque()
+        self._queued_bytes = 0
+        self._state = threading.Condition()
+        self._is_closing = False
+        self.bytes_written = 0
+        self.skipped: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, record: Record, *, session: str, tenant: str) -> None:
+        """Have the record written. Waits while more than QUEUE_BYTES wait already."""
+        with self._state:
+            self._state.wait_for(lambda: self._queued_bytes < QUEUE_BYTES)
+            self._queue.append((record, session, tenant))
+            self._queued_bytes += record.payload.nbytes
+            self._state.notify_all()
+
+    def touch(self, keys: Sequence[str]) -> None:
+        """Have it noted that records were used."""
+        with self._state:
+            self._used.append(keys)
+            self._state.notify_all()
+
+    @property
+    def num_waiting(self) -> int:
+        """Records that are not yet safe on disk, the one being written included."""
+        return len(self._queue)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what waits."""
+        return self._queued_bytes
+
+    def flush(self, limit_s: float) -> bool:
+        """Wait until nothing waits, at most `limit_s` seconds. Returns whether everything was dealt with."""
+        with self._state:
+            return self._state.wait_for(lambda: not self._queue and not self._used, limit_s)
+
+    def close(self) -> None:
+        """Stop after the record being written; what waits behind it is dropped."""
+        with self._state:
+            self._is_closing = True
+            self._state.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: self._queue or self._used or self._is_closing)
+                if self._is_closing:
+                    return
+                job = self._queue[0] if self._queue else None
+                keys = self._used[0] if self._used else None
+            if keys is not None:
+                self._count_failures(lambda keys=keys: self._disk.index.touch(keys, time.time()))  # type: ignore[misc]
+            if job is not None:
+                self._count_failures(lambda job=job: self._write(*job))  # type: ignore[misc]
+            with self._state:
+                if keys is not None:
+                    self._used.popleft()
+                if job is not None:
+                    self._queue.popleft()
+                    self._queued_bytes -= job[0].payload.nbytes
+                self._state.notify_all()
+
+    def _write(self, record: Record, session: str, tenant: str) -> None:
+        while True:
+            try:
+                self._disk.put(record)
+                break
+            except BankFullError as error:
+                if error.reason != "quota" or not self._evict():
+                    raise
+        self.bytes_written += record.payload.nbytes
+        self._disk.index.label([record.key], session=session, tenant=tenant)
+        if record.kind == "segment":
+            self._drop_shorter(record)
+
+    def _drop_shorter(self, record: Record) -> None:
+        """A shorter tail at the same place holds nothing that this segment does not hold."""
+        for info in self._disk.index.along("segment", record.parent, record.tokens):
+            if info.key != record.key:
+                self._disk.delete(info.key)
+
+    def _evict(self) -> bool:
+        oldest = self._disk.index.oldest(_EVICT_AT_ONCE)
+        for entry in oldest:
+            self._disk.delete(entry.info.key)
+        return bool(oldest)
+
+    def _count_failures(self, action: object) -> None:
+        try:
+            action()  # type: ignore[operator]
+        except BankFullError as error:
+            self.skipped[f"no room: {error.reason}"] += 1
+        except BankError as error:
+            self.skipped[str(error)] += 1

@@ -47,7 +47,7 @@ def writable(path: Path) -> sqlite3.Connection:
         try:
             return _prepared(path)
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in _DAMAGED:
+            if _code(error) not in _DAMAGED:
                 raise
         for part in paths(path):
             part.unlink(missing_ok=True)
@@ -56,15 +56,16 @@ def writable(path: Path) -> sqlite3.Connection:
 
 def readable(path: Path) -> sqlite3.Connection:
     """The database at `path`, which another process may be writing, for looking only."""
-    with explained(path):
-        return _checked(_connect(f"{path.absolute().as_uri()}?mode=ro"), path)
+    with explained(path), _opened(f"{path.absolute().as_uri()}?mode=ro") as connection:
+        _check_version(connection, path)
+        return connection
 
 
 def in_memory() -> sqlite3.Connection:
     """An empty database that no file holds."""
-    connection = _connect(":memory:")
-    connection.executescript(_SCHEMA)
-    return connection
+    with _opened(":memory:") as connection:
+        connection.executescript(_SCHEMA)
+        return connection
 
 
 @contextmanager
@@ -86,31 +87,32 @@ def explained(path: Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        if _code(error) == sqlite3.SQLITE_FULL:
             raise BankFullError(f"{path}: {error}", reason="disk", hint="free some space on the disk") from error
         hint = "if it stays so: stop the server and delete index.db, it is built anew from the records"
         raise BankError(f"index {path}: {error}", hint=hint) from error
 
 
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 for what Python's own module says."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
 def _prepared(path: Path) -> sqlite3.Connection:
-    connection = _connect(path.absolute().as_uri())
-    try:
+    with _opened(path.absolute().as_uri()) as connection:
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}")
         if _version(connection) == 0:
             connection.executescript(_SCHEMA)
-        return _checked(connection, path)
-    except BaseException:
-        connection.close()
-        raise
+        _check_version(connection, path)
+        return connection
 
 
-def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     version = _version(connection)
     if version != VERSION:
         hint = "use that version, or another folder with --bank-dir"
         raise BankError(f"{path} has format {version}, this version of forerun reads format {VERSION}", hint=hint)
-    return connection
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -118,5 +120,12 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _connect(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, uri=uri != ":memory:", isolation_level=None, check_same_thread=False)
+@contextmanager
+def _opened(uri: str) -> Iterator[sqlite3.Connection]:
+    """A connection that stays open unless the block fails."""
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise

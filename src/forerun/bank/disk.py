@@ -46,10 +46,11 @@ class DiskTier:
 
     def put(self, record: Record) -> None:
         """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
-        chunks, path = format.chunks(record), self._path(record.key)
+        path = self._path(record.key)
         with self._changing(path):
             if self.index.find([record.key]):
                 return
+            chunks = format.chunks(record)
             self._check_room(sum(len(chunk) for chunk in chunks))
             files.publish(path, chunks)
             try:

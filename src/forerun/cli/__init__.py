@@ -1,1 +1,38 @@
-"""The command line: one file a command."""
+"""The command line: assembles the commands, one file each, and turns forerun's errors into one message and an exit code.
+
+Importing it loads neither MLX nor a model: `forerun --help` answers at once. Exit codes: 0 done, 1 failed, 2 usage, 3 unsupported.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from forerun.cli import bank, chat, demo, serve
+from forerun.errors import ConfigError, ForerunError, UnsupportedError
+
+app = typer.Typer(
+    help="A local LLM server for coding agents that never reads a conversation twice.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve.serve)
+app.command()(chat.chat)
+app.command()(demo.demo)
+app.add_typer(bank.app, name="bank")
+
+
+def main() -> None:
+    """Run the command that the process was started with, and exit with its code."""
+    try:
+        app(prog_name="forerun")
+    except ForerunError as error:
+        print(f"forerun: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        raise SystemExit(exit_code(error)) from error
+
+
+def exit_code(error: ForerunError) -> int:
+    """2 for an impossible setting, 3 for what this machine or model cannot do, 1 for the rest."""
+    return 2 if isinstance(error, ConfigError) else 3 if isinstance(error, UnsupportedError) else 1

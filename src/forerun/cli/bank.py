@@ -1,0 +1,151 @@
+"""`forerun bank`: looks at the folder of stored conversations, checks it, makes it smaller. Needs no server, no model and no MLX.
+
+`ls`, `show` and `verify` change nothing and work beside a running server; `prune` needs the folder for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import track
+from rich.table import Table
+
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Entry, Index
+from forerun.config import load, parse_bytes
+from forerun.errors import ConfigError, DamagedRecordError, ForerunError
+
+app = typer.Typer(help="Look after the stored conversations.", no_args_is_help=True)
+
+BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
+Key = Annotated[str, typer.Argument(help="a record's key, or as much of it as is unique")]
+ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+# Looking and making smaller never write a record, so no quota is ever asked for.
+UNLIMITED_BYTES = 1 << 62
+
+
+@app.command()
+def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """List the places at which a stored conversation can be taken up again, the last used first."""
+    with looking(bank_dir) as tier:
+        marks = tier.index.marks()
+        total = {"records": len(list(tier.inventory())), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
+    if as_json:
+        typer.echo(json.dumps({"marks": [described(mark) for mark in marks], **total}))
+    else:
+        Console(highlight=False).print(table(marks), summary(total), sep="\n")
+
+
+@app.command()
+def show(key: Key, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Show what is known of one record."""
+    with looking(bank_dir) as tier:
+        found = [described(entry) for entry in tier.index.oldest(len(list(tier.inventory()))) if entry.info.key.startswith(key)]
+    if len(found) != 1:
+        raise ForerunError(f"{len(found)} records begin with {key!r}", hint="see `forerun bank ls`")
+    typer.echo(json.dumps(found[0]) if as_json else "\n".join(f"{name:<12} {value}" for name, value in found[0].items()))
+
+
+@app.command()
+def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Read every record and check every byte of it; exit code 1 if one is damaged."""
+    with looking(bank_dir) as tier:
+        infos = list(tier.inventory())
+        shown = track(infos, "reading", console=Console(stderr=True), transient=True)
+        damage = [text for info in shown if (text := damage_of(tier, info.key))]
+    if as_json:
+        typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
+    else:
+        typer.echo("\n".join([*damage, f"{len(infos)} records read, {len(damage)} damaged"]))
+    raise typer.Exit(1 if damage else 0)
+
+
+@app.command()
+def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Remove what was not used for longest, until the folder is no larger than this."""
+    limit_bytes = size(to_bytes)
+    folder = load({"bank_dir": bank_dir}).bank_path
+    if not folder.is_dir():
+        raise ForerunError(f"there is no folder {folder}")
+    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=Index.hold(folder))
+    try:
+        removed = list(shrink(tier, limit_bytes))
+        figures = {"removed": len(removed), "bytes": tier.num_bytes}
+    finally:
+        tier.close()
+    typer.echo(json.dumps(figures) if as_json else f"{figures['removed']} records removed, {decimal(figures['bytes'])} left")
+
+
+def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
+    """Delete records, those first that were not used for longest, until the tier fits; their keys."""
+    tier.clear_quarantine()
+    while tier.num_bytes > limit_bytes and (oldest := tier.index.oldest(1)):
+        tier.delete(oldest[0].info.key)
+        yield oldest[0].info.key
+
+
+@contextmanager
+def looking(bank_dir: Path | None) -> Iterator[DiskTier]:
+    """The tier of the folder, for looking only. Raises BankError if nothing is there."""
+    folder = load({"bank_dir": bank_dir}).bank_path
+    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
+    try:
+        yield tier
+    finally:
+        tier.close()
+
+
+def damage_of(tier: DiskTier, key: str) -> str:
+    """What is wrong with a record, "" if nothing is or if a running server has removed it meanwhile."""
+    try:
+        tier.get(key)
+    except DamagedRecordError as error:
+        return str(error)
+    except KeyError:
+        return ""
+    return ""
+
+
+def table(marks: list[Entry]) -> Table:
+    """One row a mark."""
+    drawn = Table("key", "session", "tokens", "bytes", "last used", "uses", box=None)
+    for mark in marks:
+        sizes = f"{mark.info.stop:,}", decimal(mark.info.num_bytes)
+        drawn.add_row(mark.info.key[:12], mark.session, *sizes, moment(mark.used_s), str(mark.uses))
+    return drawn
+
+
+def summary(total: dict[str, int]) -> str:
+    """What the folder holds, in one line."""
+    return f"{total['records']} records, {decimal(total['bytes'])} in all, {total['quarantined']} set aside as damaged"
+
+
+def described(entry: Entry) -> dict[str, Any]:
+    """A record for programs: all that the index knows but the tokens, of which only their places are told."""
+    fields = {**asdict(entry.info), "stop": entry.info.stop}
+    del fields["tokens"]
+    uses = {"created": moment(entry.created_s), "last_used": moment(entry.used_s), "uses": entry.uses, "session": entry.session}
+    return {**fields, **uses}
+
+
+def moment(unix_s: float) -> str:
+    """A moment in UTC, ISO 8601."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
+
+
+def size(text: str) -> int:
+    """Bytes of "2GiB". Raises ConfigError."""
+    try:
+        return int(str(parse_bytes(text)))
+    except ValueError as error:
+        raise ConfigError(f"--to-bytes {text!r}: {error}") from error

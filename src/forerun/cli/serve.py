@@ -1,0 +1,148 @@
+"""`forerun serve`: from settings to a listening server, and back down in order when a signal comes.
+
+Knows uvicorn and the terminal. The engine is imported last: MLX must find the process prepared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import uvicorn
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from forerun.config import Config, load, prepare
+from forerun.errors import ForerunError
+from forerun.serve.auth import keys_for
+
+if TYPE_CHECKING:
+    from forerun.engine.engine import Engine
+
+CLOSE_LIMIT_S = 20.0
+
+
+def described(field: str) -> Any:
+    """A typer option whose help is what the setting's own description says."""
+    return typer.Option(help=Config.model_fields[field].description, show_default=False)
+
+
+def serve(
+    model: Annotated[str | None, typer.Argument(help=Config.model_fields["model"].description, show_default=False)] = None,
+    host: Annotated[str | None, described("host")] = None,
+    port: Annotated[int | None, described("port")] = None,
+    bank_dir: Annotated[Path | None, described("bank_dir")] = None,
+    bank_ram_bytes: Annotated[str | None, described("bank_ram_bytes")] = None,
+    bank_disk_bytes: Annotated[str | None, described("bank_disk_bytes")] = None,
+    context: Annotated[int | None, described("context")] = None,
+    numerics: Annotated[str | None, described("numerics")] = None,
+    api_key_file: Annotated[Path | None, described("api_key_file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
+) -> None:
+    """Serve a model to agents on this machine (OpenAI-style HTTP). The first SIGINT or SIGTERM ends it in order, the second at once."""
+    settings = {k: v for k, v in locals().items() if k != "as_json"}
+    config = load(settings)
+    keys = keys_for(config)
+    prepare(config)
+    listener = listen(config.host, config.port)
+    from forerun.engine.start import start
+
+    with loading_bar() as progress:
+        engine = start(config, progress)
+    line = startup(config, engine, listener)
+    asyncio.run(run(engine, keys, config.host, listener, lambda: typer.echo(json.dumps(line) if as_json else sentence(line))))
+
+
+async def run(engine: Engine, keys: dict[str, str], host: str, listener: socket.socket, announce: Callable[[], None]) -> None:
+    """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
+    from forerun.serve.app import build
+
+    app = build(engine, keys=keys, host=host)
+    await Server(uvicorn.Config(app, log_level="warning", access_log=False), engine, announce).serve([listener])
+
+
+class Server(uvicorn.Server):
+    """uvicorn that says when it is up, closes the engine while it drains its connections, and leaves with exit code 0 after a signal."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._engine = engine
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Side by side: answers under way end only because the engine finishes them or cuts them off.
+        await asyncio.gather(super().shutdown(sockets), self._engine.close(CLOSE_LIMIT_S))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        if self.should_exit:
+            os._exit(1)
+        self.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Requests that come while the model loads wait instead of failing. Raises ForerunError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        hint = "another server may be running; `--port 0` takes a free port" if error.errno == errno.EADDRINUSE else "see --host and --port"
+        raise ForerunError(f"cannot listen on {host}:{port}: {error.strerror}", hint=hint) from error
+    return listener
+
+
+@contextmanager
+def loading_bar() -> Iterator[Callable[[str, float], None]]:
+    """A function to call with what is being done and how far it is (0 to 1); drawn only if a person is watching."""
+    console = Console(stderr=True)
+    with Progress(TextColumn("{task.description}"), BarColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda doing, done_frac: bar.update(task, description=doing, completed=done_frac)
+
+
+def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str, Any]:
+    """What a person or a program should know of a server that has just come up."""
+    info = engine.info
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return {
+        "url": f"http://{host}:{listener.getsockname()[1]}",
+        "pid": os.getpid(),
+        "model": info.name,
+        "family": info.family,
+        "demo": info.demo,
+        "device": info.device,
+        "numerics": info.numerics,
+        "blas": info.blas,
+        "context_tokens": info.context_tokens,
+        "bank_dir": str(config.bank_path) if config.bank_disk_bytes != 0 else None,
+    }
+
+
+def sentence(line: dict[str, Any]) -> str:
+    """The start-up line for people."""
+    trial = " (bundled, for trying things out)" if line["demo"] else ""
+    kept = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing kept on disk"
+    parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", kept, f"{line['url']}/v1")
+    return "forerun: " + " · ".join(parts)

@@ -1,0 +1,104 @@
+"""The other end of the wire: asks a running server for a chat completion and gives out its stream as values.
+
+Knows the OpenAI chat dialect as this server speaks it, with its comments on progress and its `forerun` object; no engine, no terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from forerun.errors import ForerunError
+from forerun.values import Reading
+
+READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
+# Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
+TIMEOUT = httpx.Timeout(10.0, read=60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More of the answer, or of the thoughts before it."""
+
+    kind: Literal["content", "reasoning"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of an answer. usage: the OpenAI object; report: the `forerun` object, fields of values.Report."""
+
+    finish: str
+    usage: dict[str, Any]
+    report: dict[str, Any]
+
+
+def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | End]:
+    """Values of one streamed completion, its End last. `url`: the server's, without /v1. Raises ForerunError with the server's words."""
+    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    finish, closing = "", dict[str, Any]()
+    with _plain_errors(url), httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=TIMEOUT) as response:
+        _check(response)
+        for line in response.iter_lines():
+            if match := READING.match(line):
+                yield Reading(*map(int, match.groups()))
+            chunk = _chunk(line)
+            for choice in chunk.get("choices", ()):
+                yield from _deltas(choice["delta"])
+                finish = choice["finish_reason"] or finish
+            closing = chunk if chunk.get("usage") else closing
+    if not finish or not closing:
+        raise ForerunError(f"the answer of {url} broke off", hint="the server may have been stopped; see its output")
+    yield End(finish, closing["usage"], closing["forerun"])
+
+
+def health(url: str) -> dict[str, Any]:
+    """The body of /health. Raises ForerunError."""
+    with _plain_errors(url):
+        response = httpx.get(f"{url}/health", timeout=TIMEOUT)
+        _check(response)
+        body: dict[str, Any] = response.json()
+        return body
+
+
+@contextmanager
+def _plain_errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
+    except httpx.HTTPError as error:
+        raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error
+
+
+def _check(response: httpx.Response) -> None:
+    if response.is_success:
+        return
+    response.read()
+    _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
+
+
+def _chunk(line: str) -> dict[str, Any]:
+    if not line.startswith("data: ") or line == "data: [DONE]":
+        return {}
+    chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
+    if "error" in chunk:
+        _raise(chunk["error"])
+    return chunk
+
+
+def _deltas(delta: dict[str, Any]) -> Iterator[Delta]:
+    if delta.get("reasoning_content"):
+        yield Delta("reasoning", delta["reasoning_content"])
+    if delta.get("content"):
+        yield Delta("content", delta["content"])
+
+
+def _raise(error: dict[str, Any]) -> None:
+    raise ForerunError(f"the server says: {error['message']}", hint=error.get("hint", ""))

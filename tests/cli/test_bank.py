@@ -1,0 +1,107 @@
+"""`forerun bank` on a folder of real records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.records import record
+
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Index
+
+Forerun = Callable[..., Any]
+SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
+MARK = record("mark", tokens=[1, 2, 3], num_bytes=50_000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, index=Index.hold(tmp_path / "bank"))
+    for each in (SEGMENT, MARK):
+        tier.put(each)
+    tier.index.label([SEGMENT.key, MARK.key], session="refactor", tenant="")
+    tier.index.touch([MARK.key], 2e9)
+    tier.close()
+    return tmp_path / "bank"
+
+
+def damage(folder: Path, key: str) -> None:
+    path = folder / "records" / key[:2] / key
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_ls_lists_marks(forerun: Forerun, folder: Path) -> None:
+    ran = forerun("bank", "ls", "--bank-dir", folder)
+    header, row, total = ran.out.splitlines()
+    assert row.split() == [MARK.key[:12], "refactor", "3", "50.0", "kB", "2033-05-18T03:33:20+00:00", "1"]
+    assert header.split()[0] == "key"
+    assert total.startswith("2 records, ")
+    listed = json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)
+    assert [mark["key"] for mark in listed["marks"]] == [MARK.key]
+    assert listed["bytes"] > 150_000
+
+
+def test_show_takes_the_beginning_of_a_key(forerun: Forerun, folder: Path) -> None:
+    shown = json.loads(forerun("bank", "show", SEGMENT.key[:8], "--bank-dir", folder, "--json").out)
+    assert (shown["kind"], shown["key"], shown["stop"], shown["num_bytes"]) == ("segment", SEGMENT.key, 3, 100_000)
+    assert "tokens" not in shown
+    assert f"parent       {SEGMENT.parent}" in forerun("bank", "show", SEGMENT.key, "--bank-dir", folder).out
+
+
+def test_show_needs_one_record(forerun: Forerun, folder: Path) -> None:
+    assert "0 records begin with 'zz'" in forerun("bank", "show", "zz", "--bank-dir", folder).err
+    assert "2 records begin with ''" in forerun("bank", "show", "", "--bank-dir", folder).err
+
+
+def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None:
+    ran = forerun("bank", "verify", "--bank-dir", folder)
+    assert (ran.code, ran.out) == (0, "2 records read, 0 damaged\n")
+    damage(folder, MARK.key)
+    ran = forerun("bank", "verify", "--bank-dir", folder, "--json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["records"], len(found["damaged"])) == (1, 2, 1)
+    assert MARK.key in found["damaged"][0]
+    assert "checksum" in found["damaged"][0]
+
+
+def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
+    damage(folder, MARK.key)
+    before = sorted((folder / "records").rglob("*"))
+    for command in ("ls", "verify"):
+        forerun("bank", command, "--bank-dir", folder)
+    assert sorted((folder / "records").rglob("*")) == before
+    assert list((folder / "quarantine").iterdir()) == []
+
+
+def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: Path) -> None:
+    pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "150kB", "--json").out)
+    assert pruned["removed"] == 1
+    assert pruned["bytes"] <= 150_000
+    assert [mark["key"] for mark in json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)["marks"]] == [MARK.key]
+    assert "1 records removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
+
+
+def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
+    held = Index.hold(folder)
+    try:
+        assert forerun("bank", "ls", "--bank-dir", folder).code == 0
+        assert forerun("bank", "verify", "--bank-dir", folder).code == 0
+        ran = forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0")
+    finally:
+        held.close()
+    assert ran.code == 1
+    assert "belongs to another running server" in ran.err
+
+
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("prune", "--to-bytes", "0")])
+def test_no_folder(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -> None:
+    ran = forerun("bank", *command, "--bank-dir", tmp_path / "none")
+    assert ran.code == 1
+    assert str(tmp_path / "none") in ran.err
+    assert not (tmp_path / "none").exists()

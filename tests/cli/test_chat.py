@@ -1,0 +1,41 @@
+"""`forerun chat` against a scripted server, with lines typed in advance."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.wire import report, serving, stream
+
+
+def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\n  \nand you?\n"))
+    with serving() as wire:
+        wire.answers.append(stream("good day", report(computed=1200)))
+        wire.answers.append(stream("fine", report("ram", 1200, 30), finish="length"))
+        ran = forerun("chat", "--url", wire.url + "/v1/", "--session", "mine")
+    assert ran.code == 0
+    assert [body["messages"][-1]["content"] for body in wire.bodies] == ["hello", "and you?"]
+    assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": "good day"}
+    assert all(body["forerun"] == {"session": "mine"} for body in wire.bodies)
+    assert "good day\n0 of 1,200 tokens known (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
+    assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off: no room left\n" in ran.out
+
+
+def test_markup_in_an_answer_is_text(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    with serving() as wire:
+        wire.answers.append(stream("a[bold]b :smile:", report()))
+        ran = forerun("chat", "--url", wire.url)
+    assert "a[bold]b :smile:" in ran.out
+    assert "forerun" not in wire.bodies[0]
+
+
+def test_an_error_of_the_server_ends_it(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    with serving() as wire:
+        wire.answers.append((503, {"error": {"message": "the queue is full"}}))
+        ran = forerun("chat", "--url", wire.url)
+    assert (ran.code, ran.err) == (1, "forerun: the server says: the queue is full\n")

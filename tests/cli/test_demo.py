@@ -1,0 +1,83 @@
+"""`forerun demo` on a scripted server: the table, the sentence, the file and the exit code."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.wire import Wire, report, serving, stream
+
+from forerun.demo.turns import STEPS
+
+Forerun = Callable[..., Any]
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Wire]:
+    """A scripted server that stands for every server process that the demo starts."""
+    with serving() as wire:
+        monkeypatch.setattr("forerun.cli.demo.Server", _Double(wire))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        yield wire
+
+
+class _Double:
+    def __init__(self, wire: Wire) -> None:
+        self.url, self.line = wire.url, {"model": "scripted"}
+
+    def start(self, command: list[str], log: Path) -> _Double:
+        log.touch()
+        return self
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait_until_written(self) -> None: ...
+
+
+def script(wire: Wire, fourth: dict[str, Any]) -> None:
+    """Five turns of 1,000 tokens and 100 more each, as promised but for the fourth."""
+    for number, step in enumerate(STEPS):
+        known = 1000 + 100 * (number - 1) if number else 0
+        of = report(step.source, known, 1000 + 100 * number - known, ttft_s=0.1 if number else 1.0)
+        wire.answers.append(stream("same", of | (fourth if number == 3 else {})))
+        wire.answers.append(stream("same", report("cold", 0, 1000 + 100 * number, ttft_s=1.0, reason="bypass")))
+
+
+def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
+    script(wire, {})
+    ran = forerun("demo", "--json", tmp_path / "result.json")
+    assert ran.code == 0
+    rows = [row for row in ran.out.splitlines() if "│ A" in row]
+    assert [cell.strip() for cell in rows[3].split("│")[1:-1]] == [
+        *("A4", "ssd after kill -9", "1,300", "1,200", "100", "0.10", "100", "50", "contiguous", "equal")
+    ]
+    assert (
+        "After the first turn 4,600 of 5,000 prompt tokens were not read again: 0.40 s until the first tokens instead of 4.00 s." in ran.out
+    )
+    assert "5 of 5 answers are the same" in ran.out
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert [turn["turn"] for turn in written["turns"]] == ["A1", "A2", "A3", "A4", "A5"]
+    assert (written["faults"], written["server"]) == ([], {"model": "scripted"})
+    assert list(tmp_path.glob("forerun-demo-*")) == []
+
+
+def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
+    script(wire, {"source": "cold", "reused_tokens": 0, "computed_tokens": 1300, "reason": "no mark"})
+    ran = forerun("demo")
+    assert ran.code == 1
+    assert "A4: took the path cold, not ssd (no mark)" in ran.out
+    assert "cold, not ssd after kill -9" in ran.out
+    assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]
+
+
+def test_an_error_on_the_way_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
+    wire.answers.append((500, {"error": {"message": "a step failed"}}))
+    ran = forerun("demo")
+    assert (ran.code, ran.err) == (1, "forerun: the server says: a step failed\n")
+    assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]

@@ -1,0 +1,68 @@
+"""What counts as promised and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.wire import report
+
+from forerun.demo.compare import NearTies, Verdict, faults, same_answer
+from forerun.demo.turns import STEPS, Answer, Turn
+
+
+def answer(text: str = "hello", num_tokens: int = 3, **of: Any) -> Answer:
+    made = report(**of)
+    return Answer(text, {"prompt_tokens": made["reused_tokens"] + made["computed_tokens"], "completion_tokens": num_tokens}, made)
+
+
+def turn(step: int, given: Answer, bypass: Answer | None = None) -> Turn:
+    return Turn(STEPS[step], (), given, bypass or answer(given.text, reused=0, computed=given.usage["prompt_tokens"]))
+
+
+def never(turn: Turn) -> NearTies:
+    raise AssertionError("asked for near-ties")
+
+
+GOOD = [turn(0, answer(computed=100)), turn(1, answer(source="ssd", reused=98, computed=30))]
+SAME = [Verdict(True, "equal")] * 2
+
+
+def test_nothing_to_complain_about() -> None:
+    assert faults(GOOD, SAME) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        (turn(1, answer(source="cold", computed=130, reason="no mark")), "A2: took the path cold, not ssd (no mark)"),
+        (turn(1, answer(source="ssd", reused=80, computed=50, reason="far mark")), "A2: reused 80 tokens of 100 known ones (far mark)"),
+        (turn(1, GOOD[1].answer, answer(source="ram", reused=98, computed=32)), "A2: the request to compare with reused 98 tokens (ram)"),
+        (
+            turn(1, Answer("hello", {"prompt_tokens": 129, "completion_tokens": 3}, report("ssd", 98, 30))),
+            "A2: 98 reused + 30 computed tokens are not the prompt's 129",
+        ),
+    ],
+)
+def test_complaints(second: Turn, complaint: str) -> None:
+    assert faults([GOOD[0], second], SAME) == [complaint]
+
+
+def test_another_answer_is_a_fault() -> None:
+    assert faults(GOOD, [SAME[0], Verdict(False, "DIFFERENT")]) == ["A2: the answer is not the one without stored state (DIFFERENT)"]
+
+
+def test_equal_answers_need_no_second_look() -> None:
+    assert same_answer(turn(0, answer(numerics="served")), never) == Verdict(True, "equal")
+
+
+@pytest.mark.parametrize("other", [answer("hallo"), answer("hello", num_tokens=4)])
+def test_reference_means_token_for_token(other: Answer) -> None:
+    assert same_answer(turn(0, answer(), other), never) == Verdict(False, "DIFFERENT")
+
+
+@pytest.mark.parametrize(("gap", "is_same"), [(2e-4, True), (5e-4, False)])
+def test_served_allows_near_ties_within_the_bound(gap: float, is_same: bool) -> None:
+    verdict = same_answer(turn(0, answer(numerics="served"), answer("hallo")), lambda _: NearTies(2, gap, 3e-4))
+    assert verdict.is_same == is_same
+    assert verdict.words == f"2 near-ties, largest gap {gap:.1e} {'<=' if is_same else '>'} bound 3.0e-04"

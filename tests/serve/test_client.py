@@ -1,0 +1,62 @@
+"""What the client makes of a stream, and what it says when there is none."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from tests.wire import DONE, Wire, frame, report, serving, stream
+
+from forerun.errors import ForerunError
+from forerun.serve.client import Delta, End, health, stream_chat
+from forerun.values import Reading
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with serving() as wire:
+        yield wire
+
+
+def test_a_stream_as_values(wire: Wire) -> None:
+    wire.answers.append(stream("hello", report("ram", 6, 4), num_tokens=3, finish="length"))
+    reading, *deltas, end = stream_chat(wire.url, {"messages": []})
+    assert reading == Reading(5, 10, 6)
+    assert deltas == [Delta("content", "he"), Delta("content", "llo")]
+    assert isinstance(end, End)
+    assert (end.finish, end.usage["completion_tokens"], end.report["source"]) == ("length", 3, "ram")
+    assert wire.bodies == [{"messages": [], "stream": True, "stream_options": {"include_usage": True}}]
+
+
+def test_reasoning_is_told_apart(wire: Wire) -> None:
+    thought = frame({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]})
+    wire.answers.append([thought, *stream("ok", report())])
+    assert next(iter(stream_chat(wire.url, {}))) == Delta("reasoning", "hm")
+
+
+def test_a_refusal_in_the_servers_words(wire: Wire) -> None:
+    wire.answers.append((400, {"error": {"message": "too long", "hint": "shorten it"}}))
+    with pytest.raises(ForerunError, match="the server says: too long") as caught:
+        list(stream_chat(wire.url, {}))
+    assert caught.value.hint == "shorten it"
+
+
+def test_an_error_inside_the_stream(wire: Wire) -> None:
+    wire.answers.append([*stream("hello", report())[:3], frame({"error": {"message": "a step failed"}})])
+    with pytest.raises(ForerunError, match="a step failed"):
+        list(stream_chat(wire.url, {}))
+
+
+def test_a_stream_that_breaks_off(wire: Wire) -> None:
+    wire.answers.append([*stream("hello", report())[:3], DONE])
+    with pytest.raises(ForerunError, match="broke off"):
+        list(stream_chat(wire.url, {}))
+
+
+def test_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(ForerunError, match="no server answers") as caught:
+        health(url)
+    assert "forerun serve" in caught.value.hint

@@ -1,0 +1,90 @@
+"""A scripted HTTP server on a real loopback socket, which speaks the wire as `forerun serve` does. No model, no engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+DONE = b"data: [DONE]\n\n"
+
+
+def report(source: str = "cold", reused: int = 0, computed: int = 10, **other: Any) -> dict[str, Any]:
+    """A `forerun` object."""
+    counts = {"source": source, "reused_tokens": reused, "computed_tokens": computed, "ttft_s": 0.5, "reason": ""}
+    speeds = {"prefill_tok_per_s": 100.0, "decode_tok_per_s": 50.0}
+    return {"session": "s", "layout": "contiguous", "step_kind": "eager", "numerics": "reference", **counts, **speeds, **other}
+
+
+def stream(text: str, of: dict[str, Any], num_tokens: int = 4, finish: str = "stop") -> list[bytes]:
+    """The frames of a streamed answer in two pieces, progress before them and usage after."""
+    prompt = of["reused_tokens"] + of["computed_tokens"]
+    deltas = [{"role": "assistant"}, {"content": text[:2]}, {"content": text[2:]}]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    chunks.append({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": num_tokens}, "forerun": of})
+    progress = f": reading {prompt // 2}/{prompt} ({of['reused_tokens']} reused)\n\n".encode()
+    return [progress, *(frame(chunk) for chunk in chunks), DONE]
+
+
+def frame(value: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return f"data: {json.dumps(value)}\n\n".encode()
+
+
+@dataclass
+class Wire:
+    """answers: what the next chat requests get, frames or (status, body). bodies: what they asked. health: what /health says, in turn."""
+
+    url: str = ""
+    answers: deque[Any] = field(default_factory=deque)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    pending_writes: deque[int] = field(default_factory=deque)
+
+
+@contextmanager
+def serving() -> Iterator[Wire]:
+    """A running scripted server."""
+    wire = Wire()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(wire))
+    wire.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield wire
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            pending = wire.pending_writes.popleft() if wire.pending_writes else 0
+            self._send(200, json.dumps({"status": "ok", "model": {"name": "scripted"}, "bank": {"pending_writes": pending}}).encode())
+
+        def do_POST(self) -> None:
+            wire.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            answer = wire.answers.popleft()
+            if isinstance(answer, tuple):
+                self._send(answer[0], json.dumps(answer[1]).encode())
+            else:
+                self._send(200, b"".join(answer), "text/event-stream")
+
+        def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    return Handler

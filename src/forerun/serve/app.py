@@ -1,0 +1,107 @@
+"""The HTTP application: routes, and nothing that is not about them. Dialects say what a body means, the engine does the work.
+
+Knows FastAPI; knows no model, no terminal and no socket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+from uuid import uuid4
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from forerun.engine.engine import Engine
+from forerun.errors import ForerunError
+from forerun.serve import openai_chat
+from forerun.serve.auth import tenant_of
+from forerun.serve.doors import Doors
+from forerun.serve.fields import parse_object
+from forerun.serve.problems import problem_of
+from forerun.serve.sse import EventStream, follow
+from forerun.values import ModelInfo
+
+
+def build(engine: Engine, *, keys: Mapping[str, str], host: str) -> FastAPI:
+    """The application around an engine. keys: API keys by the name of their owner, {} for none. host: the address that is listened on."""
+    app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    routes = Routes(engine, keys)
+    app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
+    app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
+    app.add_api_route("/metrics", routes.show_metrics, methods=["GET"], response_model=None)
+    for kind in (ForerunError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_middleware(Doors, host=host)
+    return app
+
+
+class Routes:
+    """One method a route. Each asks for the key first."""
+
+    def __init__(self, engine: Engine, keys: Mapping[str, str]) -> None:
+        self._engine = engine
+        self._keys = keys
+
+    async def complete_chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions"""
+        tenant = tenant_of(request.headers, self._keys)
+        body = parse_object(await request.body())
+        asked = openai_chat.parse(body, self._engine.info, id=f"chatcmpl-{uuid4().hex}", tenant=tenant)
+        run = await self._engine.submit(asked.job)
+        created_unix_s = int(time.time())
+        if asked.streams:
+            streamed = openai_chat.Streamed(asked, self._engine.info, created_unix_s=created_unix_s, opens_reasoning=run.opens_reasoning)
+            return EventStream(run, streamed.frames)
+        whole = openai_chat.Whole(asked, self._engine.info, created_unix_s=created_unix_s, opens_reasoning=run.opens_reasoning)
+        async with aclosing(follow(run, request.receive)) as events:
+            async for event in events:
+                if event is not None:
+                    whole.take(event)
+        return JSONResponse(whole.body())
+
+    async def list_models(self, request: Request) -> Response:
+        """GET /v1/models"""
+        tenant_of(request.headers, self._keys)
+        return JSONResponse({"object": "list", "data": [model_object(self._engine.info)]})
+
+    async def show_model(self, request: Request, name: str) -> Response:
+        """GET /v1/models/NAME"""
+        tenant_of(request.headers, self._keys)
+        if name != self._engine.info.name:
+            raise HTTPException(404, f"the model {name!r} is not served here, {self._engine.info.name!r} is")
+        return JSONResponse(model_object(self._engine.info))
+
+    async def show_health(self, request: Request) -> Response:
+        """GET /health"""
+        tenant_of(request.headers, self._keys)
+        return JSONResponse(asdict(self._engine.health()) | {"model": model_object(self._engine.info)})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """GET /metrics"""
+        tenant_of(request.headers, self._keys)
+        return Response(generate_latest(self._engine.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def model_object(info: ModelInfo) -> dict[str, Any]:
+    """A model as OpenAI's clients know it, and what people want to know of it besides."""
+    known = {"id": info.name, "object": "model", "created": info.created_unix_s, "owned_by": "forerun"}
+    more = ("family", "device", "numerics", "blas", "context_tokens", "demo")
+    return known | {name: getattr(info, name) for name in more}
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)

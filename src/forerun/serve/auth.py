@@ -1,0 +1,83 @@
+"""API keys: who may come in, and under which name. The name is the tenant to whom stored conversations belong.
+
+Knows the keys file and two headers; knows no route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from pathlib import Path
+
+from starlette.datastructures import Headers
+
+from forerun.config import Config
+from forerun.errors import ConfigError, UnauthorisedError
+
+NO_TENANT = ""
+
+
+def keys_for(config: Config) -> dict[str, str]:
+    """Keys by name, {} if none are asked for. Raises ConfigError: the file is malformed, or others could come in without a key."""
+    keys = {} if config.api_key_file is None else read_keys(config.api_key_file)
+    if not keys and not is_loopback(config.host):
+        raise ConfigError(
+            f"host = {config.host!r} can be reached from other machines, so an API key is needed",
+            hint="give --api-key-file FILE with one `name:key` a line, or listen on 127.0.0.1",
+        )
+    return keys
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Keys by name of a file with one `name:key` a line; blank lines and # lines are skipped. Raises ConfigError, never naming a key."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the API keys in {path}: {error}", hint="see --api-key-file") from error
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.startswith("#"):
+            name, key = map(str.strip, line.partition(":")[::2])
+            _check_key(name, key, keys, f"{path}, line {number}")
+            keys[name] = key
+    if not keys:
+        raise ConfigError(f"{path} holds no API key", hint="one `name:key` a line")
+    return keys
+
+
+def tenant_of(headers: Headers, keys: Mapping[str, str]) -> str:
+    """The name under which a request comes: that of its key, NO_TENANT where no keys are asked for. Raises UnauthorisedError."""
+    if not keys:
+        return NO_TENANT
+    given = _digest(_given_key(headers).encode("latin-1"))
+    # Every key is compared, in constant time: how long a refusal takes says nothing about any of them.
+    names = [name for name, key in keys.items() if compare_digest(given, _digest(key.encode()))]
+    if not names:
+        raise UnauthorisedError("API key missing or wrong", hint="send `Authorization: Bearer KEY` or `x-api-key: KEY`")
+    return names[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _given_key(headers: Headers) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()
+
+
+def _check_key(name: str, key: str, keys: Mapping[str, str], where: str) -> None:
+    if not name or not key:
+        raise ConfigError(f"{where}: neither name nor key may be empty", hint="one `name:key` a line")
+    if name in keys or key in keys.values():
+        raise ConfigError(f"{where}: the name {name!r} or its key is there twice", hint="each name has one key, each key one name")

@@ -1,0 +1,110 @@
+"""The doors that every request passes before anything reads it, as one ASGI middleware.
+
+A web page in a browser on this machine can send requests here too. It cannot send JSON without the preflight that this server never answers
+(415), nor reach it under a name of its own (403). Nothing larger than the limit is ever held (413). Knows no route and no key.
+"""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forerun.serve.problems import Problem, refused
+
+BODY_LIMIT_BYTES = 32 << 20
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
+TOO_LARGE = refused(413, "body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes", "shorten the conversation")
+
+
+class Doors:
+    """Passes on what may come in, with its body read; answers the rest. host: the address that the server listens on."""
+
+    def __init__(self, app: ASGIApp, *, host: str) -> None:
+        self._app = app
+        self._takes_any_address = host in ANY_ADDRESS
+        self._names = LOOPBACK_NAMES | {host.lower()} | (_own_names() if self._takes_any_address else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            app, receive = await self._inside(scope, receive)
+        except ClientDisconnect:
+            return
+        await app(scope, receive, send)
+
+    async def _inside(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
+        """Who answers the request, and how it gets the body."""
+        if problem := self._problem(scope["method"], Headers(scope=scope)):
+            return problem.response(), receive
+        body = await _read(receive)
+        if body is None:
+            return TOO_LARGE.response(), receive
+        return self._app, _replay(body, receive)
+
+    def _problem(self, method: str, headers: Headers) -> Problem | None:
+        """What is wrong with a request as far as its headers tell."""
+        host = headers.get("host", "")
+        if not self._may_come_as(host):
+            return refused(
+                403, "host_not_allowed", f"this server does not answer to the name {host!r}", "use http://127.0.0.1 or http://localhost"
+            )
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method == "POST" and kind != "application/json":
+            return refused(415, "not_json", f"Content-Type is {kind!r}", "send JSON with `Content-Type: application/json`")
+        return None
+
+    def _may_come_as(self, host_header: str) -> bool:
+        name = _without_port(host_header).lower()
+        return name in self._names or (self._takes_any_address and _is_address(name))
+
+
+def _without_port(host_header: str) -> str:
+    """The name in `name`, `name:port`, `[address]` or `[address]:port`."""
+    if host_header.startswith("["):
+        return host_header[1:].partition("]")[0]
+    return host_header.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    """An address cannot be pointed elsewhere by whoever owns a domain, a name can."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _own_names() -> set[str]:
+    name = socket.gethostname().lower()
+    return {name, f"{name}.local"}
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body, None if it is beyond the limit: counted while it comes, whatever was announced. Raises ClientDisconnect."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > BODY_LIMIT_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, then whatever comes after it (that the client has gone)."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return first.pop() if first else await receive()
+
+    return replay

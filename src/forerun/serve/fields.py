@@ -1,0 +1,97 @@
+"""Reading a request's JSON against a schema: wrong types and values become errors that name the field, unknown fields are only named.
+
+Holds what all dialects have in common. Knows JSON and pydantic; knows no dialect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from forerun.errors import BadRequestError
+from forerun.values import BankUse, Sampling
+
+
+class Fields(BaseModel):
+    """A JSON object of a request. Strict: "1" is no number and 1 is no boolean; null is the same as absent."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """The fields that the schema does not have."""
+        return self.model_extra or {}
+
+
+class ForerunFields(Fields):
+    """The `forerun` object of a request: what no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session: str | None = Field(default=None, min_length=1, max_length=200)
+    bank: BankUse = "use"
+
+
+class SamplingFields(Fields):
+    """How tokens are drawn, under the names that OpenAI's dialects and their usual extensions share. Absent: as the model suggests."""
+
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = None
+
+    def sampling(self, defaults: Sampling) -> Sampling:
+        """The law to draw by: what is given here, for the rest the defaults."""
+        given = {each.name: getattr(self, each.name) for each in fields(Sampling) if getattr(self, each.name) is not None}
+        if given.get("top_k") == -1:  # another way to say "all", common among clients
+            given["top_k"] = 0
+        if self.logit_bias is not None:
+            given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
+        return replace(defaults, **given)
+
+
+S = TypeVar("S", bound=Fields)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises BadRequestError."""
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRequestError("the body is JSON, but not an object")
+    return value
+
+
+def read(schema: type[S], value: dict[str, Any]) -> S:
+    """The object as the schema has it. Raises BadRequestError that names the first field that is wrong."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = path(first["loc"])
+        raise BadRequestError(f"{field}: {first['msg']}", param=field) from error
+
+
+def path(location: Sequence[str | int]) -> str:
+    """A place in JSON as people write it: messages[0].content."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")

@@ -1,0 +1,80 @@
+"""What a caller is told when a request fails: one shape (OpenAI's error object) for every error, whoever notices it.
+
+Knows the exception tree; knows no route and no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from forerun import errors
+
+ROUTES_HINT = "there are POST /v1/chat/completions, GET /v1/models, GET /health and GET /metrics"
+
+# Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
+KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
+    errors.BadRequestError: (400, "invalid_request_error", "bad_request"),
+    errors.ContextLengthError: (400, "invalid_request_error", "context_length_exceeded"),
+    errors.UnauthorisedError: (401, "invalid_request_error", "invalid_api_key"),
+    errors.BusyError: (503, "server_error", "busy"),
+    errors.RequestError: (400, "invalid_request_error", "bad_request"),
+    errors.UnsupportedError: (501, "server_error", "unsupported"),
+    errors.BankError: (500, "server_error", "bank"),
+    errors.NumericsError: (500, "server_error", "numerics"),
+    errors.ForerunError: (500, "server_error", "internal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A failed request. param: the field to blame, if there is one. hint: what the caller can do, may be empty."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+    hint: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON object that the caller gets."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error | ({"hint": self.hint} if self.hint else {})}
+
+    def response(self) -> Response:
+        """The problem as a response of its own."""
+        return JSONResponse(self.body(), self.status, dict(self.headers))
+
+
+def refused(status: int, code: str, message: str, hint: str) -> Problem:
+    """A request that did not get past the doors."""
+    return Problem(status, "invalid_request_error", code, message, hint=hint)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What the caller is told of an exception. An error that is not forerun's own is a fault of the server and says no more than that."""
+    if isinstance(error, HTTPException):
+        return _routing(error)
+    if not isinstance(error, errors.ForerunError):
+        return Problem(500, "server_error", "internal", "the server failed; its log has the details")
+    status, kind, code = next(KINDS[cls] for cls in type(error).__mro__ if cls in KINDS)
+    param = error.param if isinstance(error, errors.RequestError) else None
+    return Problem(status, kind, code, str(error), param, error.hint, _headers(error))
+
+
+def _headers(error: errors.ForerunError) -> dict[str, str]:
+    if isinstance(error, errors.BusyError):
+        return {"Retry-After": str(error.retry_after_s)}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, errors.UnauthorisedError) else {}
+
+
+def _routing(error: HTTPException) -> Problem:
+    """No such route (404), or not by this method (405)."""
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    return Problem(error.status_code, "invalid_request_error", code, error.detail, hint=ROUTES_HINT, headers=error.headers or {})

@@ -1,0 +1,121 @@
+"""Following a run on behalf of a client: its events as server-sent events, signs of life in between, an end when the client goes.
+
+Knows frames, not dialects: what an event looks like on the wire is the caller's `render`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forerun.engine.engine import Run
+from forerun.errors import ForerunError
+from forerun.serve.problems import problem_of
+from forerun.values import Done, Event, Queued, Reading
+
+KEEPALIVE_S = 8.0  # after so much silence on the wire something is said
+TICK_S = 1.0
+HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+END = b"data: [DONE]\n\n"
+
+log = logging.getLogger(__name__)
+
+
+def data(value: Any) -> bytes:
+    """A frame with a JSON value."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A line that clients skip. No blank line follows: some parsers take one for the end of an event without data and fail on it."""
+    return f": {text}\n".encode()
+
+
+def progress(event: Event) -> list[bytes]:
+    """Comments that tell a waiting person how far the request is."""
+    match event:
+        case Queued(ahead):
+            return [comment(f"queued, {ahead} ahead")]
+        case Reading(done, total, reused):
+            return [comment(f"reading {done}/{total} ({reused} reused)")]
+        case _:
+            return []
+
+
+async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, None]:
+    """Events up to Done, None for each tick without one. Raises ClientDisconnect. However it is left, the run is cancelled then."""
+    events = aiter(run)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    coming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise ClientDisconnect
+            if not coming.done():
+                yield None
+                continue
+            event = coming.result()
+            yield event
+            if isinstance(event, Done):
+                return
+            coming = asyncio.ensure_future(anext(events))
+    finally:
+        run.cancel()
+        gone.cancel()
+        coming.cancel()
+        await asyncio.gather(gone, coming, return_exceptions=True)
+
+
+class EventStream(Response):
+    """A response that streams a run. Headers go out at once; an error after that is a frame of its own, and the last."""
+
+    def __init__(self, run: Run, render: Callable[[Event], Iterable[bytes]]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._run = run
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with aclosing(self._frames(receive)) as frames:
+                async for frame in frames:
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (ClientDisconnect, OSError):
+            return
+        finally:
+            self._run.cancel()
+
+    async def _frames(self, receive: Receive) -> AsyncGenerator[bytes, None]:
+        sent_s = time.monotonic()
+        try:
+            async with aclosing(follow(self._run, receive)) as events:
+                async for event in events:
+                    frame = b"".join(self._render(event)) if event else b""
+                    if not frame and time.monotonic() - sent_s >= KEEPALIVE_S:
+                        frame = comment("keepalive")
+                    if frame:
+                        yield frame
+                        sent_s = time.monotonic()
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # the headers are out: nobody above could still tell the client
+            if not isinstance(error, ForerunError):
+                log.exception("a stream failed")
+            yield data(problem_of(error).body())
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -35,7 +35,7 @@ def test_a_coupled_round_emits_the_tokens_of_plain_decoding(name: str, depth: in
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["neutral", "usual", "all"])
 def test_many_rounds_with_real_noise(name: str) -> None:
-    depth, vocab, num, sampling = 3, 4, 400_000, toy.FILTERS[name]
+    depth, vocab, num, sampling = 3, 4, 2_000_000, toy.FILTERS[name]
     rounds = mx.arange(num) * 8
     table = {prefix: i for i, prefix in enumerate(np.ndindex((vocab,) * depth))}
     every = list(table)

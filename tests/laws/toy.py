@@ -57,11 +57,12 @@ def rule(values: np.ndarray, sampling: Sampling, prompt: Prefix, answer: Prefix)
     ranked = sorted(range(len(x)), key=lambda token: (-x[token], token))
     ranked = ranked[: 1 if sampling.temperature == 0 else sampling.top_k or None]
     p = {token: np.exp((x[token] - x[ranked[0]]) / (sampling.temperature or 1.0)) for token in ranked}
-    total = sum(p.values())
+    total, mass = sum(p.values()), 0.0
     kept: list[int] = []
     for token in ranked:
-        if not kept or sum(p[other] for other in kept) < sampling.top_p * total:
+        if not kept or mass < sampling.top_p * total:
             kept.append(token)
+            mass += p[token]
     kept = [token for token in kept if p[token] >= sampling.min_p * p[kept[0]]]
     law = np.zeros(len(x))
     law[kept] = [p[token] for token in kept]

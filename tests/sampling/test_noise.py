@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tests.laws.toy import LARGEST, SMALLEST
+
+from forerun.sampling import fresh_seed, gumbel, uniforms
+
+
+def test_is_pinned() -> None:
+    """The same numbers on every machine and in every version: a change here changes what every seed means."""
+    assert uniforms(0, mx.array([0, 1]), "draft").tolist() == pytest.approx(PINNED[:2], abs=1e-7)
+    assert uniforms(-(2**80), mx.array([5]), "accept").tolist() == pytest.approx(PINNED[2:3], abs=1e-7)
+    assert gumbel(7, mx.array([100_000]), 3)[0].tolist() == pytest.approx(PINNED[3:], abs=1e-6)
+
+
+PINNED = [0.947152853, 0.574029326, 0.049584527, -0.057965610, 1.070029855, -0.811011791]
+
+
+def test_a_position_has_the_same_noise_alone_and_among_others() -> None:
+    positions = mx.array([3, 90_000, 0, 4])
+    together, coupled = uniforms(1, positions, "next"), gumbel(1, positions, 500)
+    for row in range(4):
+        assert mx.array_equal(uniforms(1, positions[row : row + 1], "next"), together[row : row + 1])
+        assert mx.array_equal(gumbel(1, positions[row : row + 1], 500), coupled[row : row + 1])
+
+
+def test_seed_position_and_purpose_each_matter() -> None:
+    positions = mx.arange(2)
+    seen = [uniforms(seed, positions, purpose).tolist() for seed in (1, -1, 2, 2**64 + 1) for purpose in ("draft", "accept", "next")]
+    assert len({u for row in seen for u in row}) == 24
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    mx.random.seed(3)
+    before = [state.tolist() for state in mx.random.state]
+    mx.eval(uniforms(1, mx.arange(3), "draft"), gumbel(1, mx.arange(3), 10))
+    assert [state.tolist() for state in mx.random.state] == before
+
+
+@pytest.mark.parametrize("end", [0.0, LARGEST])
+def test_the_interval_is_open_and_gumbel_noise_finite(end: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.random, "uniform", lambda shape, key: mx.full(shape, end) + 0.0 * key[0])
+    assert uniforms(1, mx.arange(1), "draft").item() == max(end, SMALLEST)
+    assert np.isfinite(np.array(gumbel(1, mx.arange(1), 2))).all()
+
+
+def test_fresh_seeds_differ() -> None:
+    assert len({fresh_seed() for _ in range(100)}) == 100
+
+
+def test_never_waits_for_the_device() -> None:
+    traced = mx.compile(lambda positions: (uniforms(1, positions, "draft"), gumbel(1, positions, 5)))(mx.arange(2))
+    assert [array.shape for array in traced] == [(2,), (2, 5)]

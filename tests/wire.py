@@ -67,7 +67,7 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             pending = wire.pending_writes.popleft() if wire.pending_writes else 0
-            self._send(200, json.dumps({"status": "ok", "model": {"name": "scripted"}, "bank": {"pending_writes": pending}}).encode())
+            self._send(200, json.dumps({"status": "ok", "model": {"id": "scripted"}, "bank": {"pending_writes": pending}}).encode())
 
         def do_POST(self) -> None:
             wire.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))

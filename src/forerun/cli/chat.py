@@ -22,12 +22,12 @@ def chat(
     """Talk to a running server. Ctrl-C ends an answer, Ctrl-D the conversation."""
     console = Console(highlight=False)
     url = url.rstrip("/").removesuffix("/v1")
-    model = health(url)["model"]
-    console.print(f"{model['name']} at {url}. Ctrl-C ends an answer, Ctrl-D the conversation.", style="dim")
+    model = health(url)["model"]["id"]
+    console.print(f"{model} at {url}. Ctrl-C ends an answer, Ctrl-D the conversation.", style="dim")
     messages: list[dict[str, Any]] = []
     while asked := _ask(console):
         messages.append({"role": "user", "content": asked})
-        body: dict[str, Any] = {"model": model["name"], "messages": messages}
+        body: dict[str, Any] = {"model": model, "messages": messages}
         answer = _show(console, url, body | ({"forerun": {"session": session}} if session else {}))
         messages.append({"role": "assistant", "content": answer})
 

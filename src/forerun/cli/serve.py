@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from forerun.config import Config, load, prepare
 from forerun.errors import ForerunError
+from forerun.serve.app import build
 from forerun.serve.auth import keys_for
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ CLOSE_LIMIT_S = 20.0
 
 
 def described(field: str) -> Any:
-    """A typer option whose help is what the setting's own description says."""
-    return typer.Option(help=Config.model_fields[field].description, show_default=False)
+    """A typer option whose help and default are those of the setting."""
+    setting = Config.model_fields[field]
+    return typer.Option(help=setting.description, show_default=False if setting.default is None else str(setting.default))
 
 
 def serve(
@@ -64,8 +66,6 @@ def serve(
 
 async def run(engine: Engine, keys: dict[str, str], host: str, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
-    from forerun.serve.app import build
-
     app = build(engine, keys=keys, host=host)
     await Server(uvicorn.Config(app, log_level="warning", access_log=False), engine, announce).serve([listener])
 
@@ -102,15 +102,12 @@ class Server(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Requests that come while the model loads wait instead of failing. Raises ForerunError."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except OSError as error:
-        hint = "another server may be running; `--port 0` takes a free port" if error.errno == errno.EADDRINUSE else "see --host and --port"
-        raise ForerunError(f"cannot listen on {host}:{port}: {error.strerror}", hint=hint) from error
-    return listener
+        taken = "it is taken", "another server may be running; `--port 0` takes a free port"
+        why, hint = taken if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")
+        raise ForerunError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
 
 
 @contextmanager

@@ -1,0 +1,107 @@
+"""`forerun serve` as a real process with an engine that has no model: start-up line, signals, ports, doors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+DOUBLE = Path(__file__).with_name("serve_double.py")
+
+
+@contextmanager
+def serving(*arguments: object, close_s: float = 0.0) -> Iterator[subprocess.Popen[str]]:
+    """The program, still starting."""
+    command = [sys.executable, str(DOUBLE), str(close_s), "serve", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_line_for_programs(tmp_path: Path) -> None:
+    with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "served") as process:
+        told = json.loads(line(process))
+        served = httpx.get(told["url"] + "/health").json()
+    assert served["status"] == "ok"
+    assert told["pid"] == process.pid
+    assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "served")
+    assert told["bank_dir"] == str(tmp_path)
+
+
+def test_the_line_for_people(tmp_path: Path) -> None:
+    with serving("--port", 0, "--bank-dir", tmp_path) as process:
+        told = line(process)
+    assert told.startswith("forerun: double (bundled, for trying things out) · cpu · ")
+    assert f" · bank {tmp_path} · http://127.0.0.1:" in told
+    assert not told.endswith(":0/v1\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    with serving("--port", 0, "--bank-disk-bytes", 0) as process:
+        assert "nothing kept on disk" in line(process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "")
+    assert err.splitlines() == ["closing within 20 s", "closed"]
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with serving("--port", 0, close_s=30) as process:
+        line(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "closing within 20 s\n"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 1
+    assert time.monotonic() - begun < 5
+
+
+def test_a_port_that_is_taken(forerun: Callable[..., Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = forerun("serve", "--port", port)
+    assert ran.code == 1
+    hint = "another server may be running; `--port 0` takes a free port"
+    assert ran.err == f"forerun: cannot listen on 127.0.0.1:{port}: it is taken\nhint: {hint}\n"
+
+
+def test_an_address_of_another_machine(forerun: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("me:secret\n")
+    ran = forerun("serve", "--host", "192.0.2.1", "--port", 0, "--api-key-file", tmp_path / "keys")
+    assert ran.code == 1
+    assert ran.err.startswith("forerun: cannot listen on 192.0.2.1:0: ")
+    assert ran.err.endswith("hint: see --host and --port\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--host", "0.0.0.0"), "an API key is needed"),
+        (("--port", "70000"), "port = 70000 (from command line)"),
+        (("--bank-ram-bytes", "lots"), "bank_ram_bytes = 'lots' (from command line): not a size"),
+        (("--numerics", "exact"), "numerics = 'exact' (from command line)"),
+    ],
+)
+def test_impossible_settings(forerun: Callable[..., Any], arguments: tuple[str, ...], complaint: str) -> None:
+    ran = forerun("serve", *arguments)
+    assert ran.code == 2
+    assert complaint in ran.err

@@ -1,9 +1,12 @@
-"""Records for tests of the bank: small, different from each other, and hung on a real chain."""
+"""Records for tests of the bank: small, different from each other, and hung on a real chain; and what lies in a bank's folder."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Index
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
 
 IDENTITY = Identity("weights", "mtp", "tokenizer", "template", "float32", "1")
@@ -17,3 +20,28 @@ def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes
     parent = CHAIN.nodes(before)[-1]
     payload = memoryview(random.Random(f"{kind}{tokens}{before}").randbytes(num_bytes))
     return Record(kind, CHAIN.key(kind, parent, tokens), CHAIN.root, parent, len(before), tuple(tokens), payload)
+
+
+def opened(folder: Path, *, limit_bytes: int = 1 << 30) -> DiskTier:
+    """The tier in the folder; what fails on the way lets go of it."""
+    index = Index.hold(folder)
+    try:
+        return DiskTier(folder, limit_bytes=limit_bytes, index=index)
+    except BaseException:
+        index.close()
+        raise
+
+
+def path_of(folder: Path, key: str) -> Path:
+    """The file of the record of that key."""
+    return folder / "records" / key[:2] / key
+
+
+def files_under(folder: Path) -> set[Path]:
+    """Every file, however deep."""
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def bytes_under(folder: Path) -> int:
+    """Lengths of all files."""
+    return sum(path.stat().st_size for path in files_under(folder))

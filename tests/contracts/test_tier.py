@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.records import CHAIN, record
+from tests.records import CHAIN, opened, record
 
-from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
 from forerun.bank.memory import MemoryTier
 from forerun.bank.tier import Tier
 from forerun.state.record import SEGMENT_TOKENS, Record
@@ -26,14 +24,10 @@ RECORDS = [
 ]
 
 
-def disk(folder: Path) -> Tier:
-    return DiskTier(folder / "bank", limit_bytes=1 << 30, index=Index.hold(folder / "bank"))
-
-
-@pytest.fixture(params=[lambda _: MemoryTier(), disk], ids=["memory", "disk"])
+@pytest.fixture(params=[lambda _: MemoryTier(), opened], ids=["memory", "disk"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tier]:
     make: Callable[[Path], Tier] = request.param
-    tier = make(tmp_path)
+    tier = make(tmp_path / "bank")
     yield tier
     tier.close()
 

@@ -34,13 +34,13 @@ class DiskTier:
 
     def __init__(self, folder: Path, *, limit_bytes: int, index: Index) -> None:
         self.index = index
-        self._folder, self._limit_bytes = folder, limit_bytes
+        self._folder, self.limit_bytes = folder, limit_bytes
         self._records, self._quarantine = folder / "records", folder / "quarantine"
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(READERS, "bank-reader")
         if not index.is_view:
             with files.explained(f"cannot open {folder}"):
-                self._make_folders()
+                self._prepare()
                 self._reconcile()
         self._num_bytes = sum(size for path, size in files.sizes(folder) if path not in index.paths)
 
@@ -52,6 +52,7 @@ class DiskTier:
                 return
             chunks = format.chunks(record)
             self._check_room(sum(len(chunk) for chunk in chunks))
+            files.make_folder(path.parent)
             files.publish(path, chunks)
             try:
                 self.index.add([record.info], time.time())
@@ -114,8 +115,8 @@ class DiskTier:
         return self._records / key[:2] / key
 
     def _check_room(self, num_bytes: int) -> None:
-        if self.num_bytes + INDEX_SLACK_BYTES + num_bytes > self._limit_bytes:
-            needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self._limit_bytes} are used"
+        if self.num_bytes + INDEX_SLACK_BYTES + num_bytes > self.limit_bytes:
+            needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
             raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
 
     @contextmanager
@@ -147,12 +148,11 @@ class DiskTier:
             if files.size(path) is None:
                 self.index.remove([path.name])
 
-    def _make_folders(self) -> None:
-        """All folders there will be, so that no record waits for one; and the secret."""
-        for folder in (self._quarantine, self._records, *(self._records / f"{i:02x}" for i in range(256))):
-            folder.mkdir(0o700, exist_ok=True)
+    def _prepare(self) -> None:
+        """Folders and the secret. What a dead process made in `records` is synced, so that later only new folders need it."""
+        files.make_folder(self._quarantine)
+        files.make_folder(self._records)
         files.sync_folder(self._records)
-        files.sync_folder(self._folder)
         secret(self._folder)
 
     def _reconcile(self) -> None:

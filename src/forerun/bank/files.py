@@ -21,6 +21,18 @@ from forerun.errors import BankError, BankFullError, BankLockedError
 Buffer = bytes | memoryview
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder, for its owner alone, unless it is there; on return a power cut does not undo it. Raises OSError."""
+    if path.is_dir():
+        return
+    path.mkdir(0o700)
+    try:
+        sync_folder(path.parent)
+    except BaseException:
+        path.rmdir()
+        raise
+
+
 def publish(path: Path, chunks: Iterable[Buffer]) -> None:
     """Make a file of `chunks`, mode 0600. It appears whole or not at all; on return a power cut does not undo it. Raises OSError."""
     try:

@@ -1,0 +1,136 @@
+"""Damaged record files: every byte flipped, every length cut, files swapped, versions and sizes that are not ours. None is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack_into
+
+import pytest
+from tests.records import bytes_under, opened, path_of, record
+from xxhash import xxh3_64_intdigest
+
+from forerun.bank import format
+from forerun.bank.disk import DiskTier
+from forerun.errors import DamagedRecordError
+
+SMALL = record(tokens=[1, 2, 3], num_bytes=40)
+WHOLE = b"".join(format.chunks(SMALL))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / SMALL.key
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> DiskTier:
+    return opened(tmp_path / "bank")
+
+
+def with_head_checksum(changed: bytearray) -> bytes:
+    """The file with a head checksum that is right for what it says."""
+    end = format.head_bytes(len(SMALL.tokens)) - 8
+    pack_into("<Q", changed, end, xxh3_64_intdigest(changed[:end]))
+    return bytes(changed)
+
+
+def test_the_whole_file_is_read(path: Path) -> None:
+    path.write_bytes(WHOLE)
+    assert format.read(path) == SMALL
+    assert format.read_info(path) == SMALL.info
+
+
+def test_every_flipped_byte_is_refused(path: Path) -> None:
+    path.write_bytes(WHOLE)
+    with path.open("r+b") as file:
+        for at, byte in enumerate(WHOLE):
+            file.seek(at)
+            file.write(bytes([byte ^ 0x40]))
+            file.flush()
+            with pytest.raises(DamagedRecordError):
+                format.read(path)
+            file.seek(at)
+            file.write(bytes([byte]))
+    assert format.read(path) == SMALL
+
+
+def test_every_cut_is_refused(path: Path) -> None:
+    path.write_bytes(WHOLE)
+    with path.open("r+b") as file:
+        for length in reversed(range(len(WHOLE))):
+            file.truncate(length)
+            with pytest.raises(DamagedRecordError):
+                format.read(path)
+            with pytest.raises(DamagedRecordError):
+                format.read_info(path)
+
+
+def test_a_longer_file_is_refused(path: Path) -> None:
+    path.write_bytes(WHOLE + b"\0")
+    with pytest.raises(DamagedRecordError, match="file bytes: expected 4136, found 4137"):
+        format.read(path)
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "told"),
+    [
+        (8, "<I", 2, "format version: expected 1, found 2"),
+        (12, "<I", 3, "kind 3"),
+        (64, "<Q", 1, "start 1"),
+        (72, "<I", 1025, "at most 1024 tokens, found 1025"),
+        (72, "<I", 2**32 - 1, "at most 1024 tokens"),
+        (76, "<I", 1, "reserved 1"),
+        (80, "<Q", 2**50, f"file bytes: expected {4096 + 2**50}, found 4136"),
+        (88, "<Q", 1, "payload checksum: expected 1"),
+    ],
+)
+def test_a_head_that_lies_with_a_right_checksum_is_refused(path: Path, at: int, form: str, value: int, told: str) -> None:
+    changed = bytearray(WHOLE)
+    pack_into(form, changed, at, value)
+    path.write_bytes(with_head_checksum(changed))
+    with pytest.raises(DamagedRecordError, match=told):
+        format.read(path)
+
+
+def test_damage_is_set_aside_counted_and_gone(tier: DiskTier, tmp_path: Path) -> None:
+    folder, other = tmp_path / "bank", record(tokens=[9])
+    tier.put(SMALL)
+    tier.put(other)
+    path_of(folder, SMALL.key).write_bytes(WHOLE[:-1] + bytes([WHOLE[-1] ^ 1]))
+    with pytest.raises(DamagedRecordError, match="payload checksum"):
+        tier.get_many([other.key, SMALL.key])
+    assert tier.quarantined == 1
+    assert (folder / "quarantine" / SMALL.key).exists()
+    assert list(tier.inventory()) == [other.info]
+    with pytest.raises(KeyError):
+        tier.get(SMALL.key)
+    assert tier.num_bytes == bytes_under(folder)
+    tier.put(SMALL)
+    assert tier.get(SMALL.key) == SMALL
+    tier.close()
+
+
+def test_swapped_files_are_refused(tier: DiskTier, tmp_path: Path) -> None:
+    one, two = record(tokens=[1]), record(tokens=[2])
+    tier.put(one)
+    tier.put(two)
+    first, second = path_of(tmp_path / "bank", one.key), path_of(tmp_path / "bank", two.key)
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DamagedRecordError, match=f"expected segment {one.key}.*found segment {two.key}"):
+        tier.get(one.key)
+    assert tier.get(two.key) == two
+    tier.close()
+
+
+@pytest.mark.parametrize("content", [b"", WHOLE[:4095], WHOLE[:4100], b"\0" * 5000, WHOLE])
+def test_a_foreign_file_is_set_aside_at_opening(content: bytes, tier: DiskTier, tmp_path: Path) -> None:
+    tier.put(SMALL)
+    tier.close()
+    name = "ab" * 16
+    path_of(tmp_path / "bank", name).parent.mkdir()
+    path_of(tmp_path / "bank", name).write_bytes(content)
+    again = opened(tmp_path / "bank")
+    assert list(again.inventory()) == [SMALL.info]
+    assert again.quarantined == 1
+    assert again.num_bytes == bytes_under(tmp_path / "bank")
+    again.close()

@@ -1,0 +1,68 @@
+"""Asking an application, in this process or over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from tests.serve.engine_double import Engine
+
+from forerun.serve.app import build
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+def ask(
+    engine: Engine, method: str, path: str, *, keys: Mapping[str, str] | None = None, host: str = "127.0.0.1", **request: Any
+) -> httpx.Response:
+    """The response to one request, which goes through all of the application but not over a socket."""
+
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(build(engine, keys=keys or {}, host=host), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8484") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(send())
+
+
+def chat(engine: Engine, **body: Any) -> httpx.Response:
+    """The response to a chat completion request."""
+    return ask(engine, "POST", "/v1/chat/completions", json={"messages": MESSAGES} | body)
+
+
+def frames(response: httpx.Response) -> list[Any]:
+    """The JSON of a stream's events, in order; [DONE] as it is."""
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    return [event if event == "[DONE]" else json.loads(event) for event in events]
+
+
+@contextmanager
+def serving(engine: Engine) -> Iterator[int]:
+    """A real server on loopback; gives its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = build(engine, keys={}, host="127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def wait_for(condition: Callable[[], bool], *, limit_s: float) -> float:
+    """Seconds until the condition held; fails after limit_s."""
+    start_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start_s < limit_s, "it did not happen"
+        time.sleep(0.005)
+    return time.monotonic() - start_s

@@ -1,0 +1,70 @@
+"""An engine that plays a script: no model, no MLX. What it was asked and whether it was cancelled can be looked up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter
+
+from forerun.errors import ForerunError
+from forerun.values import BankHealth, Done, Event, Health, Job, ModelInfo, Report, Sampling, Text, Usage
+
+SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
+INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
+REPORT = Report("s1", "ram", "contiguous", "eager", "reference", 3, 4, 0.0, 0.01, 0.02, 100.0, 50.0, "")
+DONE = Done("stop", Usage(7, 3, 2), REPORT)
+
+Step = Event | Exception | float  # an event to give, an error to raise, or seconds to wait
+HELLO: Sequence[Step] = (Text("Hel"), Text("lo"), DONE)
+
+
+class Run:
+    """Plays its script."""
+
+    prompt_tokens = 7
+
+    def __init__(self, script: Sequence[Step], *, opens_reasoning: bool) -> None:
+        self.opens_reasoning = opens_reasoning
+        self.is_cancelled = False
+        self._script = script
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        for step in self._script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                yield step
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Engine:
+    """Gives every job the same script. refusal: what submit raises instead."""
+
+    info = INFO
+
+    def __init__(self, *script: Step, refusal: ForerunError | None = None, opens_reasoning: bool = False) -> None:
+        self.registry = CollectorRegistry()
+        Counter("forerun_turns", "Turns served.", registry=self.registry)
+        self.jobs: list[Job] = []
+        self.runs: list[Run] = []
+        self.refusal = refusal
+        self.reasons: tuple[str, ...] = ()
+        self._script = script or HELLO
+        self._opens_reasoning = opens_reasoning
+
+    async def submit(self, job: Job) -> Run:
+        if self.refusal:
+            raise self.refusal
+        self.jobs.append(job)
+        self.runs.append(Run(self._script, opens_reasoning=self._opens_reasoning))
+        return self.runs[-1]
+
+    def health(self) -> Health:
+        return Health("degraded" if self.reasons else "ok", self.reasons, 1, 2, BankHealth(3, 0, 4, 5, 6, 0))
+
+    async def close(self, limit_s: float) -> None: ...

@@ -1,0 +1,161 @@
+import json
+import logging
+
+import httpx
+import pytest
+from tests.serve.asking import ask, chat, frames
+from tests.serve.engine_double import DONE, Engine
+
+from forerun.errors import BadRequestError, BusyError, NumericsError
+from forerun.serve import sse
+from forerun.values import Reading, Text
+
+ROUTES = [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
+
+
+def test_a_whole_answer() -> None:
+    engine = Engine()
+    response = chat(engine, model="whatever")
+    assert response.status_code == 200
+    assert response.json()["choices"][0]["message"]["content"] == "Hello"
+    assert response.json()["id"] == engine.jobs[0].id != chat(engine).json()["id"]
+    assert engine.runs[0].is_cancelled, "a run is let go when it has ended"
+
+
+def test_a_streamed_answer() -> None:
+    response = chat(Engine(), stream=True)
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert "content-length" not in response.headers
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in frames(response)[:-1]) == "Hello"
+    assert frames(response)[-1] == "[DONE]"
+
+
+def test_reasoning_is_split_off() -> None:
+    message = chat(Engine(Text("a</think>b"), DONE, opens_reasoning=True)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("a", "b")
+
+
+def test_the_tenant_is_the_keys_name() -> None:
+    engine = Engine()
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    ask(engine, "POST", "/v1/chat/completions", keys={"ann": "k"}, json=body, headers={"authorization": "Bearer k"})
+    assert engine.jobs[0].tenant == "ann"
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_asks_for_the_key(method: str, path: str) -> None:
+    response = ask(Engine(), method, path, keys={"ann": "k"}, json={} if method == "POST" else None)
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'"x"', b'{"temperature": NaN}', b"\xff", b"[" * 100_000, b'{"seed": ' + b"9" * 5000 + b"}"]
+)
+def test_what_is_no_json_object_is_the_callers_error(content: bytes) -> None:
+    response = ask(Engine(), "POST", "/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_refusal_before_the_answer_has_a_status_of_its_own(stream: bool) -> None:
+    response = chat(Engine(refusal=BusyError("16 wait", retry_after_s=3, hint="later")), stream=stream)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "3")
+    assert response.json()["error"]["hint"] == "later"
+    assert chat(Engine(refusal=BadRequestError("no user", param="messages")), stream=stream).json()["error"]["param"] == "messages"
+
+
+def test_an_error_in_a_whole_answer() -> None:
+    response = chat(Engine(Text("a"), NumericsError("not finite")))
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "numerics")
+
+
+def test_an_error_in_a_stream_is_its_last_frame() -> None:
+    engine = Engine(Text("a"), NumericsError("not finite"))
+    response = chat(engine, stream=True)
+    assert response.status_code == 200
+    assert frames(response)[-1]["error"]["message"] == "not finite"
+    assert engine.runs[0].is_cancelled
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_fault_of_the_server_is_logged_and_not_told(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        response = chat(Engine(Text("a"), ZeroDivisionError("inside")), stream=stream)
+    error = frames(response)[-1]["error"] if stream else response.json()["error"]
+    assert error["code"] == "internal"
+    assert "inside" not in json.dumps(error)
+    assert not stream or "inside" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/", 404), ("GET", "/v1/chat/completions", 405), ("DELETE", "/health", 405)]
+)
+def test_no_such_route(method: str, path: str, status: int) -> None:
+    response = ask(Engine(), method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code", "hint"}
+    assert status == 404 or response.headers["allow"]
+
+
+def test_models() -> None:
+    listed = ask(Engine(), "GET", "/v1/models").json()
+    assert listed["object"] == "list"
+    assert listed["data"] == [ask(Engine(), "GET", "/v1/models/double").json()]
+    assert {"id": "double", "object": "model", "created": 1_700_000_000, "context_tokens": 4096}.items() <= listed["data"][0].items()
+    unknown = ask(Engine(), "GET", "/v1/models/org/other")
+    assert unknown.status_code == 404
+    assert "'double'" in unknown.json()["error"]["message"]
+
+
+def test_health_is_shown_also_when_degraded() -> None:
+    engine = Engine()
+    engine.reasons = ("the disk is full",)
+    response: httpx.Response = ask(engine, "GET", "/health")
+    assert response.status_code == 200
+    body = response.json()
+    assert (body["status"], body["reasons"], body["running"], body["waiting"]) == ("degraded", ["the disk is full"], 1, 2)
+    assert body["bank"]["pending_writes"] == 0
+    assert body["model"]["id"] == "double"
+
+
+def test_metrics() -> None:
+    response = ask(Engine(), "GET", "/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "forerun_turns_total 0.0" in response.text
+
+
+def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    response = chat(Engine(0.3, Reading(1, 2, 0), 0.3, Text("x"), DONE), stream=True)
+    before, _, after = response.text.partition(": reading 1/2 (0 reused)\n")
+    assert ": keepalive\n" in before
+    assert ": keepalive\n" in after
+
+
+def test_silence_is_broken_too_where_events_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
+    nothing = [Text(""), 0.01] * 30
+    assert ": keepalive\n" in chat(Engine(*nothing, DONE), stream=True).text
+
+
+def test_what_is_said_puts_off_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 5.0)
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    assert ": keepalive" not in chat(Engine(0.1, Text("x"), 0.1, DONE), stream=True).text
+
+
+def test_silence_is_never_longer_than_ten_seconds() -> None:
+    assert sse.KEEPALIVE_S + sse.TICK_S < 10
+
+
+def test_no_comment_ends_in_a_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.0)
+    text = chat(Engine(Reading(1, 2, 0), Text(""), Text(""), Text("x"), DONE), stream=True).text
+    assert ": keepalive\n" in text
+    events = text.split("\n\n")
+    assert all("data: " in event for event in events[:-1])
+    assert events[-1] == ""

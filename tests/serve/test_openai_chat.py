@@ -1,0 +1,300 @@
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
+
+import forerun
+from forerun.errors import BadRequestError
+from forerun.serve.openai_chat import Asked, Streamed, Whole, parse
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import Chat, Done, Queued, Reading, Text, Usage
+
+REQUESTS = Path(__file__).parent / "requests"
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "read", "parameters": {"z": 1, "a": 2}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}
+
+
+def asked(**body: Any) -> Asked:
+    return parse({"messages": [USER]} | body, INFO, id="chatcmpl-1", tenant="ann")
+
+
+def prompt(**body: Any) -> Chat:
+    chat = asked(**body).job.prompt
+    assert isinstance(chat, Chat)
+    return chat
+
+
+def refusal(**body: Any) -> BadRequestError:
+    with pytest.raises(BadRequestError) as caught:
+        asked(**body)
+    return caught.value
+
+
+def test_what_is_left_out_is_the_models_default() -> None:
+    job = asked().job
+    assert job.sampling == SUGGESTED
+    assert (job.id, job.tenant, job.max_tokens, job.stop, job.session, job.bank) == ("chatcmpl-1", "ann", None, (), None, "use")
+    assert job.prompt == Chat((USER,), (), {})
+    assert not asked().streams
+    assert asked(stream=None, temperature=None, tools=None, stop=None, forerun=None) == asked()
+
+
+def test_sampling() -> None:
+    given = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": -3, "presence_penalty": 1, "frequency_penalty": -1}
+    sampling = asked(**given, repetition_penalty=1.1, logit_bias={"12": -100}).job.sampling
+    assert {name: getattr(sampling, name) for name in given} == given
+    assert (sampling.repetition_penalty, sampling.logit_bias) == (1.1, {12: -100})
+    assert asked(top_k=-1).job.sampling.top_k == 0
+
+
+def test_limits_and_stops() -> None:
+    assert asked(max_tokens=5).job.max_tokens == 5
+    assert asked(max_tokens=5, max_completion_tokens=6).job.max_tokens == 6
+    assert asked(stop="a").job.stop == ("a",)
+    assert asked(stop=["a", "b"]).job.stop == ("a", "b")
+
+
+def test_session_and_bank() -> None:
+    job = asked(forerun={"session": "work", "bank": "bypass"}).job
+    assert (job.session, job.bank) == ("work", "bypass")
+
+
+@pytest.mark.parametrize(
+    "content", ["hello", [{"type": "text", "text": "hello"}], [{"type": "text", "text": t} for t in ("he", "l", "lo")]]
+)
+def test_text_is_the_same_however_it_is_cut(content: Any) -> None:
+    assert prompt(messages=[{"role": "user", "content": content}]) == Chat((USER,), (), {})
+
+
+def test_messages_reach_the_template() -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        USER,
+        {"role": "assistant", "content": None, "reasoning_content": "Look.", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "text"},
+    ]
+    seen = prompt(messages=messages).messages
+    assert seen[0] == {"role": "system", "content": "Be brief."}
+    assert seen[2] == {"role": "assistant", "content": "", "reasoning_content": "Look.", "tool_calls": [CALL]}
+    assert seen[3] == {"role": "tool", "content": "text", "tool_call_id": "c1"}
+
+
+def test_tools_keep_their_order_and_can_be_left_out() -> None:
+    assert json.dumps(prompt(tools=[TOOL]).tools) == json.dumps([TOOL])
+    assert prompt(tools=[TOOL], tool_choice="auto").tools == (TOOL,)
+    assert prompt(tools=[TOOL], tool_choice="none").tools == ()
+
+
+def test_template_arguments() -> None:
+    args = prompt(chat_template_kwargs={"a": 1, "enable_thinking": True}, enable_thinking=False, reasoning_effort="low").template_args
+    assert args == {"a": 1, "enable_thinking": False, "reasoning_effort": "low"}
+
+
+def test_unknown_fields_are_named() -> None:
+    message = USER | {"cache_control": {}, "refusal": None}
+    given = asked(user="me", store=False, metadata=None, messages=[message, message], stream_options={"include_usage": True, "x": 1})
+    assert given.ignored_fields == ("user", "store", "stream_options.x", "messages.cache_control")
+    assert given.includes_usage
+
+
+NEUTRAL = {
+    "n": 1,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "typical_p": 1.0,
+    "functions": [],
+    "function_call": "none",
+    "min_tokens": 0,
+}
+
+
+def test_unsupported_fields_that_ask_for_nothing_are_let_through() -> None:
+    assert asked(**NEUTRAL) == asked()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("response_format", {"type": "json_object"}),
+        ("functions", [{"name": "f"}]),
+        ("modalities", ["text", "audio"]),
+        ("guided_json", {"type": "object"}),
+        ("stop_token_ids", [3]),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "read"}}),
+        ("temperature", -1),
+        ("temperature", "0.5"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", 2),
+        ("seed", "x"),
+        ("seed", 1 << 70),
+        ("presence_penalty", 3),
+        ("repetition_penalty", 0),
+        ("max_tokens", 0),
+        ("max_completion_tokens", -1),
+        ("stop", [""]),
+        ("stop", ["x"] * 17),
+        ("stop", 5),
+        ("stream", "yes"),
+        ("stream", 1),
+        ("messages", []),
+        ("messages", "hello"),
+        ("tools", {}),
+        ("model", 5),
+        ("enable_thinking", "no"),
+        ("chat_template_kwargs", []),
+        ("forerun", "bypass"),
+    ],
+)
+def test_a_wrong_value_is_named(field: str, value: Any) -> None:
+    error = refusal(**{field: value})
+    assert (error.param or "").split("[")[0] == field
+    assert field in str(error)
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("messages[0].role", {"messages": [{"role": "function", "content": "x"}]}),
+        ("messages[0].role", {"messages": [{"content": "x"}]}),
+        ("messages[1].content", {"messages": [USER, {"role": "user"}]}),
+        ("messages[1].content", {"messages": [USER, {"role": "tool", "content": 5}]}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+        ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 1, "arguments": ""}}]}]}),
+        ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]}]}),
+        ("tools[0]", {"tools": [{"type": "web_search"}]}),
+        ("tools[0]", {"tools": [{"type": "function", "function": {}}]}),
+        ("forerun.cache", {"forerun": {"cache": 1}}),
+        ("forerun.bank", {"forerun": {"bank": "off"}}),
+        ("forerun.session", {"forerun": {"session": ""}}),
+        ("stream_options.include_usage", {"stream_options": {"include_usage": "yes"}}),
+        ("logit_bias.x.[key]", {"logit_bias": {"x": 1}}),
+        ("logit_bias.1", {"logit_bias": {"1": 101}}),
+    ],
+)
+def test_a_wrong_value_inside_is_named(param: str, body: dict[str, Any]) -> None:
+    assert refusal(**body).param == param
+
+
+def test_an_image_is_refused_in_words() -> None:
+    assert "'image_url'" in str(refusal(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
+
+
+IGNORED = {
+    "opencode-title": (),
+    "opencode-turn-3": (),
+    "pi-turn-4": ("store",),
+    "pi-turn-5": ("store",),
+    "pi-second-prompt": ("store",),
+    "aider": (),
+    "openai-sdk": (),
+    "openai-sdk-sampling": ("user",),
+}
+
+
+def recorded(name: str) -> Asked:
+    return parse(json.loads((REQUESTS / f"{name}.json").read_text()), INFO, id="1", tenant="")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(REQUESTS.glob("*.json"))])
+def test_requests_of_real_clients_are_understood(name: str) -> None:
+    assert recorded(name).ignored_fields == IGNORED[name]
+
+
+def test_a_clients_next_turn_begins_with_the_tokens_of_the_last() -> None:
+    folder = Path(forerun.__file__).parent / "data" / "demo-model"
+    prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
+    turns = [prompter.encode(recorded(name).job.prompt, tenant="") for name in ("pi-turn-4", "pi-turn-5", "pi-second-prompt")]
+    for earlier, later in pairwise(turns):
+        assert 1000 < earlier.message_end < len(earlier.tokens)
+        assert later.tokens[: earlier.message_end] == earlier.tokens[: earlier.message_end]
+
+
+def streamed(given: Asked, *events: Any, opens_reasoning: bool = False) -> list[bytes]:
+    stream = Streamed(given, INFO, created_unix_s=5, opens_reasoning=opens_reasoning)
+    return [frame for event in events for frame in stream.frames(event)]
+
+
+def chunks(lines: list[bytes]) -> list[Any]:
+    return [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: {")]
+
+
+def whole(given: Asked, *events: Any, opens_reasoning: bool = False) -> dict[str, Any]:
+    answer = Whole(given, INFO, created_unix_s=5, opens_reasoning=opens_reasoning)
+    for event in events:
+        answer.take(event)
+    return answer.body()
+
+
+def test_a_whole_answer() -> None:
+    body = whole(asked(user="me"), Queued(1), Text("Think"), Text("</think>\n\nYes"), DONE, opens_reasoning=True)
+    assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 5, "double")
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Yes", "reasoning_content": "Think"},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    cached = {"prompt_tokens_details": {"cached_tokens": 3}}
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9} | cached
+    assert body["forerun"]["ignored_fields"] == ["user"]
+    assert {name: body["forerun"][name] for name in REPORT.__slots__} == {name: getattr(REPORT, name) for name in REPORT.__slots__}
+
+
+def test_an_answer_without_reasoning_has_no_such_field() -> None:
+    assert whole(asked(), Text("Yes"), DONE)["choices"][0]["message"] == {"role": "assistant", "content": "Yes"}
+
+
+def test_a_streamed_answer() -> None:
+    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512), Text("Hm</think>Y"), Text("es"), DONE, opens_reasoning=True)
+    assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
+    assert lines[-1] == b"data: [DONE]\n\n"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks(lines)]
+    assert deltas == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks(lines)] == [None] * 4 + ["stop"]
+    assert ["forerun" in chunk for chunk in chunks(lines)] == [False] * 4 + [True]
+    assert not any("usage" in chunk for chunk in chunks(lines))
+
+
+def test_usage_comes_in_a_chunk_of_its_own() -> None:
+    found = chunks(
+        streamed(asked(stream=True, stream_options={"include_usage": True}), Text("Yes"), Done("length", Usage(7, 3, 2), REPORT))
+    )
+    assert [chunk["usage"] for chunk in found[:-1]] == [None] * 3
+    assert found[-2]["choices"][0]["finish_reason"] == "length"
+    assert found[-1]["choices"] == []
+    assert found[-1]["usage"]["total_tokens"] == 9
+    assert ["forerun" in chunk for chunk in found] == [False] * 3 + [True]
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    assert [chunk["choices"][0]["delta"] for chunk in chunks(streamed(asked(), DONE))] == [{"role": "assistant", "content": ""}, {}]
+    assert whole(asked(), DONE)["choices"][0]["message"]["content"] == ""
+
+
+@given(st.lists(st.text(alphabet="ab<>/think\n", max_size=6)), st.booleans())
+def test_streamed_and_whole_say_the_same(texts: list[str], opens: bool) -> None:
+    events = [*map(Text, texts), DONE]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks(streamed(asked(), *events, opens_reasoning=opens))]
+    message = whole(asked(), *events, opens_reasoning=opens)["choices"][0]["message"]
+    assert "".join(delta.get("content", "") for delta in deltas) == message["content"]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == message.get("reasoning_content", "")

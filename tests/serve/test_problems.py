@@ -1,0 +1,38 @@
+import pytest
+
+from forerun import errors
+from forerun.serve.problems import problem_of
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (errors.BadRequestError("m", param="p"), 400, "bad_request"),
+        (errors.ContextLengthError("m"), 400, "context_length_exceeded"),
+        (errors.UnauthorisedError("m"), 401, "invalid_api_key"),
+        (errors.BusyError("m", retry_after_s=7), 503, "busy"),
+        (errors.UnsupportedError("m"), 501, "unsupported"),
+        (errors.DamagedRecordError("m"), 500, "bank"),
+        (errors.NumericsError("m"), 500, "numerics"),
+        (errors.ModelError("m"), 500, "internal"),
+    ],
+)
+def test_status_and_code(error: errors.ForerunError, status: int, code: str) -> None:
+    problem = problem_of(error)
+    assert (problem.status, problem.code, problem.message) == (status, code, "m")
+    assert problem.body()["error"]["param"] == getattr(error, "param", None)
+    if isinstance(error, errors.RequestError):
+        assert problem.status == error.status
+
+
+def test_the_hint_and_when_to_come_back() -> None:
+    problem = problem_of(errors.BusyError("full", retry_after_s=7, hint="wait"))
+    assert problem.body()["error"]["hint"] == "wait"
+    assert problem.response().headers["retry-after"] == "7"
+    assert "hint" not in problem_of(errors.BankError("m")).body()["error"]
+
+
+def test_a_fault_of_the_server_tells_nothing_of_its_inside() -> None:
+    problem = problem_of(ValueError("secret"))
+    assert problem.status == 500
+    assert "secret" not in str(problem.body())

@@ -1,0 +1,92 @@
+"""Over real sockets: what a client's library makes of the server, and what the server makes of a client that goes."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import openai
+import pytest
+from tests.serve.asking import MESSAGES, serving, wait_for
+from tests.serve.engine_double import DONE, Engine
+
+from forerun.errors import BusyError
+from forerun.values import Text
+
+
+@contextmanager
+def client_of(engine: Engine) -> Iterator[openai.OpenAI]:
+    with serving(engine) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_openai_sdk_whole() -> None:
+    with client_of(Engine()) as client:
+        answer = client.chat.completions.create(model="any", messages=MESSAGES)
+        models = client.models.list()
+    assert answer.choices[0].message.content == "Hello"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 3
+    assert [model.id for model in models] == ["double"]
+
+
+def test_openai_sdk_stream() -> None:
+    with client_of(Engine(0.1, Text("Hel"), Text("lo"), DONE)) as client:
+        stream = client.chat.completions.create(model="any", messages=MESSAGES, stream=True, stream_options={"include_usage": True})
+        chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 9
+    assert chunks[-1].model_dump()["forerun"]["source"] == "ram"
+
+
+def test_openai_sdk_errors() -> None:
+    with (
+        client_of(Engine(refusal=BusyError("16 wait", retry_after_s=3))) as client,
+        pytest.raises(openai.InternalServerError, match="16 wait"),
+    ):
+        client.chat.completions.create(model="any", messages=MESSAGES)
+    with client_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="temperature") as caught:
+        client.chat.completions.create(model="any", messages=MESSAGES, temperature=-1)
+    assert caught.value.param == "temperature"
+
+
+def request(**body: object) -> bytes:
+    content = json.dumps({"messages": MESSAGES} | body).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_frees_the_engine(stream: bool) -> None:
+    engine = Engine(30.0)
+    with serving(engine) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(request(stream=stream))
+            wait_for(lambda: len(engine.runs) == 1, limit_s=5)
+            if stream:
+                assert client.recv(100).startswith(b"HTTP/1.1 200"), "headers go out at once"
+            assert not engine.runs[0].is_cancelled
+        assert wait_for(lambda: engine.runs[0].is_cancelled, limit_s=2) < 1.0
+
+
+def test_a_client_that_stops_reading_and_goes_frees_the_engine() -> None:
+    engine = Engine(*[Text("x" * 100_000)] * 1000, 30.0)
+    with serving(engine) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(request(stream=True))
+            client.recv(1000)
+        assert wait_for(lambda: engine.runs[0].is_cancelled, limit_s=2) < 1.0
+
+
+def test_a_connection_serves_one_request_after_the_other() -> None:
+    with serving(Engine()) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        for _ in range(3):
+            client.sendall(request(stream=True))
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):
+                received += client.recv(65536)
+            assert received.count(b"data: [DONE]\n\n") == 1

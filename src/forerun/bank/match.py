@@ -72,7 +72,7 @@ class Match:
 
 def match(tiers: Sequence[Tier], chain: Chain, tokens: Sequence[int]) -> Match:
     """Look the prompt up: one hash and one row a block. Of a record that several tiers have, the earlier tier's counts."""
-    nodes = chain.nodes(list(tokens))
+    nodes = chain.nodes(tokens)
     keys = [chain.key("segment", node, tokens[i * SEGMENT_TOKENS : (i + 1) * SEGMENT_TOKENS]) for i, node in enumerate(nodes[:-1])]
     where = {key: tier for tier in reversed(tiers) for key in tier.index.find(keys)}
     num_blocks = next((i for i, key in enumerate(keys) if key not in where), len(keys))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from forerun.bank.disk import DiskTier
 from forerun.errors import BankError, BankFullError
@@ -81,9 +82,9 @@ class Writer:
                 job = self._queue[0] if self._queue else None
                 keys = self._used[0] if self._used else None
             if keys is not None:
-                self._count_failures(lambda keys=keys: self._disk.index.touch(keys, time.time()))  # type: ignore[misc]
+                self._count_failures(partial(self._disk.index.touch, keys, time.time()))
             if job is not None:
-                self._count_failures(lambda job=job: self._write(*job))  # type: ignore[misc]
+                self._count_failures(partial(self._write, *job))
             with self._state:
                 if keys is not None:
                     self._used.popleft()
@@ -117,9 +118,9 @@ class Writer:
             self._disk.delete(entry.info.key)
         return bool(oldest)
 
-    def _count_failures(self, action: object) -> None:
+    def _count_failures(self, action: Callable[[], None]) -> None:
         try:
-            action()  # type: ignore[operator]
+            action()
         except BankFullError as error:
             self.skipped[f"no room: {error.reason}"] += 1
         except BankError as error:

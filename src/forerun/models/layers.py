@@ -32,7 +32,7 @@ class Linear:
     @classmethod
     def stacked(cls, *weights: mx.array) -> Linear:
         """One product instead of several; `mx.split` takes the result apart."""
-        return cls(mx.concatenate(weights))
+        return cls(mx.concatenate(list(weights)))
 
     def __call__(self, x: mx.array) -> mx.array:
         return x @ self.weight.T

@@ -141,7 +141,7 @@ class DeltaNet:
         return self.out(y.reshape(rows, -1))
 
     def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
-        """One sequence's rows. state: conv tail, matrix; inputs: projected q, k and v [rows, channels], decay and beta [rows, value_heads]."""
+        """One sequence's rows. state: conv tail, matrix; inputs: q, k, v as projected [rows, channels], decay, beta [rows, value_heads]."""
         c, (tail, matrix), (qkv, decay, beta) = self.config, state, inputs
         mixed, tail = causal_conv(tail, qkv, self.conv)
         qk, v = mx.split(silu(mixed), (2 * c.key_heads * c.key_dim,), axis=-1)

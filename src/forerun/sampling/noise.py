@@ -37,6 +37,8 @@ def _uniforms(seed: int, positions: mx.array, purpose: Purpose, shape: tuple[int
     def one(key: mx.array) -> mx.array:
         return mx.random.uniform(shape=shape, key=key)
 
+    if positions.size == 0:  # MLX divides by zero when it makes no numbers
+        return mx.zeros((0, *shape))
     return mx.maximum(mx.vmap(one)(_keys(seed, positions, purpose)), _SMALLEST)
 
 

@@ -73,7 +73,7 @@ class Cache(Generic[L]):
 class View:
     """What a family sees of the caches of one forward pass: rows of all sequences lie end to end, sequence j has spans[j] of them.
 
-    `begin` (or `begin_draft`), then the layers in order, then `mark` and `keep` (or `keep_draft`). What is not kept was never part of the state.
+    `begin` (or `begin_draft`), then the layers in order, then `mark` and `keep` (or `keep_draft`). What is not kept was never state.
     """
 
     def __init__(self, caches: Sequence[Cache[Any]], numerics: Numerics) -> None:
@@ -97,9 +97,10 @@ class View:
         return self._begin(spans, starts, 1)
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
-        """Write the rows' keys and values [rows, kv_heads, dim] of `layer`, and attend q [rows, heads, dim] to all rows before and at its own.
+        """Write k and v [rows, kv_heads, dim] of `layer`; then each row of q [rows, heads, dim] attends to all rows up to its own.
 
-        Layers are numbered through: trunk, then draft. The draft layers do not see position 0, which has no row. Returns [rows, heads, dim].
+        Layers are numbered through: trunk, then draft. The draft layers do not see position 0, which has no row. Returns [rows, heads,
+        dim].
         """
         slot, out = self._slots[layer], []
         for j, a, b in self._rows():
@@ -144,7 +145,7 @@ class View:
         self._inputs, self._after = {}, {}
 
     def keep_draft(self, counts: Sequence[int]) -> None:
-        """The first counts[j] draft rows written since the last `keep_draft` are made of target hiddens and stay; the others are scratch."""
+        """The first counts[j] draft rows since the last `keep_draft` are made of target hiddens and stay; the others are scratch."""
         for j, n in enumerate(counts):
             self._caches[j].draft_length += n
         self._scratch = [0] * len(self._caches)

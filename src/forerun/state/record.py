@@ -10,6 +10,7 @@ Mark the state after them. A full segment leads to the next node; a shorter one 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
@@ -81,7 +82,7 @@ class RecordInfo:
         return self.start + len(self.tokens)
 
 
-def token_bytes(tokens: tuple[int, ...] | list[int]) -> bytes:
+def token_bytes(tokens: Sequence[int]) -> bytes:
     """Token ids as little-endian uint32, the form that is hashed and stored."""
     return array("I", tokens).tobytes()
 
@@ -100,20 +101,20 @@ class Chain:
         self._secret = salt
         self.root = self._hash(b"root", fields.encode())
 
-    def nodes(self, tokens: list[int]) -> list[str]:
+    def nodes(self, tokens: Sequence[int]) -> list[str]:
         """Node keys at 0, SEGMENT_TOKENS, 2 * SEGMENT_TOKENS, ... up to the last full block of `tokens`."""
         nodes = [self.root]
         for start in range(0, len(tokens) - SEGMENT_TOKENS + 1, SEGMENT_TOKENS):
             nodes.append(self.child(nodes[-1], tokens[start : start + SEGMENT_TOKENS]))
         return nodes
 
-    def child(self, node: str, block: list[int] | tuple[int, ...]) -> str:
+    def child(self, node: str, block: Sequence[int]) -> str:
         """Node key after one more full block."""
-        return self._hash(b"node", bytes.fromhex(node) + token_bytes(list(block)))
+        return self._hash(b"node", bytes.fromhex(node) + token_bytes(block))
 
-    def key(self, kind: Kind, parent: str, tokens: list[int] | tuple[int, ...]) -> str:
+    def key(self, kind: Kind, parent: str, tokens: Sequence[int]) -> str:
         """Name of the record of this kind that hangs from `parent` with these tokens."""
-        return self._hash(kind.encode(), bytes.fromhex(parent) + token_bytes(list(tokens)))
+        return self._hash(kind.encode(), bytes.fromhex(parent) + token_bytes(tokens))
 
     def _hash(self, purpose: bytes, data: bytes) -> str:
         return blake2b(data, key=self._secret, person=purpose.ljust(16, b"\0"), digest_size=16).hexdigest()

@@ -18,7 +18,8 @@ from forerun.state.layout import Contiguous, L, M
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
 
-_NUMPY = {"float32": np.dtype("<f4"), "bfloat16": np.dtype("<u2"), "float16": np.dtype("<u2")}
+Host = np.ndarray[tuple[int, ...], np.dtype[Any]]
+_NUMPY: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype("<u2"), "float16": np.dtype("<u2")}
 
 
 def materialise(spec: StateSpec, segments: Sequence[Record], mark: Record | None, layout: L, room_tokens: int) -> Cache[L]:
@@ -46,14 +47,13 @@ def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
     """The payload of a segment for the tokens start..stop of `cache`. A copy; stays valid whatever becomes of the cache."""
     if not 0 <= start < stop <= min(cache.length, cache.draft_length):
         raise ValueError(f"span {start}..{stop} is not within the {cache.length} tokens ({cache.draft_length} drafted) of the cache")
-    parts = [_host(a)[:, start:stop].reshape(-1).view(np.uint8) for a in cache.store.arrays()]
-    return memoryview(np.concatenate(parts)).toreadonly()
+    return _joined([_host(a)[:, start:stop] for a in cache.store.arrays()])
 
 
 def extract_mark(snapshot: Snapshot) -> memoryview:
     """The payload of a mark."""
     mx.eval(snapshot.arrays())
-    return memoryview(np.concatenate([_host(a).reshape(-1).view(np.uint8) for a in snapshot.arrays()])).toreadonly()
+    return _joined([_host(a) for a in snapshot.arrays()])
 
 
 def relayout(cache: Cache[L], layout: M) -> Cache[M]:
@@ -75,12 +75,21 @@ def _store(spec: StateSpec, layout: L, capacity: int) -> ContiguousStore:
     return ContiguousStore(spec.attention, capacity)
 
 
-def _host(array: mx.array) -> np.ndarray[Any, Any]:
+def _host(array: mx.array) -> Host:
     """The array's own memory as numpy sees it (16-bit floats as integers); writing to it writes to the array."""
     return np.asarray(array if array.dtype == mx.float32 else array.view(mx.uint16))
 
 
-def _fill(targets: list[np.ndarray[Any, Any]], spec: StateSpec, segment: Record, stop: int) -> None:
+def _joined(parts: list[Host]) -> memoryview:
+    payload = bytearray(sum(p.nbytes for p in parts))
+    whole, offset = np.frombuffer(payload, np.uint8), 0
+    for part in parts:
+        whole[offset : offset + part.nbytes].view(part.dtype).reshape(part.shape)[...] = part
+        offset += part.nbytes
+    return memoryview(payload).toreadonly()
+
+
+def _fill(targets: list[Host], spec: StateSpec, segment: Record, stop: int) -> None:
     """Copy the rows of `segment` before `stop` to their place in every target [kv_heads, capacity, head_dim]."""
     offset, tokens = 0, len(segment.tokens)
     for target, layer in zip(targets, [s for s in spec.attention for _ in "kv"], strict=True):

@@ -69,7 +69,7 @@ class StateSpec:
     @property
     def mark_arrays(self) -> tuple[ArraySpec, ...]:
         """Arrays of a mark in stored order: every recurrent layer's, then the hidden vector."""
-        return tuple(a for s in self.recurrent for a in s.arrays) + (self.hidden,)
+        return (*tuple(a for s in self.recurrent for a in s.arrays), self.hidden)
 
     @property
     def bytes_per_token(self) -> int:

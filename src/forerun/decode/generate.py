@@ -1,0 +1,87 @@
+"""One answer: rounds until a stop token, a stop string, the length limit or the caller ends it. Keeps state and emitted tokens in step.
+
+Knows tokens and text of one sequence; nothing of requests, tiers or dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from forerun.decode.round import Rounds
+from forerun.models.base import Family
+from forerun.state.cache import Cache
+from forerun.text.answer import Answer
+from forerun.values import Finish, Sampling, Text
+
+
+class Generation:
+    """Iterate for the answer's text, a piece a round; then `finish` says why it ended and `stored` which tokens the cache holds.
+
+    tokens: the answer's tokens, without the stop token. num_sampled counts that one too.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        cache: Cache[Any],
+        prompt: Sequence[int],
+        sampling: Sampling,
+        answer: Answer,
+        *,
+        max_tokens: int,
+        stop_ids: frozenset[int],
+        depth: int,
+    ) -> None:
+        self._rounds = Rounds(family, cache, prompt, sampling)
+        self._cache, self._answer, self._prompt = cache, answer, prompt
+        self._max_tokens, self._stop_ids, self._depth = max_tokens, stop_ids, depth
+        self._whole = cache.snapshot()
+        self._text = ""
+        self.tokens: list[int] = []
+        self.num_sampled = 0
+        self.finish: Finish | None = None
+
+    def __iter__(self) -> Iterator[Text]:
+        """May be left at any piece: `stored` then holds what was given out."""
+        self._take([self._rounds.first()])
+        yield self._piece()
+        while self.finish is None:
+            depth = min(self._depth, self._max_tokens - len(self.tokens) - 1)
+            self._rounds.run(depth, self._take)
+            if self._answer.kept_tokens == len(self.tokens):
+                self._whole = self._cache.snapshot()
+            yield self._piece()
+
+    def store(self) -> list[int]:
+        """Bring the cache in step with what was given out, draft rows included. Returns prompt and answer tokens that it now holds."""
+        shown = len(self._prompt) + (self._answer.kept_tokens if self._answer.stopped else len(self.tokens))
+        if self._cache.length > shown:
+            self._cache.cut(self._whole)
+        self._rounds.settle()
+        return [*self._prompt, *self.tokens][: self._cache.length]
+
+    def _take(self, tokens: list[int]) -> int:
+        """Take tokens up to what ends the answer. Returns how many rows of the round may become state."""
+        before, taken = len(self.tokens), 0
+        for token in tokens:
+            taken += 1
+            self.num_sampled += 1
+            if token in self._stop_ids:
+                self.finish = "stop"
+                break
+            self.tokens.append(token)
+            self._text += self._answer.push(token)
+            if self._answer.stopped or len(self.tokens) >= self._max_tokens:
+                self.finish = "stop" if self._answer.stopped else "length"
+                break
+        self._rounds.give(tokens[:taken])
+        if not self._answer.stopped:
+            return taken
+        return min(taken, max(0, self._answer.kept_tokens - before + 1))
+
+    def _piece(self) -> Text:
+        if self.finish is not None and not self._answer.stopped:
+            self._text += self._answer.flush()
+        text, self._text = self._text, ""
+        return Text(text)

@@ -1,0 +1,49 @@
+"""Reading a prompt's suffix, chunk by chunk on an absolute grid, leaving marks. Knows one sequence; nothing of the bank or of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.models.base import Family
+from forerun.state.cache import Cache, Snapshot, View, lend
+
+CHUNK_TOKENS = 512
+
+
+def grid(position: int) -> int:
+    """The next border of a chunk after `position`: a function of the position alone, never of load, marks or other requests."""
+    return (position // CHUNK_TOKENS + 1) * CHUNK_TOKENS
+
+
+def prefill(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Collection[int]) -> Iterator[list[Snapshot]]:
+    """Read tokens[cache.length:] into the cache. After each chunk gives the marks at those of `marks_at` that lie in it.
+
+    Between two chunks the cache is whole and may be kept: the caller may stop at any of them.
+    """
+    while cache.length < len(tokens):
+        start, stop = cache.length, min(grid(cache.length), len(tokens))
+        marks = _read(family, cache, tokens[start:stop], sorted(p for p in marks_at if start < p <= stop))
+        mx.eval(cache.arrays(), [m.arrays() for m in marks])
+        yield marks
+
+
+def prime(family: Family, view: View, hidden: mx.array, tokens: mx.array) -> mx.array:
+    """Make draft rows that stay, of target hiddens [rows, dim] and the tokens [rows] that follow them. Returns the draft's hiddens."""
+    rows = tokens.shape[0]
+    drafted = family.draft(hidden, tokens, [rows], view)
+    view.keep_draft([rows])
+    return drafted
+
+
+def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Sequence[int]) -> list[Snapshot]:
+    ids, before = mx.array(list(tokens), dtype=mx.int32), cache.hidden
+    with lend([cache], family.numerics) as view:
+        hidden = family.forward(ids, [len(tokens)], view)
+        marks = [view.mark(0, position, hidden) for position in marks_at]
+        view.keep([len(tokens)], hidden)
+        if cache.spec.draft_layers:
+            prime(family, view, mx.concatenate([before[None], hidden[:-1]]), ids)
+    return marks

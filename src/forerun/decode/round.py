@@ -1,0 +1,151 @@
+"""A round: draft up to k tokens with the model's own head, verify them in one forward of k + 1 rows, keep what stands and one more.
+
+Depth 0 is plain decoding by the same arithmetic. Drafted rows are never part of the state: what is kept is made of target hiddens alone.
+Knows one sequence; nothing of text, stops or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from forerun.decode.prefill import prime
+from forerun.errors import NumericsError
+from forerun.models.base import Family
+from forerun.sampling import (
+    Counts,
+    count_prompt,
+    distribution,
+    draw,
+    draw_coupled,
+    fresh_seed,
+    gumbel,
+    has_penalty,
+    is_finite,
+    uniforms,
+    verify_coupled,
+)
+from forerun.sampling import verify as verify_ratio
+from forerun.state.cache import Cache, View, lend
+from forerun.values import Sampling
+
+PRIME_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round gave: the tokens that stand, in order; how many were drafted, and how many of the drafts were accepted."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+
+
+class Rounds:
+    """The rounds of one answer. The last token given is not yet in the cache: cache.length == prompt + given - 1.
+
+    Draft rows lag behind: `_hidden` and `_tokens` are the target hiddens and tokens of rows draft_length, draft_length + 1, ...
+    """
+
+    def __init__(self, family: Family, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
+        self._family, self._cache, self._sampling = family, cache, sampling
+        self._is_coupled = sampling.seed is not None and sampling.temperature > 0
+        self._seed = sampling.seed if sampling.seed is not None else fresh_seed()
+        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), family.vocab) if has_penalty(sampling) else None
+        self._hidden = [cache.hidden[None]]
+        self._tokens: list[int] = []
+        self._last = -1
+
+    def first(self) -> int:
+        """The first token, of the hidden vector that the cache ends with: no forward."""
+        logits = self._family.head(self._cache.hidden[None])
+        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length), 0).tokens[0]
+
+    def give(self, tokens: Sequence[int]) -> None:
+        """Tell which tokens of the last `first` or `run` became part of the answer."""
+        self._tokens += tokens
+        self._last = tokens[-1]
+        if self._counts is not None:
+            self._counts = self._counts.extended(mx.array(list(tokens), dtype=mx.int32))
+
+    def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
+        """One round. `take` gets the tokens that stand and says how many rows become state: as many as tokens are taken, or fewer."""
+        length = self._cache.length
+        with lend([self._cache], self._family.numerics) as view:
+            drafts, laws = self._draft(view, depth)
+            ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
+            hidden = self._family.forward(ids, [depth + 1], view)
+            result = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1), depth)
+            rows = take(result.tokens)
+            view.keep([rows], hidden)
+            self._hidden.append(hidden[:rows])
+            if len(self._tokens) >= PRIME_ROWS:
+                self._prime(view, len(self._tokens))
+        return result
+
+    def settle(self) -> None:
+        """Make the draft rows that lag behind, so that the cache can be stored. No round may follow."""
+        rows = self._cache.length - self._cache.draft_length
+        if rows > 0 and self._cache.spec.draft_layers:
+            with lend([self._cache], self._family.numerics) as view:
+                self._prime(view, rows)
+        self._cache.draft_length = self._cache.length
+
+    def _prime(self, view: View, rows: int) -> mx.array:
+        hidden = mx.concatenate(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
+        drafted = prime(self._family, view, hidden[:rows], mx.array(self._tokens[:rows], dtype=mx.int32))
+        self._hidden, self._tokens = [hidden[rows:]], self._tokens[rows:]
+        return drafted
+
+    def _draft(self, view: View, depth: int) -> tuple[mx.array, mx.array | None]:
+        """`depth` drafts [depth] int32 and the laws [depth, vocab] that they were drawn from."""
+        drafts = mx.zeros((0,), dtype=mx.int32)
+        if depth == 0:
+            return drafts, None
+        laws = []
+        hidden = self._prime(view, len(self._tokens))[-1:]
+        for i in range(depth):
+            law = distribution(self._family.head(hidden), self._sampling, self._drafted(drafts))
+            token = self._draw(law, self._cache.length + 1 + i)
+            laws.append(law)
+            drafts = mx.concatenate([drafts, token])
+            if i + 1 < depth:
+                hidden = self._family.draft(hidden, token, [1], view)
+        view.keep_draft([0])
+        return drafts, mx.concatenate(laws)
+
+    def _draw(self, law: mx.array, position: int) -> mx.array:
+        at = mx.array([position], dtype=mx.int32)
+        if self._is_coupled:
+            return draw_coupled(law, gumbel(self._seed, at, self._family.vocab))
+        return draw(law, uniforms(self._seed, at, "draft"))
+
+    def _drafted(self, drafts: mx.array) -> Counts | None:
+        return self._counts._replace(drafts=drafts) if self._counts is not None else None
+
+    def _verdict(self, logits: mx.array, laws: mx.array | None, drafts: mx.array, position: int) -> tuple[mx.array, ...]:
+        """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab] decide the tokens at position, position + 1, ..."""
+        depth = drafts.shape[0]
+        target = distribution(logits, self._sampling, self._drafted(drafts))[None]
+        at = mx.arange(position, position + depth + 1, dtype=mx.int32)
+        if self._is_coupled:
+            verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
+        else:
+            laws = laws if laws is not None else target[0, :0]
+            # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
+            u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
+            verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
+        return verdict.accepted, verdict.token, drafts, is_finite(logits)
+
+    def _read(self, verdict: tuple[mx.array, ...], depth: int) -> Round:
+        """The round's one host synchronisation."""
+        mx.eval(verdict)
+        accepted, token, drafts, finite = verdict
+        if not bool(mx.all(finite)):
+            raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged: run `forerun doctor`")
+        count = int(np.array(accepted)[0])
+        return Round([*np.array(drafts)[:count].tolist(), int(np.array(token)[0])], depth, count)

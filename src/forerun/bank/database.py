@@ -100,11 +100,13 @@ def _code(error: sqlite3.Error) -> int:
 
 def _prepared(path: Path) -> sqlite3.Connection:
     with _opened(path.absolute().as_uri()) as connection:
+        is_new = _version(connection) == 0
+        if not is_new:
+            _check_version(connection, path)
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}")
-        if _version(connection) == 0:
+        if is_new:
             connection.executescript(_SCHEMA)
-        _check_version(connection, path)
         return connection
 
 

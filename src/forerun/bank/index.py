@@ -131,9 +131,8 @@ class Index:
 
     def segment_over(self, node: str, tokens: Sequence[int]) -> RecordInfo | None:
         """A segment that hangs from the node and whose tokens begin with `tokens`, the same if it is there."""
-        first = token_bytes(tuple(tokens))
-        where = "WHERE parent = ? AND kind = 'segment' AND tokens >= ? AND tokens < ? ORDER BY tokens LIMIT 1"
-        return next(iter(self._infos(where, node, first, first + b"\xff\xff\xff\xff")), None)
+        first, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens >= ? ORDER BY tokens LIMIT 1"
+        return next((row for row in self._infos(following, node, token_bytes(first)) if row.tokens[: len(first)] == first), None)
 
     def shared(self, node: str, tokens: Sequence[int]) -> int:
         """How many of `tokens` a segment that hangs from the node begins with, at most. The one that agrees longest is a neighbour."""

@@ -1,0 +1,175 @@
+"""The index answers what hangs from a node, by order of tokens, and reads no more rows than it returns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.records import CHAIN, record
+
+from forerun.bank.index import Index
+from forerun.errors import BankError
+from forerun.state.record import RecordInfo
+
+# Ids whose order as numbers is not the order of their bytes.
+TOKEN = st.sampled_from([0, 1, 255, 256, 65536, 2**32 - 1])
+PROMPT = st.lists(TOKEN, max_size=6)
+
+
+def info(*tokens: int, kind: str = "mark") -> RecordInfo:
+    return record(kind, tokens=list(tokens)).info
+
+
+def filled(infos: list[RecordInfo]) -> Index:
+    index = Index.in_memory()
+    index.add(infos, 0.0)
+    return index
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index.in_memory()
+    yield index
+    index.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(stored=st.lists(PROMPT, max_size=12), prompt=PROMPT, kind=st.sampled_from(["segment", "mark"]))
+def test_along_finds_every_beginning_longest_first(stored: list[list[int]], prompt: list[int], kind: str) -> None:
+    index = filled([info(*tokens, kind=kind) for tokens in stored])
+    beginnings = {tuple(tokens) for tokens in stored if prompt[: len(tokens)] == tokens}
+    assert [found.tokens for found in index.along(kind, CHAIN.root, prompt)] == sorted(beginnings, key=len, reverse=True)
+    assert index.along("mark" if kind == "segment" else "segment", CHAIN.root, prompt) == []
+    index.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(stored=st.lists(PROMPT, max_size=12), prompt=PROMPT)
+def test_segment_over_and_shared_agree_with_a_search_of_all(stored: list[list[int]], prompt: list[int]) -> None:
+    index = filled([info(*tokens, kind="segment") for tokens in stored])
+    shared = [sum(1 for n in range(len(prompt)) if prompt[: n + 1] == tokens[: n + 1]) for tokens in stored]
+    assert index.shared(CHAIN.root, prompt) == max(shared, default=0)
+    over = index.segment_over(CHAIN.root, prompt)
+    assert (over is not None) == any(tokens[: len(prompt)] == prompt for tokens in stored)
+    if over is not None:
+        assert list(over.tokens[: len(prompt)]) == prompt
+        assert prompt not in stored or list(over.tokens) == prompt
+    index.close()
+
+
+def test_nodes_are_told_apart(index: Index) -> None:
+    block = list(range(1024))
+    deep = record("mark", tokens=[1], before=block).info
+    index.add([info(1), info(2, kind="segment"), deep], 0.0)
+    assert {child.key for child in index.children(CHAIN.root)} == {info(1).key, info(2, kind="segment").key}
+    assert index.along("mark", deep.parent, [1, 2]) == [deep]
+    assert index.occupied([CHAIN.root, deep.parent, "00" * 16]) == {CHAIN.root, deep.parent}
+
+
+def test_find_returns_what_is_there(index: Index) -> None:
+    index.add([info(1), info(2)], 0.0)
+    assert index.find([info(2).key, info(3).key]) == {info(2).key: info(2)}
+    assert index.find([]) == {}
+
+
+def test_a_row_that_is_there_stays_as_it_is(index: Index) -> None:
+    index.add([info(1)], 5.0)
+    index.touch([info(1).key], 6.0)
+    index.add([info(1)], 7.0)
+    (entry,) = index.marks()
+    assert (entry.created_s, entry.used_s, entry.uses) == (5.0, 6.0, 1)
+
+
+def test_oldest_is_by_last_use_then_the_end_of_a_conversation_first(index: Index) -> None:
+    block = list(range(1024))
+    infos = [info(1), info(2), record("segment", tokens=[3], before=block).info, info(4, kind="segment")]
+    index.add(infos, 10.0)
+    index.touch([infos[0].key], 11.0)
+    index.touch([infos[1].key], 9.0)
+    assert [entry.info for entry in index.oldest(3)] == [infos[1], infos[2], infos[3]]
+    assert [entry.info for entry in index.marks()] == [infos[0], infos[1]]
+
+
+def test_labels_are_kept(index: Index) -> None:
+    index.add([info(1), info(2)], 0.0)
+    index.label([info(1).key], session="mine", tenant="t")
+    assert {entry.info.key: (entry.session, entry.tenant) for entry in index.marks()} == {info(1).key: ("mine", "t"), info(2).key: ("", "")}
+
+
+def test_removed_rows_are_gone(index: Index) -> None:
+    index.add([info(1), info(2)], 0.0)
+    index.remove([info(1).key, info(3).key])
+    assert index.inventory() == [info(2)]
+    assert index.keys() == {info(2).key}
+
+
+LOOK_UPS: list[Callable[[Index], object]] = [
+    lambda index: index.find(["ab" * 16]),
+    lambda index: index.occupied(["ab" * 16]),
+    lambda index: index.children(CHAIN.root),
+    lambda index: index.along("mark", CHAIN.root, [1]),
+    lambda index: index.segment_over(CHAIN.root, [1]),
+    lambda index: index.shared(CHAIN.root, [1]),
+    lambda index: index.oldest(3),
+    lambda index: index.touch(["ab" * 16], 0.0),
+    lambda index: index.label(["ab" * 16], session="", tenant=""),
+    lambda index: index.remove(["ab" * 16]),
+]
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS)
+def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], index: Index) -> None:
+    index.add([info(1, kind="segment"), info(2)], 0.0)
+    statements: list[str] = []
+    index._connection.set_trace_callback(statements.append)
+    look_up(index)
+    index._connection.set_trace_callback(None)
+    plans = [step[3] for sql in statements if "record" in sql for step in index._connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert plans
+    assert not [step for step in plans if step.startswith("SCAN record") and "USING INDEX age" not in step]
+    assert not [step for step in plans if "TEMP B-TREE" in step]
+
+
+def test_the_database_gives_room_back_and_bounds_its_log(tmp_path: Path) -> None:
+    index = Index.hold(tmp_path)
+    for name, value in (("auto_vacuum", 1), ("journal_mode", "wal"), ("secure_delete", 1)):
+        assert index._connection.execute(f"PRAGMA {name}").fetchone() == (value,)
+    many = [info(*range(1000), i) for i in range(300)]
+    for one in many:
+        index.add([one], 0.0)
+    assert (tmp_path / "index.db-wal").stat().st_size < 2 << 20
+    full_bytes = index.num_bytes
+    index.remove(one.key for one in many)
+    index.close()
+    assert sum(path.stat().st_size for path in index.paths if path.exists()) < full_bytes / 20
+
+
+def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index._connection.execute("DROP TABLE record")
+    with pytest.raises(BankError, match="no such table"):
+        index.find(["ab"])
+    with pytest.raises(BankError):
+        index.add([info(1)], 0.0)
+
+
+def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "index.db").write_bytes(b"no database" * 1000)
+    index = Index.hold(tmp_path)
+    index.add([info(1)], 0.0)
+    index.close()
+
+
+def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
+    Index.hold(tmp_path).close()
+    with sqlite3.connect(tmp_path / "index.db") as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    before = (tmp_path / "index.db").read_bytes()
+    for opening in (Index.hold, Index.view):
+        with pytest.raises(BankError, match="has format 2, this version of forerun reads format 1"):
+            opening(tmp_path)
+    assert (tmp_path / "index.db").read_bytes() == before

@@ -32,3 +32,8 @@ class Paged:
 Layout = Contiguous | Paged
 L = TypeVar("L", Contiguous, Paged)
 M = TypeVar("M", Contiguous, Paged)
+
+
+def layout_for(phase: Phase, context_tokens: int) -> Contiguous:
+    """The layout that a cache of `context_tokens` should have in this phase. The one place where a layout is chosen."""
+    return Contiguous()

@@ -1,0 +1,125 @@
+"""Puts the engine together: numerics, model, bank, worker. Imports MLX, so it is imported last."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.bank.bank import Bank
+from forerun.bank.disk import DiskTier, secret
+from forerun.bank.index import Index
+from forerun.config import Config
+from forerun.engine.engine import LocalEngine
+from forerun.engine.worker import Model, Worker
+from forerun.errors import ConfigError, ModelError
+from forerun.kernels import blas
+from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
+from forerun.state.record import Identity
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import ModelInfo, Sampling
+
+DISK_LIMIT_BYTES = 20 << 30
+MLX_CACHE_BYTES = 1 << 30
+
+
+def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
+    """The engine of these settings. The model is loaded on the worker's thread; returns when it is."""
+    folder = Path(config.model) if config.model else DEMO_MODEL
+    tokenizer, template = Tokenizer.load(folder), Template.load(folder)
+    worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
+    model = worker.model()
+    memory: dict[str, Callable[[], float]] = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
+    info = ModelInfo(
+        name=folder.name,
+        family=model.family.name,
+        device="cpu" if is_cpu() else str(mx.default_device()),
+        numerics=model.family.numerics.name,
+        blas=blas_name,
+        context_tokens=_context(config, model.family.context_tokens),
+        created_unix_s=int(time.time()),
+        defaults=_defaults(folder / "generation_config.json"),
+        demo=folder == DEMO_MODEL,
+    )
+    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model.bank.skipped), memory)
+
+
+def is_cpu() -> bool:
+    """Whether MLX runs on the CPU."""
+    return bool(mx.default_device() == mx.cpu)
+
+
+def _load(
+    config: Config,
+    folder: Path,
+    tokenizer: Tokenizer,
+    template: Template,
+    is_reference: bool,
+    blas_name: str,
+    progress: Callable[[str, float], None],
+) -> Model:
+    if is_reference and not is_cpu():
+        raise ConfigError("numerics 'reference' runs on CPU only", hint="use --numerics served on this device")
+    mx.set_cache_limit(MLX_CACHE_BYTES)
+    dtype = "float32" if is_cpu() else "bfloat16"
+    loaded = load(folder, REFERENCE if is_reference else SERVED, dtype, progress)
+    if is_cpu():
+        blas.prove_correct(blas_name)
+    if is_reference:
+        blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
+    return Model(loaded.family, _bank(config, loaded, tokenizer, template, dtype), tokenizer)
+
+
+def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str) -> Bank:
+    family, path = loaded.family, config.bank_path
+    identity = Identity(loaded.digest, loaded.mtp, tokenizer.digest, template.digest, dtype, family.numerics.name)
+    if config.bank_disk_bytes == 0:
+        return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
+    index = Index.hold(path)
+    disk = DiskTier(path, limit_bytes=_disk_limit(config), index=index)
+    return Bank(family.spec, identity, disk=disk, secret=secret(path), ram_limit_bytes=config.bank_ram_bytes)
+
+
+def _disk_limit(config: Config) -> int:
+    """Bytes that the bank's folder may hold: as set, else the lesser of DISK_LIMIT_BYTES and a tenth of the disk's free space."""
+    if config.bank_disk_bytes is not None:
+        return config.bank_disk_bytes
+    held = sum(f.lstat().st_size for f in config.bank_path.rglob("*") if f.is_file())
+    return min(DISK_LIMIT_BYTES, (shutil.disk_usage(config.bank_path).free + held) // 10)
+
+
+def _context(config: Config, declared: int) -> int:
+    if config.context is not None and config.context > declared:
+        raise ConfigError(f"context = {config.context}: the model was made for {declared} tokens", hint=f"at most {declared}")
+    return config.context or declared
+
+
+def _degraded(skipped: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"{count} records could not be written ({reason})" for reason, count in skipped.items())
+
+
+def _defaults(path: Path) -> Sampling:
+    """The checkpoint's own suggestion, neutral values where it makes none. Raises ModelError."""
+    given: dict[str, Any] = read_json(path) if path.exists() else {}
+    try:
+        return Sampling(
+            temperature=float(given.get("temperature", 1.0)) if given.get("do_sample", True) else 0.0,
+            top_p=float(given.get("top_p", 1.0)),
+            top_k=int(given.get("top_k", 0)),
+            min_p=float(given.get("min_p", 0.0)),
+            seed=None,
+            repetition_penalty=float(given.get("repetition_penalty", 1.0)),
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            logit_bias={},
+        )
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{path}: a value has the wrong type: {error}") from error

@@ -1,0 +1,54 @@
+"""What is counted, named after Prometheus' conventions. Knows values, not how they come about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from forerun.values import Done, Health
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+
+
+class Metrics:
+    """Counters of one engine in a registry of their own."""
+
+    def __init__(self, health: Callable[[], Health], memory: dict[str, Callable[[], float]]) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("forerun_requests", "Requests by how they ended", "outcome")
+        self._prompt = self._counter("forerun_prompt_tokens", "Prompt tokens, reused or computed", "kind")
+        self._answer = self._counter("forerun_completion_tokens", "Tokens generated")
+        self._restores = self._counter("forerun_restores", "Requests by where their state came from", "source", "layout")
+        self._queue = Histogram("forerun_queue_seconds", "Waiting before a request runs", buckets=_SECONDS, registry=self.registry)
+        self._restore = Histogram("forerun_restore_seconds", "Getting stored state back", buckets=_SECONDS, registry=self.registry)
+        self._ttft = Histogram("forerun_ttft_seconds", "From arrival to the first token", buckets=_SECONDS, registry=self.registry)
+        for name, help_, read in (
+            ("forerun_requests_running", "Requests being served", lambda: health().running),
+            ("forerun_requests_waiting", "Requests in the queue", lambda: health().waiting),
+            ("forerun_bank_pending_writes", "Records not yet safe on disk", lambda: health().bank.pending_writes),
+            ("forerun_bank_ram_bytes", "Conversations in RAM", lambda: health().bank.ram_bytes),
+            ("forerun_bank_disk_bytes", "Everything under the bank's folder", lambda: health().bank.disk_bytes),
+            ("forerun_bank_quarantined_records", "Damaged records set aside", lambda: health().bank.quarantined),
+            *((f"forerun_mlx_{kind}_bytes", f"MLX memory, {kind}", read) for kind, read in memory.items()),
+        ):
+            Gauge(name, help_, registry=self.registry).set_function(read)
+
+    def served(self, done: Done) -> None:
+        """Count a request that was served to its end."""
+        report = done.report
+        self._requests.labels(done.finish).inc()
+        self._prompt.labels("reused").inc(report.reused_tokens)
+        self._prompt.labels("computed").inc(report.computed_tokens)
+        self._answer.inc(done.usage.completion_tokens)
+        self._restores.labels(report.source, report.layout).inc()
+        self._queue.observe(report.queue_s)
+        self._restore.observe(report.restore_s)
+        self._ttft.observe(report.ttft_s)
+
+    def ended(self, outcome: str) -> None:
+        """Count a request that was not: "cancelled" or "error"."""
+        self._requests.labels(outcome).inc()
+
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        return Counter(name, help_, labels, registry=self.registry)

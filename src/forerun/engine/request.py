@@ -1,0 +1,59 @@
+"""A submitted request, shared by the event loop (reads events, cancels) and the thread that serves it (posts events). Knows no MLX."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from forerun.text.prompt import Prompt
+from forerun.values import Done, Event, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ends a request that is not served to its end."""
+
+    error: BaseException
+
+
+class Request:
+    """Iterate its events from the event loop that made it. Times are of time.monotonic()."""
+
+    def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
+        self.job, self.prompt, self.max_tokens = job, prompt, max_tokens
+        self.arrived_s, self.started_s = arrived_s, arrived_s
+        self.is_cancelled = False
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event | Failure] = asyncio.Queue()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt.tokens)
+
+    @property
+    def opens_reasoning(self) -> bool:
+        return self.prompt.opens_reasoning
+
+    def cancel(self) -> None:
+        """Stop at the next step or chunk."""
+        self.is_cancelled = True
+
+    def start(self) -> None:
+        """Note that serving begins."""
+        self.started_s = time.monotonic()
+
+    def post(self, event: Event | Failure) -> None:
+        """Hand an event over, from any thread. A loop that is gone has nobody to read it."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, Failure):
+                raise event.error
+            yield event
+            if isinstance(event, Done):
+                return

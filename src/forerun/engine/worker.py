@@ -1,0 +1,150 @@
+"""The one thread that touches MLX: it loads the model, serves requests in turn, and captures for the disk when nothing else waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from forerun.bank.bank import Bank
+from forerun.engine.metrics import Metrics
+from forerun.engine.plan import may_wait, plan, retry_after_s
+from forerun.engine.request import Failure, Request
+from forerun.engine.turn import Cancelled, Turn
+from forerun.errors import BusyError, ForerunError
+from forerun.models.base import Family
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import Queued
+
+log = logging.getLogger(__name__)
+_MEAN_WEIGHT = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """All that serving needs, made on the worker's thread."""
+
+    family: Family
+    bank: Bank
+    tokenizer: Tokenizer
+
+
+class Worker:
+    """Serves requests one at a time, in the order of their submission."""
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self.metrics: Metrics | None = None
+        self._load = load
+        self._waiting: deque[Request] = deque()
+        self._running: Request | None = None
+        self._state = threading.Condition()
+        self._is_closing = False
+        self._mean_request_s = 1.0
+        self._model: Future[Model] = Future()
+        self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
+        self._thread.start()
+
+    def model(self) -> Model:
+        """The model, when it is loaded. Raises what loading raised."""
+        return self._model.result()
+
+    def submit(self, request: Request) -> None:
+        """Queue the request. Raises BusyError if too many wait."""
+        with self._state:
+            self._forget_cancelled()
+            if self._is_closing:
+                raise BusyError("the server is stopping", retry_after_s=10)
+            if not may_wait(len(self._waiting)):
+                wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
+                raise BusyError(f"{len(self._waiting)} requests wait already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
+            ahead = len(self._waiting) + (self._running is not None)
+            self._waiting.append(request)
+            self._state.notify_all()
+        if ahead:
+            request.post(Queued(ahead))
+
+    def counts(self) -> tuple[int, int]:
+        """Requests running and waiting."""
+        with self._state:
+            self._forget_cancelled()
+            return int(self._running is not None), len(self._waiting)
+
+    def close(self, limit_s: float) -> None:
+        """Take nothing new; let what runs go on for half of `limit_s`, then cut it off; write what is pending within the rest."""
+        stop_s = time.monotonic() + limit_s
+        with self._state:
+            self._is_closing = True
+            self._state.notify_all()
+            self._state.wait_for(lambda: not self._running and not self._waiting, limit_s / 2)
+            for request in (*self._waiting, *filter(None, [self._running])):
+                request.cancel()
+            self._state.notify_all()
+        self._thread.join(max(0.0, stop_s - time.monotonic()))
+
+    def _run(self) -> None:
+        try:
+            model = self._load()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the model
+            self._model.set_exception(error)
+            return
+        self._model.set_result(model)
+        while (request := self._next(model)) is not None:
+            self._serve(model, request)
+            with self._state:
+                self._running = None
+                self._state.notify_all()
+        model.bank.flush(limit_s=5.0)
+        model.bank.close()
+
+    def _next(self, model: Model) -> Request | None:
+        """The next request; captures one unit after the other while there is none. None: closing."""
+        while True:
+            with self._state:
+                self._forget_cancelled()
+                request = plan(self._waiting)
+                if request is not None:
+                    self._waiting.remove(request)
+                    self._running = request
+                    return request
+                if self._is_closing:
+                    return None
+            if not self._capture(model):
+                with self._state:
+                    self._state.wait_for(lambda: self._waiting or self._is_closing, 1.0)
+
+    def _serve(self, model: Model, request: Request) -> None:
+        request.start()
+        try:
+            turn = Turn(model.family, model.bank, model.tokenizer, request, between=lambda: self._capture(model))
+            done = turn.run()
+            self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
+            if self.metrics:
+                self.metrics.served(done)
+            request.post(done)
+        except Cancelled:
+            self._end(request, "cancelled", ForerunError("the request was cancelled"))
+        except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
+            log.exception("request %s failed", request.job.id)
+            self._end(request, "error", error)
+
+    def _end(self, request: Request, outcome: str, error: Exception) -> None:
+        if self.metrics:
+            self.metrics.ended(outcome)
+        request.post(Failure(error))
+
+    def _capture(self, model: Model) -> bool:
+        """One unit for the disk; a failure is the bank's own affair and must not end a request."""
+        try:
+            return model.bank.capture_one()
+        except Exception:
+            log.exception("capturing for the disk failed")
+            return False
+
+    def _forget_cancelled(self) -> None:
+        for request in [r for r in self._waiting if r.is_cancelled]:
+            self._waiting.remove(request)
+            self._end(request, "cancelled", ForerunError("the request was cancelled"))

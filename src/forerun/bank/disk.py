@@ -62,20 +62,12 @@ class DiskTier:
 
     def get(self, key: str) -> Record:
         """The record of that key, every byte checked. Raises KeyError, DamagedRecordError (it was set aside), BankError."""
-        row, path = self.index.find([key])[key], self._path(key)
-        with files.explained(f"cannot read {path}"):
-            try:
-                return _matching(format.read(path), row, path)
-            except DamagedRecordError:
-                self._set_aside(path)
-                raise
-            except FileNotFoundError:
-                self._forget_missing(path)
-                raise KeyError(key) from None
+        return self._get(self.index.find([key])[key])
 
     def get_many(self, keys: Sequence[str]) -> list[Record]:
         """The records of these keys, in their order, read side by side. Raises as `get` does for the first that fails."""
-        return list(self._readers.map(self.get, keys))
+        rows = self.index.find(keys)
+        return list(self._readers.map(self._get, [rows[key] for key in keys]))
 
     def delete(self, key: str) -> None:
         """Remove the record's file and row."""
@@ -110,6 +102,18 @@ class DiskTier:
         """Close the index and let go of the folder."""
         self._readers.shutdown()
         self.index.close()
+
+    def _get(self, row: RecordInfo) -> Record:
+        path = self._path(row.key)
+        with files.explained(f"cannot read {path}"):
+            try:
+                return _matching(format.read(path), row, path)
+            except DamagedRecordError:
+                self._set_aside(path)
+                raise
+            except FileNotFoundError:
+                self._forget_missing(path)
+                raise KeyError(row.key) from None
 
     def _path(self, key: str) -> Path:
         return self._records / key[:2] / key

@@ -45,15 +45,13 @@ def _scan(c: Any, m: Any, b: Any, states: Any, chunks: Any, dim: tl.constexpr, c
     """Some columns of one sequence's state a program."""
     sequence = tl.program_id(0).to(tl.int64)
     row, column = tl.arange(0, dim), tl.program_id(1) * columns + tl.arange(0, columns)
+    square = row[None, :] * dim + row[:, None] if is_reverse else row[:, None] * dim + row[None, :]
     state = tl.zeros((dim, columns), tl.float32)
-    for i in range(0, chunks):
+    for i in range(chunks):
         chunk = (chunks - 1 - i) if is_reverse else i
         at = (sequence * chunks + chunk) * dim * dim
         here = at + row[:, None] * dim + column[None, :]
         tl.store(states + here, state.to(states.dtype.element_ty))
-        if is_reverse:
-            step = tl.load(m + at + row[None, :] * dim + row[:, None])
-        else:
-            step = tl.load(m + at + row[:, None] * dim + row[None, :])
+        step = tl.load(m + at + square)
         moved = tl.dot(step, state.to(step.dtype))
         state = tl.load(c + sequence * chunks + chunk) * state - moved + tl.load(b + here).to(tl.float32)

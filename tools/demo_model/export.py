@@ -1,6 +1,6 @@
 """Join the shards of a training run into model.safetensors: bfloat16, with A_log and the gated norm in float32.
 
-    export.py --run RUN --out MODEL
+export.py --run RUN --out MODEL
 """
 
 from __future__ import annotations

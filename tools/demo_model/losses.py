@@ -1,4 +1,4 @@
-"""What the demo model is trained on: the next token for the trunk, and for the MTP module the tokens after it and the trunk's own opinion."""
+"""What the demo model is trained on: the next token for the trunk; for the MTP module the tokens after it and the trunk's own opinion."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from model import Model
 from torch import Tensor
+
+from model import Model
 
 DEPTH = 3
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from deltanet import gated_delta_rule
 from torch import Tensor, nn
+
+from deltanet import gated_delta_rule
 
 
 @dataclass(frozen=True)

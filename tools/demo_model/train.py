@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+
 from losses import DEPTH, Losses, Objective
 from model import Model, read_config
 from muon import Muon
-from safetensors.torch import save_file
 from streams import Stream, mixed
 
 STREAMS = {"base": 0.4, "chat": 0.7, "long": 0.7}

@@ -15,7 +15,7 @@ from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.config import Config
-from forerun.engine.engine import LocalEngine
+from forerun.engine.local import LocalEngine
 from forerun.engine.worker import Model, Worker
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import blas

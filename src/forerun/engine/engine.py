@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.engine.metrics import Metrics
-from forerun.engine.request import Request
-from forerun.engine.worker import Worker
-from forerun.errors import BadRequestError, ContextLengthError
-from forerun.text.prompt import Prompter
-from forerun.values import Event, Health, Job, ModelInfo, Raw
+from forerun.values import Event, Health, Job, ModelInfo
 
 
 class Run(Protocol):
@@ -46,54 +38,3 @@ class Engine(Protocol):
 
     async def close(self, limit_s: float) -> None:
         """Finish or cut off what runs within `limit_s`, write what is pending, release the model."""
-
-
-@dataclass
-class LocalEngine:
-    """The engine of this process."""
-
-    info: ModelInfo
-    prompter: Prompter
-    worker: Worker
-    vocab: int
-    degraded: Callable[[], tuple[str, ...]]
-    memory: dict[str, Callable[[], float]]
-
-    def __post_init__(self) -> None:
-        self.worker.metrics = Metrics(self.health, self.memory)
-        self.registry = self.worker.metrics.registry
-
-    async def submit(self, job: Job) -> Run:
-        arrived_s = time.monotonic()
-        prompt = await asyncio.to_thread(self.prompter.encode, job.prompt, tenant=job.tenant)
-        if not prompt.tokens:
-            raise BadRequestError("the prompt is empty", param="messages")
-        if isinstance(job.prompt, Raw) and not all(0 <= t < self.vocab for t in prompt.tokens):
-            raise BadRequestError(f"token ids run from 0 to {self.vocab - 1}", param="prompt")
-        request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
-        self.worker.submit(request)
-        return request
-
-    def health(self) -> Health:
-        running, waiting = self.worker.counts()
-        reasons = self.degraded()
-        return Health("degraded" if reasons else "ok", reasons, running, waiting, self.worker.model().bank.health())
-
-    async def close(self, limit_s: float) -> None:
-        await asyncio.to_thread(self.worker.close, limit_s)
-
-    def _max_tokens(self, job: Job, prompt_tokens: int) -> int:
-        room = self.info.context_tokens - prompt_tokens
-        if room < 1:
-            raise ContextLengthError(
-                f"the prompt has {prompt_tokens} tokens, the context has {self.info.context_tokens}",
-                hint="shorten the conversation, or start the server with a larger --context if the model allows it",
-                param="messages",
-            )
-        if job.max_tokens is not None and job.max_tokens > room:
-            raise ContextLengthError(
-                f"max_tokens {job.max_tokens} and the prompt's {prompt_tokens} tokens exceed the context of {self.info.context_tokens}",
-                hint=f"at most {room} tokens fit after this prompt",
-                param="max_tokens",
-            )
-        return room if job.max_tokens is None else job.max_tokens

@@ -70,6 +70,7 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
             self._send(200, json.dumps({"status": "ok", "model": {"id": "scripted"}, "bank": {"pending_writes": pending}}).encode())
 
         def do_POST(self) -> None:
+            assert self.path == "/v1/chat/completions"
             wire.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             answer = wire.answers.popleft()
             if isinstance(answer, tuple):

@@ -20,6 +20,11 @@ def turn(step: int, given: Answer, bypass: Answer | None = None) -> Turn:
     return Turn(STEPS[step], (), given, bypass or answer(given.text, reused=0, computed=given.usage["prompt_tokens"]))
 
 
+def miscounted(prompt_tokens: int) -> Turn:
+    given = Answer("hello", {"prompt_tokens": prompt_tokens, "completion_tokens": 3}, report("ssd", 98, 30))
+    return turn(1, given, answer(computed=127))
+
+
 def never(turn: Turn) -> NearTies:
     raise AssertionError("asked for near-ties")
 
@@ -38,10 +43,8 @@ def test_nothing_to_complain_about() -> None:
         (turn(1, answer(source="cold", computed=130, reason="no mark")), "A2: took the path cold, not ssd (no mark)"),
         (turn(1, answer(source="ssd", reused=80, computed=50, reason="far mark")), "A2: reused 80 tokens of 100 known ones (far mark)"),
         (turn(1, GOOD[1].answer, answer(source="ram", reused=98, computed=32)), "A2: the request to compare with reused 98 tokens (ram)"),
-        (
-            turn(1, Answer("hello", {"prompt_tokens": 129, "completion_tokens": 3}, report("ssd", 98, 30))),
-            "A2: 98 reused + 30 computed tokens are not the prompt's 129",
-        ),
+        (miscounted(127), "A2: 98 reused + 30 computed tokens are not the prompt's 127"),
+        (miscounted(129), "A2: 98 reused + 30 computed tokens are not the prompt's 129"),
     ],
 )
 def test_complaints(second: Turn, complaint: str) -> None:

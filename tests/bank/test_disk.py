@@ -76,6 +76,15 @@ def test_a_view_works_beside_the_writer_and_changes_nothing(tmp_path: Path) -> N
     tier.close()
 
 
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "letter.tmp").write_text("mine")
+    with pytest.raises(BankError, match="holds something else"):
+        opened(tmp_path)
+    assert files_under(tmp_path) == {tmp_path / "letter.tmp"}
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
 def test_a_view_of_nothing_is_an_error_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BankError, match="no conversations are stored"):
         view(tmp_path)

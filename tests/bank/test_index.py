@@ -157,6 +157,7 @@ def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pyt
 
 
 def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+    Index.hold(tmp_path).close()
     (tmp_path / "index.db").write_bytes(b"no database" * 1000)
     index = Index.hold(tmp_path)
     index.add([info(1)], 0.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import pack_into
 
@@ -11,7 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from forerun.bank import format
 from forerun.bank.disk import DiskTier
-from forerun.errors import DamagedRecordError
+from forerun.errors import BankError, DamagedRecordError
+from forerun.state.record import Record
 
 SMALL = record(tokens=[1, 2, 3], num_bytes=40)
 WHOLE = b"".join(format.chunks(SMALL))
@@ -134,3 +138,36 @@ def test_a_foreign_file_is_set_aside_at_opening(content: bytes, tier: DiskTier, 
     assert again.quarantined == 1
     assert again.num_bytes == bytes_under(tmp_path / "bank")
     again.close()
+
+
+def test_a_damaged_index_serves_nothing_wrong(tmp_path: Path) -> None:
+    stored = {given.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(8))}
+    tier = opened(tmp_path)
+    for given in stored.values():
+        tier.put(given)
+    tier.close()
+    whole = (tmp_path / "index.db").read_bytes()
+    served = 0
+    for seed in range(60):
+        changed = bytearray(whole)
+        changed[random.Random(seed).randrange(len(whole))] ^= 0x21
+        (tmp_path / "index.db").write_bytes(changed)
+        for key, found in served_by(tmp_path):
+            assert found == stored[key]
+            served += 1
+        (tmp_path / "index.db").write_bytes(whole)
+        for given in stored.values():
+            path_of(tmp_path, given.key).write_bytes(b"".join(format.chunks(given)))
+    assert served > 300
+
+
+def served_by(folder: Path) -> Iterator[tuple[str, Record]]:
+    """All that a tier in the folder hands out."""
+    with suppress(BankError):
+        tier = opened(folder)
+        try:
+            for info in tier.inventory():
+                with suppress(BankError, KeyError):
+                    yield info.key, tier.get(info.key)
+        finally:
+            tier.close()

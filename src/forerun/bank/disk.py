@@ -25,6 +25,7 @@ from forerun.values import Source
 # What the index may grow by until the next look at the quota: its log, and the pages that the log brings to the database.
 INDEX_SLACK_BYTES = 2 << 20
 READERS = 3
+_SECRET = "secret"
 
 
 class DiskTier:
@@ -161,8 +162,8 @@ class DiskTier:
 
     def _reconcile(self) -> None:
         """Remove what dead writers left half-written, and make rows and files agree."""
-        for path in self._folder.rglob("*.tmp"):
-            path.unlink()
+        for path in (*self._records.glob("??/*.tmp"), files.temporary(self._folder / _SECRET)):
+            path.unlink(missing_ok=True)
         names = {path.name for path in self._records.glob("??/" + "[0-9a-f]" * 32) if path == self._path(path.name)}
         keys = self.index.keys()
         self.index.remove(keys - names)
@@ -182,7 +183,7 @@ class DiskTier:
 
 def secret(folder: Path) -> bytes:
     """The 32 random bytes that key all names in the folder, which the caller holds; made at the first call. Raises BankError."""
-    path = folder / "secret"
+    path = folder / _SECRET
     with files.explained(f"cannot open {path}"):
         if files.size(path) is None:
             files.publish(path, [secrets.token_bytes(32)])

@@ -20,6 +20,7 @@ from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, token_bytes, tokens_of
 
 _FILE = "index.db"
+_LOCK = "lock"
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -47,8 +48,10 @@ class Index:
         """The index of a folder of records, made if it is not there, and the folder for this process alone. Raises BankLockedError."""
         with files.explained(f"cannot open {folder}"):
             folder.mkdir(0o700, parents=True, exist_ok=True)
+            if files.size(folder / _LOCK) is None and any(folder.iterdir()):
+                raise BankError(f"{folder} holds something else", hint="give --bank-dir a folder that is new or empty")
             folder.chmod(0o700)
-            lock = files.lock(folder / "lock")
+            lock = files.lock(folder / _LOCK)
         try:
             with files.explained(f"cannot open {folder}"):
                 return cls(database.writable(folder / _FILE), folder / _FILE, lock)

@@ -1,13 +1,81 @@
-"""Compares two answers under teacher forcing, in this process, on the bundled model. The only part of the demo that loads MLX."""
+"""Compares two answers under teacher forcing, in this process, on the bundled model. The only part of the demo that loads MLX.
+
+Under `served` numerics a restored conversation may round otherwise than one that was read anew, so two greedy answers may part where two
+tokens were as good as equal. How far apart such tokens may be is measured on the probes of reference.json, not assumed.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cache
 
+from forerun.config import Config
 from forerun.demo.compare import NearTies
-from forerun.errors import UnsupportedError
+from forerun.kernels import blas
+
+BOUND_FACTOR = 4.0
 
 
 def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence[int]) -> NearTies:
-    """Where the two answers (token ids) differ from the model's own choice after `prompt`, and by how much."""
-    raise UnsupportedError("comparing different answers under `served` numerics is not built yet", hint="use --numerics reference")
+    """Where the two answers (token ids) differ from the model's own choice after `prompt`, and by how much (logits)."""
+    model = _model()
+    gaps = [gap for answer in (answer_a, answer_b) for gap in model.gaps(prompt, answer)]
+    return NearTies(len(gaps), max(gaps, default=0.0), BOUND_FACTOR * model.largest_difference())
+
+
+@cache
+def _model() -> Forced:
+    # The BLAS of a served process; it must be there before MLX is imported.
+    blas.load(Config().blas, row_invariant=False)
+    return Forced()
+
+
+class Forced:
+    """The bundled model under `served` numerics, made to follow given tokens."""
+
+    def __init__(self) -> None:
+        from forerun.kernels.numerics import SERVED
+        from forerun.models.load import DEMO_MODEL, load
+
+        self._family = load(DEMO_MODEL, SERVED, "float32", lambda doing, done_frac: None).family
+        self._probes = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
+
+    def gaps(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+        """Of each token of the answer that is not the model's first choice: the first choice's logit less its own."""
+        import mlx.core as mx
+
+        logits = self._read([*prompt, *answer])[len(prompt) - 1 : -1]
+        own = mx.take_along_axis(logits, mx.array(list(answer))[:, None], axis=-1)[:, 0]
+        gaps: list[float] = (logits.max(axis=-1) - own).tolist()  # type: ignore[assignment]
+        return [gap for gap in gaps if gap > 0]
+
+    def largest_difference(self) -> float:
+        """Between the logits of the probes read at once, and read up to the prompt's end and then token by token."""
+        import mlx.core as mx
+
+        largest = 0.0
+        for probe in self._probes:
+            tokens, start = [*probe["token_ids"], *probe["greedy_32"]], len(probe["token_ids"])
+            apart = mx.abs(self._read(tokens)[start:] - self._read(tokens, steps_from=start)[start:]).max()
+            largest = max(largest, float(apart.item()))
+        return largest
+
+    def _read(self, tokens: Sequence[int], steps_from: int | None = None) -> object:
+        """Logits [tokens, vocab] after each token; from `steps_from` on one token a forward."""
+        import mlx.core as mx
+
+        from forerun.decode.prefill import grid
+        from forerun.state.cache import lend
+        from forerun.state.layout import Contiguous
+        from forerun.state.records import materialise
+
+        state, logits = materialise(self._family.spec, [], None, Contiguous(), len(tokens)), []
+        while (start := state.length) < len(tokens):
+            stop = start + 1 if steps_from is not None and start >= steps_from else min(grid(start), steps_from or len(tokens), len(tokens))
+            with lend([state], self._family.numerics) as view:
+                hidden = self._family.forward(mx.array(list(tokens[start:stop]), dtype=mx.int32), [stop - start], view)
+                view.keep([stop - start], hidden)
+            logits.append(self._family.head(hidden))
+            mx.eval(logits[-1], state.arrays())
+        return mx.concatenate(logits)

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 CHUNK_ROWS = 64
 _STEPS_UP_TO_ROWS = 16
+_SERIES_ROWS = 8
 
 
 def steps(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
@@ -57,9 +58,26 @@ def _by_chunk(x: mx.array) -> mx.array:
 
 
 def _inverse_of_unit_lower(strict: mx.array) -> mx.array:
-    """(I + strict)^-1 for a strictly lower triangular [..., CHUNK_ROWS, CHUNK_ROWS]: the series ends, so squaring six times is exact."""
-    power, inverse = -strict, mx.eye(CHUNK_ROWS) - strict
-    for _ in range(CHUNK_ROWS.bit_length() - 2):
-        power = power @ power
-        inverse = inverse + inverse @ power
-    return inverse
+    """(I + strict)^-1 for a strictly lower triangular [..., CHUNK_ROWS, CHUNK_ROWS].
+
+    The diagonal blocks by the series, which ends; then pairs of blocks are joined. The series over the whole matrix would be shorter to
+    write and lose all digits where keys repeat: its terms grow like binomials.
+    """
+    size = _SERIES_ROWS
+    block = _blocks(strict, size, 0)
+    power, inverse = block @ block, mx.eye(size) - block
+    for _ in range(size.bit_length() - 2):
+        inverse, power = inverse + inverse @ power, power @ power
+    while size < CHUNK_ROWS:
+        upper, lower = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+        corner = -(lower @ _blocks(strict, size, size)[..., 0::2, :, :] @ upper)
+        top = mx.concatenate([upper, mx.zeros_like(upper)], axis=-1)
+        inverse = mx.concatenate([top, mx.concatenate([corner, lower], axis=-1)], axis=-2)
+        size *= 2
+    return inverse[..., 0, :, :]
+
+
+def _blocks(matrix: mx.array, size: int, below: int) -> mx.array:
+    """The blocks of `size` rows whose diagonal runs `below` the matrix's: [..., blocks, size, size]."""
+    starts = range(0, CHUNK_ROWS - below, size)
+    return mx.stack([matrix[..., s + below : s + below + size, s : s + size] for s in starts], axis=-3)

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("tools/**/*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+        *ROOT.glob("src/**/*.md"),
+    ]
+)
 CODE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*/?)`")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 

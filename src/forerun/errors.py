@@ -1,19 +1,19 @@
 """The exception tree of forerun. Every error says what, where and with which value, and carries a hint to act on.
 
-    ForerunError
-    ├── ConfigError           a setting is unknown, malformed or impossible here (exit code 2)
-    ├── UnsupportedError      the machine or the model cannot do what was asked (exit code 3)
-    ├── ModelError            a checkpoint is missing, damaged or does not fit its family
-    ├── RequestError          the caller's request cannot be served as it stands (HTTP 4xx)
-    │   ├── BadRequestError       400  malformed or contradictory
-    │   ├── ContextLengthError    400  prompt and answer do not fit the context
-    │   ├── UnauthorisedError     401  key missing or wrong
-    │   └── BusyError             503  the queue is full; carries retry_after_s
-    ├── BankError             the stored state cannot be read or written
-    │   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
-    │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
-    │   └── BankLockedError       the folder belongs to another running server
-    └── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
+ForerunError
+├── ConfigError           a setting is unknown, malformed or impossible here (exit code 2)
+├── UnsupportedError      the machine or the model cannot do what was asked (exit code 3)
+├── ModelError            a checkpoint is missing, damaged or does not fit its family
+├── RequestError          the caller's request cannot be served as it stands (HTTP 4xx)
+│   ├── BadRequestError       400  malformed or contradictory
+│   ├── ContextLengthError    400  prompt and answer do not fit the context
+│   ├── UnauthorisedError     401  key missing or wrong
+│   └── BusyError             503  the queue is full; carries retry_after_s
+├── BankError             the stored state cannot be read or written
+│   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
+│   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
+│   └── BankLockedError       the folder belongs to another running server
+└── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
 """
 
 from typing import Literal
@@ -78,9 +78,9 @@ class BankError(ForerunError):
 
 
 class BankFullError(BankError):
-    """There is no room for a record: the bank's quota is reached ("quota"), or the disk is full ("disk")."""
+    """No room for a record: the quota is reached ("quota"), the record is larger than it ("size"), or the disk is full ("disk")."""
 
-    def __init__(self, message: str, *, reason: Literal["quota", "disk"], hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: Literal["quota", "size", "disk"], hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 

@@ -116,6 +116,14 @@ def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_a_record_larger_than_the_quota_is_named_as_such(tmp_path: Path) -> None:
+    tier = opened(tmp_path, limit_bytes=INDEX_SLACK_BYTES + 100_000)
+    with pytest.raises(BankFullError, match="do not fit into") as caught:
+        tier.put(record(num_bytes=100_000))
+    assert caught.value.reason == "size"
+    tier.close()
+
+
 def test_every_file_is_counted(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.close()

@@ -120,7 +120,9 @@ class DiskTier:
         return self._records / key[:2] / key
 
     def _check_room(self, num_bytes: int) -> None:
-        if self.num_bytes + INDEX_SLACK_BYTES + num_bytes > self.limit_bytes:
+        if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes:
+            raise BankFullError(f"{num_bytes} bytes do not fit into {self.limit_bytes}", reason="size", hint="raise --bank-disk-bytes")
+        if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes - self.num_bytes:
             needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
             raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.laws import toy
 
-from forerun.sampling import draw_coupled, gumbel, uniforms
+from forerun.sampling import Purpose, draw_coupled, gumbel, uniforms
 
 LAW = np.array([[0.5, 0.0, 0.2, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 1e-5, 0.4, 0.59999], [0.25, 0.25, 0.25, 0.25]])
 
@@ -37,7 +37,7 @@ def test_a_coupled_draw_is_the_best_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("purpose", ["draft", "accept", "next"])
-def test_uniforms_are_uniform_and_independent_of_their_neighbours(purpose: str) -> None:
+def test_uniforms_are_uniform_and_independent_of_their_neighbours(purpose: Purpose) -> None:
     u = np.array(uniforms(3, mx.arange(40_000), purpose))
     assert _ks(u) < 1.6
     cells = np.bincount((u[:-1] * 8).astype(int) * 8 + (u[1:] * 8).astype(int), minlength=64)

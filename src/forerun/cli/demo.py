@@ -29,7 +29,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Reading
 
 MODEL = Path(str(files("forerun"))) / "data" / "demo-model"
-COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT s", "prefill tok/s", "decode tok/s", "layout", "as without state")
+COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\ntok/s", "decode\ntok/s", "layout", "same\nanswer")
 
 
 def demo(
@@ -51,7 +51,12 @@ def demo(
         console.print(f"The servers' log is kept: {folder / 'server.log'}", style="dim")
         raise
     found = faults(turns, verdicts)
-    console.print(table(turns, verdicts), f"\n{finding(turns, verdicts)} ({time.monotonic() - begun:.0f} s in all)")
+    remarks = [
+        f"{turn.step.name}: {verdict.words}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.words != verdict.short
+    ]
+    console.print(
+        "", table(turns, verdicts), "", *remarks, f"{finding(turns, verdicts)} ({time.monotonic() - begun:.0f} s in all)", sep="\n"
+    )
     if out is not None:
         out.write_text(json.dumps(as_json(scale, servers[0].line, turns, verdicts, found), indent=1) + "\n")
     if found:
@@ -69,30 +74,46 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
 
     with console.status("") as status:
 
-        def tell(news: str | Reading) -> None:
-            if isinstance(news, str):
-                console.print(f"{news} ...", style="dim")
+        def tell(what: str | Reading) -> None:
+            if isinstance(what, str):
+                console.print(f"{what} ...", style="dim")
                 status.update("")
             else:
-                status.update(f"{news.done_tokens:,} of {news.total_tokens:,} tokens")
+                status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
 
-        return list(play(conversation, scale, start, tell))
+        turns: list[Turn] = []
+        for turn in play(conversation, scale, start, tell):
+            console.print(news(turn))
+            turns.append(turn)
+        return turns
 
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
-    """One row a turn."""
-    drawn = Table(*COLUMNS, title="\nOne conversation, two restarts", title_justify="left")
-    for column in drawn.columns[2:8]:
-        column.justify = "right"
+    """One row a turn; fits 80 columns."""
+    drawn = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for number, column in enumerate(COLUMNS):
+        drawn.add_column(column, justify="right" if 2 <= number < 8 else "left")
     for turn, verdict in zip(turns, verdicts, strict=True):
         report = turn.answer.report
-        path = turn.step.path if report["source"] == turn.step.source else f"{report['source']}, not {turn.step.path}"
         counts = (turn.answer.usage["prompt_tokens"], report["reused_tokens"], report["computed_tokens"])
         speeds = (_speed(report["prefill_tok_per_s"]), _speed(report["decode_tok_per_s"]))
-        drawn.add_row(
-            turn.step.name, path, *(f"{n:,}" for n in counts), f"{report['ttft_s']:.2f}", *speeds, report["layout"], verdict.words
-        )
+        figures = (*(f"{count:,}" for count in counts), f"{report['ttft_s']:.2f}", *speeds)
+        drawn.add_row(turn.step.name, taken(turn), *figures, report["layout"], verdict.short)
     return drawn
+
+
+def taken(turn: Turn) -> str:
+    """The path that the turn took, in words."""
+    source = turn.answer.report["source"]
+    return turn.step.path if source == turn.step.source else f"{source}, not {turn.step.path}"
+
+
+def news(turn: Turn) -> str:
+    """One line on a turn that was just played."""
+    report, without_s = turn.answer.report, turn.bypass.report["ttft_s"]
+    known = f"{report['reused_tokens']:,} of {turn.answer.usage['prompt_tokens']:,} tokens known"
+    instead = f" instead of {without_s:.2f} s" if report["reused_tokens"] else ""
+    return f"{turn.step.name}: {known}; first token after {report['ttft_s']:.2f} s{instead}"
 
 
 def _near_ties(turn: Turn, conversation: Conversation, scale: Scale, tokenizer: Tokenizer) -> NearTies:

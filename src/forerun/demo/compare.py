@@ -26,9 +26,10 @@ class NearTies:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether two answers count as the same, in one phrase."""
+    """Whether two answers count as the same, in a word and in a phrase."""
 
     is_same: bool
+    short: str
     words: str
 
 
@@ -38,13 +39,17 @@ Judge = Callable[[Turn], NearTies]
 def same_answer(turn: Turn, near_ties: Judge) -> Verdict:
     """Equal text and token count; else, under `served` only, near-ties within their bound."""
     if (turn.answer.text, _num_tokens(turn.answer)) == (turn.bypass.text, _num_tokens(turn.bypass)):
-        return Verdict(True, "equal")
+        return Verdict(True, "equal", "equal")
     if turn.answer.report["numerics"] == "reference":
-        return Verdict(False, "DIFFERENT")
+        return Verdict(False, "DIFFERENT", "different")
     ties = near_ties(turn)
     is_same = ties.largest_gap <= ties.bound
     sign = "<=" if is_same else ">"
-    return Verdict(is_same, f"{ties.count} near-ties, largest gap {ties.largest_gap:.1e} {sign} bound {ties.bound:.1e}")
+    return Verdict(
+        is_same,
+        "near-ties" if is_same else "DIFFERENT",
+        f"{ties.count} near-ties, largest gap {ties.largest_gap:.1e} {sign} bound {ties.bound:.1e}",
+    )
 
 
 def faults(turns: Sequence[Turn], verdicts: Sequence[Verdict]) -> list[str]:

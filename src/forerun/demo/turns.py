@@ -28,7 +28,7 @@ class Step:
     @property
     def path(self) -> str:
         """The path in words."""
-        return self.source if self.before == "nothing" else f"{self.source} after {self.before}"
+        return self.source if self.before == "nothing" else f"{self.source}, {self.before}"
 
 
 STEPS = (

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-from forerun.config import Config
+import numpy as np
+
+from forerun.config import Config, prepare
 from forerun.demo.compare import NearTies
 from forerun.kernels import blas
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 BOUND_FACTOR = 4.0
 
@@ -21,13 +27,15 @@ def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence
     """Where the two answers (token ids) differ from the model's own choice after `prompt`, and by how much (logits)."""
     model = _model()
     gaps = [gap for answer in (answer_a, answer_b) for gap in model.gaps(prompt, answer)]
-    return NearTies(len(gaps), max(gaps, default=0.0), BOUND_FACTOR * model.largest_difference())
+    return NearTies(len(gaps), max(gaps, default=0.0), BOUND_FACTOR * model.largest_difference)
 
 
 @cache
 def _model() -> Forced:
-    # The BLAS of a served process; it must be there before MLX is imported.
-    blas.load(Config().blas, row_invariant=False)
+    # As a served process does, before MLX is imported.
+    settings = Config.model_validate({})
+    prepare(settings)
+    blas.load(settings.blas, row_invariant=False)
     return Forced()
 
 
@@ -47,9 +55,9 @@ class Forced:
 
         logits = self._read([*prompt, *answer])[len(prompt) - 1 : -1]
         own = mx.take_along_axis(logits, mx.array(list(answer))[:, None], axis=-1)[:, 0]
-        gaps: list[float] = (logits.max(axis=-1) - own).tolist()  # type: ignore[assignment]
-        return [gap for gap in gaps if gap > 0]
+        return [float(gap) for gap in np.array(logits.max(axis=-1) - own) if gap > 0]
 
+    @cached_property
     def largest_difference(self) -> float:
         """Between the logits of the probes read at once, and read up to the prompt's end and then token by token."""
         import mlx.core as mx
@@ -58,10 +66,10 @@ class Forced:
         for probe in self._probes:
             tokens, start = [*probe["token_ids"], *probe["greedy_32"]], len(probe["token_ids"])
             apart = mx.abs(self._read(tokens)[start:] - self._read(tokens, steps_from=start)[start:]).max()
-            largest = max(largest, float(apart.item()))
+            largest = max(largest, float(np.array(apart)))
         return largest
 
-    def _read(self, tokens: Sequence[int], steps_from: int | None = None) -> object:
+    def _read(self, tokens: Sequence[int], steps_from: int | None = None) -> mx.array:
         """Logits [tokens, vocab] after each token; from `steps_from` on one token a forward."""
         import mlx.core as mx
 

@@ -1,0 +1,40 @@
+"""Teacher forcing on the bundled model: its own answer has no gaps to speak of, another has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from forerun.cli.demo import MODEL
+from forerun.demo import near_ties as module
+from forerun.demo.compare import NearTies
+
+PROBE = json.loads((MODEL / "reference.json").read_text())["prompts"][0]
+
+
+@pytest.fixture(scope="module")
+def model() -> module.Forced:
+    """The model on one probe; the BLAS is the one that all tests share."""
+    forced = module.Forced()
+    forced._probes = [PROBE]
+    return forced
+
+
+def ties(model: module.Forced, monkeypatch: pytest.MonkeyPatch, *answers: Sequence[int]) -> NearTies:
+    monkeypatch.setattr(module, "_model", lambda: model)
+    return module.near_ties(PROBE["token_ids"], *answers)
+
+
+def test_the_models_own_answer_is_within_the_bound(model: module.Forced, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ties(model, monkeypatch, PROBE["greedy_32"], PROBE["greedy_32"])
+    assert found.largest_gap <= found.bound
+    assert 0 < found.bound < 0.1
+
+
+def test_another_answer_is_not(model: module.Forced, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = [*PROBE["greedy_32"][:-1], PROBE["greedy_32"][0]]
+    found = ties(model, monkeypatch, PROBE["greedy_32"], other)
+    assert found.largest_gap > found.bound
+    assert found.count >= 1

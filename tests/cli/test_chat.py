@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.wire import report, serving, stream
+from tests.wire import frame, report, serving, stream
 
 
 def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +22,16 @@ def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyP
     assert all(body["forerun"] == {"session": "mine"} for body in wire.bodies)
     assert "good day\n0 of 1,200 tokens known (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
     assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off: no room left\n" in ran.out
+
+
+def test_thoughts_are_shown_and_sent_back(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand?\n"))
+    thought = frame({"choices": [{"index": 0, "delta": {"reasoning_content": "hm\n"}, "finish_reason": None}]})
+    with serving() as wire:
+        wire.answers.extend([[thought, *stream("good day", report())], stream("so", report())])
+        ran = forerun("chat", "--url", wire.url)
+    assert "hm\ngood day\n" in ran.out
+    assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": "good day", "reasoning_content": "hm\n"}
 
 
 def test_markup_in_an_answer_is_text(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

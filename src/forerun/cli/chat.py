@@ -28,8 +28,7 @@ def chat(
     while asked := _ask(console):
         messages.append({"role": "user", "content": asked})
         body: dict[str, Any] = {"model": model, "messages": messages}
-        answer = _show(console, url, body | ({"forerun": {"session": session}} if session else {}))
-        messages.append({"role": "assistant", "content": answer})
+        messages.append(_show(console, url, body | ({"forerun": {"session": session}} if session else {})))
 
 
 def _ask(console: Console) -> str:
@@ -43,9 +42,9 @@ def _ask(console: Console) -> str:
         return ""
 
 
-def _show(console: Console, url: str, body: dict[str, Any]) -> str:
-    """Print the answer as it comes, and return its content; what came before Ctrl-C if it was cut off."""
-    content = ""
+def _show(console: Console, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Print the answer as it comes, and return it as a message: thoughts too, or the server would have to read the turn again."""
+    said = {"content": "", "reasoning": ""}
     try:
         with console.status("waiting") as status:
             for piece in stream_chat(url, body):
@@ -55,12 +54,13 @@ def _show(console: Console, url: str, body: dict[str, Any]) -> str:
                     case Delta():
                         status.stop()
                         console.print(Text(piece.text, style="dim italic" if piece.kind == "reasoning" else ""), end="")
-                        content += piece.text if piece.kind == "content" else ""
+                        said[piece.kind] += piece.text
                     case End():
                         console.print(f"\n{summary(piece)}\n", style="dim")
     except KeyboardInterrupt:
         console.print("\n(cut off)\n", style="dim")
-    return content
+    thoughts = {"reasoning_content": said["reasoning"]} if said["reasoning"] else {}
+    return {"role": "assistant", "content": said["content"]} | thoughts
 
 
 def summary(end: End) -> str:

@@ -32,22 +32,27 @@ if TYPE_CHECKING:
 CLOSE_LIMIT_S = 20.0
 
 
-def described(field: str) -> Any:
-    """A typer option whose help and default are those of the setting."""
+def described(field: str) -> str:
+    """What a setting's own description says, and its default."""
     setting = Config.model_fields[field]
-    return typer.Option(help=setting.description, show_default=False if setting.default is None else str(setting.default))
+    return f"{setting.description}" + ("" if setting.default is None else f"; default {setting.default}")
+
+
+def option(field: str) -> Any:
+    """A typer option for a setting; what is not given is left to the file, the environment and the defaults."""
+    return typer.Option(help=described(field), show_default=False)
 
 
 def serve(
-    model: Annotated[str | None, typer.Argument(help=Config.model_fields["model"].description, show_default=False)] = None,
-    host: Annotated[str | None, described("host")] = None,
-    port: Annotated[int | None, described("port")] = None,
-    bank_dir: Annotated[Path | None, described("bank_dir")] = None,
-    bank_ram_bytes: Annotated[str | None, described("bank_ram_bytes")] = None,
-    bank_disk_bytes: Annotated[str | None, described("bank_disk_bytes")] = None,
-    context: Annotated[int | None, described("context")] = None,
-    numerics: Annotated[str | None, described("numerics")] = None,
-    api_key_file: Annotated[Path | None, described("api_key_file")] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=described("model"), show_default=False)] = None,
+    host: Annotated[str | None, option("host")] = None,
+    port: Annotated[int | None, option("port")] = None,
+    bank_dir: Annotated[Path | None, option("bank_dir")] = None,
+    bank_ram_bytes: Annotated[str | None, option("bank_ram_bytes")] = None,
+    bank_disk_bytes: Annotated[str | None, option("bank_disk_bytes")] = None,
+    context: Annotated[int | None, option("context")] = None,
+    numerics: Annotated[str | None, option("numerics")] = None,
+    api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:
     """Serve a model to agents on this machine (OpenAI-style HTTP). The first SIGINT or SIGTERM ends it in order, the second at once."""

@@ -35,7 +35,7 @@ class Scale:
 
 
 SMALL = Scale("small", first_read_tokens=48, result_tokens=40, answer_tokens=64)
-FULL = Scale("full", first_read_tokens=13000, result_tokens=1700, answer_tokens=256)
+FULL = Scale("full", first_read_tokens=14000, result_tokens=1700, answer_tokens=256)
 SCALES = {scale.name: scale for scale in (SMALL, FULL)}
 
 

@@ -51,7 +51,17 @@ def test_every_route_asks_for_the_key(method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'"x"', b'{"temperature": NaN}', b"\xff", b"[" * 100_000, b'{"seed": ' + b"9" * 5000 + b"}"]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b'{"messages": [{"role": "user", "content": "x"}], "metadata": NaN}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"seed": ' + b"9" * 5000 + b"}",
+    ],
 )
 def test_what_is_no_json_object_is_the_callers_error(content: bytes) -> None:
     response = ask(Engine(), "POST", "/v1/chat/completions", content=content, headers={"content-type": "application/json"})
@@ -143,9 +153,10 @@ def test_silence_is_broken_too_where_events_say_nothing(monkeypatch: pytest.Monk
 
 
 def test_what_is_said_puts_off_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 5.0)
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.5)
     monkeypatch.setattr(sse, "TICK_S", 0.01)
-    assert ": keepalive" not in chat(Engine(0.1, Text("x"), 0.1, DONE), stream=True).text
+    steps = [Text("x"), 0.05] * 14
+    assert ": keepalive" not in chat(Engine(*steps, DONE), stream=True).text
 
 
 def test_silence_is_never_longer_than_ten_seconds() -> None:

@@ -1,17 +1,24 @@
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.text.answer import Answer
+from forerun.text.stops import START, Stops
 from forerun.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(DEMO_MODEL)
 BYTES = [token for token in range(TOKENIZER.size) if len(TOKENIZER.token_bytes(token)) == 1]
-FEW = TOKENIZER.encode("ab aab ba é🙂", tenant="")
-TOKENS = st.lists(st.one_of(st.sampled_from(FEW), st.sampled_from(BYTES), st.integers(0, TOKENIZER.size + 3)), max_size=40)
-STOPS = st.lists(st.text(alphabet="ab é\ufffd<", min_size=1, max_size=5), max_size=4).map(tuple)
+FEW = [token for token in BYTES if TOKENIZER.token_bytes(token) in [bytes([byte]) for byte in "aabé🙂".encode()]]
+WORDS = TOKENIZER.encode("ab aab ba é🙂", tenant="")
+TOKENS = st.one_of(
+    st.lists(st.sampled_from(FEW), max_size=20),
+    st.lists(
+        st.one_of(st.sampled_from(FEW), st.sampled_from(WORDS), st.sampled_from(BYTES), st.integers(0, TOKENIZER.size + 3)), max_size=20
+    ),
+)
+STOPS = st.lists(st.text(alphabet="abé\ufffd", min_size=1, max_size=5), max_size=4).map(tuple)
 
 
 def cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
@@ -34,12 +41,14 @@ def write(tokens: list[int], stop: tuple[str, ...]) -> tuple[str, Answer]:
     return text + answer.flush(), answer
 
 
+@settings(max_examples=400)
 @given(TOKENS, STOPS)
 def test_text_is_the_whole_cut_at_the_stop_string(tokens: list[int], stop: tuple[str, ...]) -> None:
     text, answer = write(tokens, stop)
     assert (text, answer.stopped) == cut(TOKENIZER.decode(tokens), stop)
 
 
+@settings(max_examples=400)
 @given(TOKENS, STOPS)
 def test_kept_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...]) -> None:
     text, answer = write(tokens, stop)
@@ -60,6 +69,17 @@ def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tu
         assert len(text) >= len(whole.rstrip("\ufffd")) - longest
 
 
+@settings(max_examples=500)
+@given(st.text(alphabet="ab", max_size=12), st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4))
+def test_stop_strings_inside_one_another_are_found(text: str, stop: list[str]) -> None:
+    stops = Stops(stop)
+    state = START
+    for n, char in enumerate(text, start=1):
+        state = stops.step(state, char)
+        assert stops.matched(state) == max((len(s) for s in stop if text[:n].endswith(s)), default=0)
+        assert stops.depth(state) == max((k for s in stop for k in range(len(s) + 1) if text[:n].endswith(s[:k])), default=0)
+
+
 def test_a_character_in_several_tokens_appears_whole() -> None:
     tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()]
     answer = Answer(TOKENIZER, ())
@@ -78,7 +98,7 @@ def test_a_long_answer_costs_linear_time() -> None:
         answer = Answer(TOKENIZER, ("never seen", "aaaaaaaab"))
         start = time.process_time()
         for _ in range(num_tokens):
-            answer.push(FEW[0])
+            answer.push(WORDS[0])
         return time.process_time() - start
 
     seconds(1000)

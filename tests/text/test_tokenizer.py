@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
@@ -71,6 +71,12 @@ def test_an_echoed_answer_gets_the_sampled_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode(echo, tenant="a") == prompt + sampled + ids_of(f"\n{USER}user\nhello world{END}\n")
 
 
+def test_a_prompt_without_special_tokens_can_be_learned_too(tokenizer: Tokenizer) -> None:
+    prompt, sampled = ids_of("one two three four five six"), ids_of(" sev", "en")
+    tokenizer.learn(prompt, sampled, tenant="a")
+    assert tokenizer.encode(f"one two three four five six seven{END}", tenant="a") == prompt + sampled + ids_of(END)
+
+
 def test_an_answer_cut_off_gets_the_sampled_ids(tokenizer: Tokenizer) -> None:
     prompt, sampled = ids_of(f"{USER}assistant\n"), ids_of("hel", "lo")
     tokenizer.learn(prompt, sampled, tenant="a")
@@ -123,6 +129,7 @@ def with_flag(flag: str) -> tuple[tokenizers.Tokenizer, Tokenizer]:
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
 @given(TEXTS)
+@example("a <think> b<think>c")
 def test_tokens_that_look_at_their_neighbours_are_no_borders(flag: str, text: str) -> None:
     library, tokenizer = with_flag(flag)
     assert tokenizer.encode(text, tenant="") == library.encode(text, add_special_tokens=False).ids
@@ -164,7 +171,9 @@ def test_recent_forgets_what_was_used_longest_ago() -> None:
     recent.put("c", [5, 6])
     assert recent.get("b") is None
     assert list(recent.get("a") or ()) == [1, 2]
-    recent.put("a", [7])
+    for _ in range(100):
+        recent.put("a", [7])
+    assert recent.get("c") is not None, "an entry that is replaced is paid for once"
     recent.put("d", range(1000))
     assert [recent.get(key) for key in "abcd"] == [None] * 4
 

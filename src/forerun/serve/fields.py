@@ -85,7 +85,7 @@ def read(schema: type[S], value: dict[str, Any]) -> S:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = path(first["loc"])
-        raise BadRequestError(f"{field}: {first['msg']}", param=field) from error
+        raise BadRequestError(f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field) from error
 
 
 def path(location: Sequence[str | int]) -> str:

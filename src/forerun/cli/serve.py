@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 CLOSE_LIMIT_S = 20.0
+# Longer, so that an answer that the engine cut off still gets its last words out.
+DRAIN_LIMIT_S = 23
 
 
 def described(field: str) -> str:
@@ -72,7 +74,9 @@ def serve(
 async def run(engine: Engine, keys: dict[str, str], host: str, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
     app = build(engine, keys=keys, host=host)
-    await Server(uvicorn.Config(app, log_level="warning", access_log=False), engine, announce).serve([listener])
+    await Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
+    ).serve([listener])
 
 
 class Server(uvicorn.Server):

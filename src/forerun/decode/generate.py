@@ -53,10 +53,14 @@ class Generation:
                 self._whole = self._cache.snapshot()
             yield self._piece()
 
+    @property
+    def num_shown(self) -> int:
+        """How many of `tokens` the client saw: all, unless a stop string cut them."""
+        return self._answer.kept_tokens if self._answer.stopped else len(self.tokens)
+
     def store(self) -> list[int]:
         """Bring the cache in step with what was given out, draft rows included. Returns prompt and answer tokens that it now holds."""
-        shown = len(self._prompt) + (self._answer.kept_tokens if self._answer.stopped else len(self.tokens))
-        if self._cache.length > shown:
+        if self._cache.length > len(self._prompt) + self.num_shown:
             self._cache.cut(self._whole)
         self._rounds.settle()
         return [*self._prompt, *self.tokens][: self._cache.length]

@@ -38,6 +38,8 @@ class LocalEngine:
             raise BadRequestError("the prompt is empty", param="messages")
         if isinstance(job.prompt, Raw) and not all(0 <= t < self.vocab for t in prompt.tokens):
             raise BadRequestError(f"token ids run from 0 to {self.vocab - 1}", param="prompt")
+        if any(not 0 <= token < self.vocab for token in job.sampling.logit_bias):
+            raise BadRequestError(f"logit_bias: token ids run from 0 to {self.vocab - 1}", param="logit_bias")
         request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
         self.worker.submit(request)
         return request

@@ -104,7 +104,9 @@ class Turn:
         stored = generation.store()
         marks.append(cache.snapshot())
         self._remember(cache, stored, marks, restored)
-        self.tokenizer.learn(request.prompt.tokens, generation.tokens, tenant=request.job.tenant)
+        if request.job.bank == "use":
+            shown = generation.tokens[: generation.num_shown]
+            self.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
         if generation.finish is None:
             raise Cancelled
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)

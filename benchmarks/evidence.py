@@ -1,0 +1,68 @@
+"""What every result file holds besides its measurements, and how arms are compared. Not a benchmark."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+THERMAL = {"state": None, "reason": "this platform gives no thermal reading"}
+
+
+def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Where, when and on what a result was obtained."""
+    import mlx.core as mx
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": {"system": platform.platform(), "processor": _processor(), "device": str(mx.default_device())},
+        "mlx": mx.__version__,
+        "blas": blas,
+        "model": {"name": "demo-model", "digest": model_digest, "quantisation": "none (bfloat16 weights, computed in float32)"},
+        "numerics": numerics,
+        "config": config,
+        "thermal": THERMAL,
+    }
+
+
+def interleaved(arms: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Raw samples of each arm; every round runs all arms once, in an order that changes from round to round."""
+    samples: dict[str, list[float]] = {name: [] for name in arms}
+    order = random.Random(0)
+    for _ in range(repeats):
+        for name in order.sample(list(arms), len(arms)):
+            samples[name].append(arms[name]())
+    return samples
+
+
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> dict[str, float]:
+    """Median of the pairwise ratios, with a 90 % bootstrap interval."""
+    ratios, rng = [a / b for a, b in zip(top, bottom, strict=True)], random.Random(0)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return {"median": statistics.median(ratios), "low": medians[100], "high": medians[1899]}
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Write the result file, if one is wanted."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"written: {path}")
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown: no git checkout"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

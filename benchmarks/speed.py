@@ -1,0 +1,77 @@
+"""How fast are prefill and plain decoding on the bundled model, MTP rows and marks included?
+
+python benchmarks/speed.py --numerics reference|served [--tokens 2048] [--answer 128] [--repeats 5] [--dry-run] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+from forerun.config import Config, prepare
+from forerun.kernels import blas
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--numerics", choices=["reference", "served"], required=True)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--answer", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    prepare(Config())
+    name = blas.load("auto", row_invariant=options.numerics == "reference")
+    if options.dry_run:
+        print(f"would read {options.tokens} tokens and generate {options.answer}, {options.repeats} times, {options.numerics} ({name})")
+        return
+    measure(options, name)
+
+
+def measure(options: argparse.Namespace, blas_name: str) -> None:
+    import mlx.core as mx
+
+    from evidence import evidence, write
+    from forerun.decode.generate import Generation
+    from forerun.decode.prefill import prefill
+    from forerun.kernels.numerics import REFERENCE, SERVED
+    from forerun.models.load import DEMO_MODEL, load
+    from forerun.state.layout import Contiguous
+    from forerun.state.records import materialise
+    from forerun.text.answer import Answer
+    from forerun.text.tokenizer import Tokenizer
+    from forerun.values import Sampling
+
+    numerics = REFERENCE if options.numerics == "reference" else SERVED
+    loaded, tokenizer = load(DEMO_MODEL, numerics, "float32", lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
+    tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
+    greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+    samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}
+    for repeat in range(options.repeats + 1):
+        cache = materialise(loaded.family.spec, [], None, Contiguous(), options.tokens + options.answer)
+        start = time.perf_counter()
+        for _ in prefill(loaded.family, cache, tokens, (options.tokens - 5, options.tokens)):
+            pass
+        read = time.perf_counter()
+        answer = Answer(tokenizer, ())
+        rounds = Generation(loaded.family, cache, tokens, greedy, answer, max_tokens=options.answer, stop_ids=frozenset(), depth=0)
+        for _ in rounds:
+            pass
+        rounds.store()
+        mx.eval(cache.arrays())
+        done = time.perf_counter()
+        if repeat:  # the first one warms up
+            samples["prefill_tok_per_s"].append(options.tokens / (read - start))
+            samples["decode_tok_per_s"].append(options.answer / (done - read))
+    config = {"tokens": options.tokens, "answer": options.answer, "repeats": options.repeats, "sampling": "temperature 0"}
+    medians = {key: statistics.median(values) for key, values in samples.items()}
+    head = evidence(blas=blas_name, model_digest=loaded.digest, numerics=options.numerics, config=config)
+    write(options.out, head | {"samples": samples, "median": medians})
+    print(f"{options.numerics} ({blas_name}): " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()))
+
+
+if __name__ == "__main__":
+    main()

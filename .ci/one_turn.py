@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 TURN_LIMIT_S = 120
 STOP_LIMIT_S = 30
@@ -34,14 +35,15 @@ def url_of(server: subprocess.Popen[str]) -> str:
     raise SystemExit("the server ended before it told its address")
 
 
-def ask(url: str) -> dict[str, object]:
+def ask(url: str) -> dict[str, Any]:
     """The answer to one short chat turn."""
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=TURN_LIMIT_S) as response:
-        return json.load(response)
+        answer: dict[str, Any] = json.load(response)
+    return answer
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from runs import Read, Sampling, generate, law, read
 
 
 def acceptance(
-    model: Model, reference: Any, prompts: Sequence[list[int]], count: int, sampling: Sampling | None, stop: Collection[int]
+    model: Model, reference: Any, prompts: Sequence[list[int]], count: int, sampling: Sampling | None, stop: Collection[int | None]
 ) -> dict[str, Any]:
     """Shares of accepted drafts by depth, and tokens a verification step. A position counts if all its drafts lie in the generated text."""
     found = []

@@ -53,7 +53,7 @@ class Objective:
         self._draft_loss = torch.compile(draft_loss, dynamic=True)
         for layer in [*self._model.model.layers, *self._model.mtp.layers]:
             layer.compile(dynamic=False)
-        self._model.mtp.join = torch.compile(self._model.mtp.join, dynamic=False)
+        self._model.mtp.join = torch.compile(self._model.mtp.join, dynamic=False)  # type: ignore[method-assign]  # no module of its own
 
     def losses(self, windows: Tensor) -> Losses:
         """The losses on training windows."""

@@ -62,7 +62,7 @@ def read(model: Model, ids: list[int]) -> Read:
 
 
 @torch.no_grad()
-def generate(reference: Any, ids: list[int], count: int, sampling: Sampling | None = None, stop: Collection[int] = ()) -> list[int]:
+def generate(reference: Any, ids: list[int], count: int, sampling: Sampling | None = None, stop: Collection[int | None] = ()) -> list[int]:
     """Up to `count` tokens after `ids` by transformers, greedy without `sampling`; a token of `stop` is the last."""
     made: list[int] = []
     cache, rows = None, torch.tensor([ids])

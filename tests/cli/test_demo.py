@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from tests.wire import Wire, report, serving, stream
 
+from forerun.cli.demo import MODEL
+from forerun.demo.compare import NearTies
 from forerun.demo.turns import STEPS
+from forerun.text.tokenizer import Tokenizer
 
 Forerun = Callable[..., Any]
 
@@ -73,6 +76,25 @@ def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, 
     assert "A4: took the path cold, not ssd (no mark)" in ran.out
     assert "cold, not ssd, kill -9" in ran.out
     assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]
+
+
+def test_served_answers_may_part_where_tokens_tie(forerun: Forerun, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def near_ties(*tokens: Any) -> NearTies:
+        asked.append(tokens)
+        return NearTies(1, 1e-5, 1e-4)
+
+    monkeypatch.setattr("forerun.cli.demo.near_ties", near_ties)
+    script(wire, {"numerics": "served"})
+    wire.answers[6] = stream("other", report("ssd", 1200, 100, numerics="served"))
+    ran = forerun("demo")
+    assert ran.code == 0
+    assert "A4: 1 near-ties, largest gap 1.0e-05 <= bound 1.0e-04\n" in ran.out
+    ((prompt, *answers),) = asked
+    tokenizer = Tokenizer.load(MODEL)
+    assert tokenizer.decode(prompt).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert [tokenizer.decode(answer) for answer in answers] == ["other", "same"]
 
 
 def test_an_error_on_the_way_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:

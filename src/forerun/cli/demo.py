@@ -9,20 +9,23 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
-from forerun.demo.compare import NearTies, Verdict, faults, same_answer
+from forerun.demo.compare import Judge, NearTies, Verdict, faults, same_answer
 from forerun.demo.conversation import SCALES, Conversation, Scale, package_sources, record
 from forerun.demo.near_ties import near_ties
 from forerun.demo.server import Server, serve_command
 from forerun.demo.summary import as_json, finding
-from forerun.demo.turns import Answer, Turn, play, request
+from forerun.demo.turns import TEMPLATE_ARGS, Tell, Turn, play
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -41,51 +44,59 @@ def demo(
     console = Console(highlight=False)
     tokenizer = Tokenizer.load(MODEL)
     conversation = record(package_sources(), SCALES[scale], lambda text: len(tokenizer.encode(text, tenant="")))
+    begun_s = time.monotonic()
+    with kept_on_failure(console) as folder:
+        turns, server = watch(console, conversation, SCALES[scale], serve_command(MODEL, folder / "bank", numerics), folder / "server.log")
+        verdicts = [same_answer(turn, judge(conversation, tokenizer)) for turn in turns]
+        found = faults(turns, verdicts)
+        console.print("", table(turns, verdicts), "", *remarks(turns, verdicts), f"({time.monotonic() - begun_s:.0f} s in all)", sep="\n")
+        if out is not None:
+            out.write_text(json.dumps(as_json(scale, server, turns, verdicts, found), indent=1) + "\n")
+        if found:
+            console.print("\nNot as promised:", *found, sep="\n  ", style="bold red")
+            raise typer.Exit(1)
+
+
+@contextmanager
+def kept_on_failure(console: Console) -> Iterator[Path]:
+    """A new folder, removed at the end; if that comes by an exception, it stays, and the console says so."""
     folder = Path(tempfile.mkdtemp(prefix="forerun-demo-"))
-    servers: list[Server] = []
-    begun = time.monotonic()
     try:
-        turns = watch(console, conversation, SCALES[scale], serve_command(MODEL, folder / "bank", numerics), folder / "server.log", servers)
-        verdicts = [same_answer(turn, lambda turn: _near_ties(turn, conversation, SCALES[scale], tokenizer)) for turn in turns]
+        yield folder
     except BaseException:
         console.print(f"The servers' log is kept: {folder / 'server.log'}", style="dim")
         raise
-    found = faults(turns, verdicts)
-    remarks = [
-        f"{turn.step.name}: {verdict.words}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.words != verdict.short
-    ]
-    console.print(
-        "", table(turns, verdicts), "", *remarks, f"{finding(turns, verdicts)} ({time.monotonic() - begun:.0f} s in all)", sep="\n"
-    )
-    if out is not None:
-        out.write_text(json.dumps(as_json(scale, servers[0].line, turns, verdicts, found), indent=1) + "\n")
-    if found:
-        console.print("\nNot as promised:", *found, f"The servers' log is kept: {folder / 'server.log'}", sep="\n  ", style="bold red")
-        raise typer.Exit(1)
     shutil.rmtree(folder)
 
 
-def watch(console: Console, conversation: Conversation, scale: Scale, command: list[str], log: Path, servers: list[Server]) -> list[Turn]:
-    """The played turns; what happens meanwhile is told on the console. Every server that is started is appended to `servers`."""
+def watch(console: Console, conversation: Conversation, scale: Scale, command: list[str], log: Path) -> tuple[list[Turn], dict[str, Any]]:
+    """The played turns, and the first server's start-up line; what happens meanwhile is told on the console."""
+    lines: list[dict[str, Any]] = []
 
     def start() -> Server:
-        servers.append(Server.start(command, log))
-        return servers[-1]
+        server = Server.start(command, log)
+        lines.append(server.line)
+        return server
 
+    turns: list[Turn] = []
     with console.status("") as status:
-
-        def tell(what: str | Reading) -> None:
-            if isinstance(what, str):
-                console.print(f"{what} ...", style="dim")
-                status.update("")
-            else:
-                status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
-
-        turns: list[Turn] = []
-        for turn in play(conversation, scale, start, tell):
+        for turn in play(conversation, scale, start, teller(console, status)):
             console.print(news(turn))
             turns.append(turn)
-        return turns
+    return turns, lines[0]
+
+
+def teller(console: Console, status: Status) -> Tell:
+    """Prints lines, and shows how far a prompt has been read beside a moving sign."""
+
+    def tell(what: str | Reading) -> None:
+        if isinstance(what, str):
+            console.print(f"{what} ...", style="dim")
+            status.update("")
+        else:
+            status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
+
+    return tell
 
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
@@ -116,15 +127,21 @@ def news(turn: Turn) -> str:
     return f"{turn.step.name}: {known}; first token after {report['ttft_s']:.2f} s{instead}"
 
 
-def _near_ties(turn: Turn, conversation: Conversation, scale: Scale, tokenizer: Tokenizer) -> NearTies:
-    body = request(conversation, scale, turn.messages, "bypass")
-    chat = Chat(turn.messages, conversation.tools, {"enable_thinking": body["enable_thinking"]})
-    prompt = Prompter(tokenizer, Template.load(MODEL)).encode(chat, tenant="").tokens
-    return near_ties(prompt, *(_tokens(answer, tokenizer) for answer in (turn.answer, turn.bypass)))
+def remarks(turns: list[Turn], verdicts: list[Verdict]) -> list[str]:
+    """What the table has no room for, and what it means."""
+    longer = [f"{turn.step.name}: {verdict.words}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.words != verdict.short]
+    return [*longer, finding(turns, verdicts)]
 
 
-def _tokens(answer: Answer, tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode(answer.text, tenant="")
+def judge(conversation: Conversation, tokenizer: Tokenizer) -> Judge:
+    """Compares a turn's two answers on the model itself, which is loaded into this process at the first call."""
+
+    def ties(turn: Turn) -> NearTies:
+        chat = Chat(turn.messages, conversation.tools, TEMPLATE_ARGS)
+        prompt = Prompter(tokenizer, Template.load(MODEL)).encode(chat, tenant="").tokens
+        return near_ties(prompt, *(tokenizer.encode(answer.text, tenant="") for answer in (turn.answer, turn.bypass)))
+
+    return ties
 
 
 def _speed(tokens_per_s: float | None) -> str:

@@ -15,6 +15,7 @@ from forerun.values import BankUse, Reading, Source
 
 # Hears what is going on: a line for people, or how far a long prompt has been read.
 Tell = Callable[[str | Reading], None]
+TEMPLATE_ARGS = {"enable_thinking": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ def request(conversation: Conversation, scale: Scale, messages: tuple[Message, .
         "tools": list(conversation.tools),
         "temperature": 0,
         "max_tokens": scale.answer_tokens,
-        "enable_thinking": False,
         "forerun": {"bank": bank},
+        **TEMPLATE_ARGS,
     }
 
 

@@ -26,34 +26,41 @@ def steps(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, st
 def chunks(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
     """The same law by chunks of CHUNK_ROWS rows with matrix products (WY form, section 3 of the paper): faster, other roundings.
 
-    Arguments and results as in `steps`. Few rows go by `steps`.
+    Arguments and results as in `steps`; g may be so small that it is rounded to 0. Few rows go by `steps`.
     """
     rows, value_heads, _ = v.shape
     if rows <= _STEPS_UP_TO_ROWS:
         return steps(q, k, v, g, beta, state)
     repeats = value_heads // q.shape[1]
-    q, k, v = (_by_chunk(x) for x in (mx.repeat(q, repeats, axis=1), mx.repeat(k, repeats, axis=1), v))
-    log_g, beta = _by_chunk(mx.log(g)[..., None])[..., 0], _by_chunk(beta[..., None])
-    decay = mx.cumsum(log_g, axis=-1)
-    between = mx.exp(mx.tril(decay[..., :, None] - decay[..., None, :]))
+    q, k, v, beta = (_by_chunk(x, 0.0) for x in (mx.repeat(q, repeats, axis=1), mx.repeat(k, repeats, axis=1), v, beta[..., None]))
+    g = _by_chunk(g[..., None], 1.0)
+    decay, between = mx.cumprod(g, axis=-2), _between(g)
     update = _inverse_of_unit_lower(mx.tril((k * beta) @ k.swapaxes(-1, -2) * between, -1))
-    values, keys = update @ (v * beta), update @ (k * beta * mx.exp(decay)[..., None])
+    values, keys = update @ (v * beta), update @ (k * beta * decay)
     scores = mx.tril(q @ k.swapaxes(-1, -2) * between)
-    q, last = q * mx.exp(decay)[..., None], decay[..., -1:]
-    k = (k * mx.exp(last - decay)[..., None]).swapaxes(-1, -2)
+    q, k = q * decay, (k * between[..., -1, :, None]).swapaxes(-1, -2)
     s, outputs = state.swapaxes(-1, -2), []
     for c in range(q.shape[0]):
         delta = values[c] - keys[c] @ s
         outputs.append(q[c] @ s + scores[c] @ delta)
-        s = s * mx.exp(last[c])[..., None] + k[c] @ delta
+        s = s * decay[c, :, -1:] + k[c] @ delta
     y = mx.stack(outputs).swapaxes(1, 2).reshape(-1, value_heads, v.shape[-1])
     return y[:rows], s.swapaxes(-1, -2)
 
 
-def _by_chunk(x: mx.array) -> mx.array:
-    """[rows, heads, dim] -> [chunks, heads, CHUNK_ROWS, dim]; missing rows are zeros: no decay (log g 0), no update (beta 0)."""
+def _between(g: mx.array) -> mx.array:
+    """The decay from row j to row i, g[j + 1] * ... * g[i] for g [..., CHUNK_ROWS, 1]: [..., i, j], of use where j <= i.
+
+    Each is a product of its own: a quotient of running products has no digits after a strong decay, and is 0 / 0 once one is rounded to 0.
+    """
+    after = mx.tri(CHUNK_ROWS, k=-1) > 0
+    return mx.cumprod(mx.where(after, g, 1.0), axis=-2)
+
+
+def _by_chunk(x: mx.array, missing: float) -> mx.array:
+    """[rows, heads, dim] -> [chunks, heads, CHUNK_ROWS, dim]. Missing rows must change nothing: no decay (g 1), no update (beta 0)."""
     rows, heads, dim = x.shape
-    x = mx.pad(x, [(0, -rows % CHUNK_ROWS), (0, 0), (0, 0)])
+    x = mx.pad(x, [(0, -rows % CHUNK_ROWS), (0, 0), (0, 0)], constant_values=missing)
     return x.reshape(-1, CHUNK_ROWS, heads, dim).swapaxes(1, 2)
 
 

@@ -35,6 +35,15 @@ def test_records_survive_closing(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_a_record_is_written_once(tmp_path: Path) -> None:
+    tier = opened(tmp_path)
+    tier.put(ONE)
+    before = path_of(tmp_path, ONE.key).stat()
+    tier.put(ONE)
+    assert path_of(tmp_path, ONE.key).stat() == before
+    tier.close()
+
+
 def test_all_is_private(tmp_path: Path) -> None:
     (tmp_path / "bank").mkdir(0o755)
     tier = opened(tmp_path / "bank")

@@ -138,15 +138,59 @@ def test_every_call_of_opening_may_fail(moment: Moment, tmp_path: Path) -> None:
         tier.close()
 
 
+def calls_of_put(folder: Path) -> list[str]:
+    tier = prepared(folder)
+    with failing(-1, "before") as failure:
+        tier.put(NEW)
+    tier.close()
+    return failure.calls
+
+
+def test_put_syncs_the_bytes_before_the_name_and_the_name_before_the_row(tmp_path: Path) -> None:
+    calls = [name for name in calls_of_put(tmp_path) if name in ("mkdir", "write", "fsync", "replace") or name.startswith("sql INSERT")]
+    assert [name.split()[0] for name in calls] == ["mkdir", "fsync", "write", "write", "fsync", "replace", "fsync", "sql"]
+
+
+def test_a_put_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    for at in range(len(calls_of_put(tmp_path / "model"))):
+        folder = tmp_path / str(at)
+        tier = prepared(folder)
+        before = set(folder.rglob("*")) | {path_of(folder, NEW.key).parent}
+        with failing(at, "before"), pytest.raises(BankError):
+            tier.put(NEW)
+        assert set(folder.rglob("*")) <= before
+        tier.close()
+
+
+def test_a_folder_that_a_power_cut_may_undo_is_not_left(tmp_path: Path) -> None:
+    at = calls_of_put(tmp_path / "model").index("fsync")
+    tier = prepared(tmp_path / "bank")
+    with failing(at, "before"), pytest.raises(BankError):
+        tier.put(NEW)
+    assert not path_of(tmp_path / "bank", NEW.key).parent.exists()
+    tier.close()
+
+
+def test_what_cannot_be_cleared_away_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = calls_of_put(tmp_path / "model").index("replace")
+    tier = prepared(tmp_path / "bank")
+    with monkeypatch.context() as patch, failing(at, "before"):
+        patch.setattr(os, "unlink", lambda *_: (_ for _ in ()).throw(PermissionError()))
+        with pytest.raises(BankError):
+            tier.put(NEW)
+    assert path_of(tmp_path / "bank", NEW.key).with_suffix(".tmp").exists()
+    check(tier, tmp_path / "bank")
+    put_new(tier)
+    check(tier, tmp_path / "bank")
+    tier.close()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_named_and_nothing_stays(code: int, tmp_path: Path) -> None:
-    model = prepared(tmp_path / "model")
-    with failing(-1, "before") as failure:
-        put_new(model)
-    model.close()
+    at = calls_of_put(tmp_path / "model").index("write")
     tier = prepared(tmp_path / "bank")
     before = files_under(tmp_path / "bank")
-    with failing(failure.calls.index("write"), "before", code), pytest.raises(BankFullError) as caught:
+    with failing(at, "before", code), pytest.raises(BankFullError) as caught:
         tier.put(NEW)
     assert caught.value.reason == "disk"
     assert files_under(tmp_path / "bank") == before

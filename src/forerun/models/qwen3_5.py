@@ -54,6 +54,8 @@ class Config:
                     "config.json: attention_bias, hidden_act or attn_output_gate has a value that this family does not support"
                 )
             rope, layers, interval = text["rope_parameters"], text["num_hidden_layers"], text.get("full_attention_interval", 4)
+            if rope.get("rope_type", "default") != "default":
+                raise ModelError(f"config.json: rope_type {rope['rope_type']!r} is not supported")
             every = tuple("full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(layers))
             return cls(
                 hidden=text["hidden_size"],

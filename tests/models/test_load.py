@@ -1,0 +1,88 @@
+"""From a folder to a model: what is missing, damaged or not supported is said; the digest is of the weights alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.running import logits, read
+
+from forerun.errors import ModelError
+from forerun.kernels.numerics import REFERENCE
+from forerun.models.load import Loaded, load
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The tiny model as a checkpoint in two files."""
+    (tmp_path / "config.json").write_text(json.dumps(tiny.CONFIG))
+    tensors = sorted(tiny.weights(0).items())
+    mx.save_safetensors(str(tmp_path / "model-1.safetensors"), dict(tensors[:10]))
+    mx.save_safetensors(str(tmp_path / "model-2.safetensors"), dict(tensors[10:]))
+    return tmp_path
+
+
+def loaded(folder: Path) -> Loaded:
+    return load(folder, REFERENCE, "float32", lambda doing, done_frac: None)
+
+
+def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
+    tokens, model = tiny.words(0, 20), loaded(folder)
+    assert mx.array_equal(logits(model.family, read(model.family, tokens)), logits(tiny.family(), read(tiny.family(), tokens)))
+    assert (model.mtp, model.family.vocab, model.family.context_tokens) == ("mtp1", tiny.VOCAB, 16384)
+
+
+def test_progress_runs_from_0_to_1(folder: Path) -> None:
+    told: dict[str, list[float]] = {}
+    load(folder, REFERENCE, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
+    assert told["reading weights"] == [0.0, 0.5]
+    assert told["checking weights"] == sorted(told["checking weights"])
+    assert told["checking weights"][-1] == 1.0
+
+
+def test_the_digest_is_of_the_weights(folder: Path) -> None:
+    before = loaded(folder).digest
+    (folder / "README.md").write_text("hello")
+    assert loaded(folder).digest == before
+    file = folder / "model-2.safetensors"
+    changed = bytearray(file.read_bytes())
+    changed[-1] ^= 1
+    file.write_bytes(changed)
+    assert loaded(folder).digest != before
+
+
+def test_weights_that_are_cut_off(folder: Path) -> None:
+    file = folder / "model-2.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ModelError, match=r"model-2\.safetensors cannot be read"):
+        loaded(folder)
+
+
+def test_no_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no \.safetensors file"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("{", "cannot be read"), ("[]", "is not a JSON object")])
+def test_a_config_that_is_none(folder: Path, text: str, complaint: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=complaint):
+        loaded(folder)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist") as caught:
+        loaded(tmp_path / "nowhere")
+    assert "config.json" in caught.value.hint
+
+
+def test_another_family(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "rwkv"}))
+    with pytest.raises(ModelError, match="model_type 'rwkv' is not supported") as caught:
+        loaded(folder)
+    assert "qwen3_5" in caught.value.hint

@@ -1,0 +1,75 @@
+"""The plain way of running a model, against which every other is held; and how states are compared, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.decode.prefill import prefill
+from forerun.models.base import Family
+from forerun.state.cache import Cache, Snapshot, lend
+from forerun.state.layout import Contiguous
+from forerun.state.records import materialise
+
+
+def empty(family: Family, room_tokens: int = 0) -> Cache[Contiguous]:
+    """A cache of nothing."""
+    return materialise(family.spec, [], None, Contiguous(), room_tokens)
+
+
+def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, marks_at: Collection[int] = ()) -> Cache[Any]:
+    """The cache after all of `tokens`, of which it may hold the first already."""
+    cache = cache or empty(family, len(tokens))
+    for _ in prefill(family, cache, tokens, marks_at):
+        pass
+    return cache
+
+
+def marks(family: Family, tokens: Sequence[int], at: Collection[int]) -> tuple[Cache[Any], list[Snapshot]]:
+    """The cache after `tokens`, and marks at these positions."""
+    cache, found = empty(family, len(tokens)), []
+    for new in prefill(family, cache, tokens, at):
+        found += new
+    return cache, found
+
+
+def step(family: Family, cache: Cache[Any], tokens: Sequence[int], keep: int | None = None) -> mx.array:
+    """One forward of these tokens, of which the first `keep` (all if not given) become state, draft rows too. Returns the logits."""
+    before = cache.hidden
+    with lend([cache], family.numerics) as view:
+        ids, kept = mx.array(list(tokens), dtype=mx.int32), len(tokens) if keep is None else keep
+        hidden = family.forward(ids, [len(tokens)], view)
+        view.keep([kept], hidden)
+        if kept and family.spec.draft_layers:
+            family.draft(mx.concatenate([before[None], hidden[: kept - 1]]), ids[:kept], [kept], view)
+            view.keep_draft([kept])
+        logits = family.head(hidden)
+        mx.eval(logits, cache.arrays())
+    return logits
+
+
+def logits(family: Family, cache: Cache[Any]) -> mx.array:
+    """Logits [vocab] of the token after the cache's last."""
+    return family.head(cache.hidden[None])[0]
+
+
+def greedy(family: Family, cache: Cache[Any], num: int) -> list[int]:
+    """The next `num` greedy tokens, one at a time; all but the last become state."""
+    tokens = [int(mx.argmax(logits(family, cache)))]
+    while len(tokens) < num:
+        tokens.append(int(mx.argmax(step(family, cache, tokens[-1:])[-1])))
+    return tokens
+
+
+def differing(one: Cache[Any], other: Cache[Any]) -> list[str]:
+    """In what two caches' states differ, by name; nothing if they are equal bit for bit."""
+    found = [name for name in ("length", "draft_length", "layout") if getattr(one, name) != getattr(other, name)]
+    if found:
+        return [f"{name}: {getattr(one, name)} and {getattr(other, name)}" for name in found]
+    n = one.length
+    pairs = list(zip(one.store.arrays(), other.store.arrays(), strict=True))
+    found += [f"rows of attention array {i}" for i, (a, b) in enumerate(pairs) if not mx.array_equal(a[:, :n], b[:, :n])]
+    fixed = zip(one.snapshot().arrays(), other.snapshot().arrays(), strict=True)
+    return found + [f"mark array {i}" for i, (a, b) in enumerate(fixed) if not mx.array_equal(a, b)]

@@ -41,6 +41,7 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     from forerun.models.load import DEMO_MODEL, load
     from forerun.state.layout import Contiguous
     from forerun.state.records import materialise
+    from forerun.state.store import Arena
     from forerun.text.answer import Answer
     from forerun.text.tokenizer import Tokenizer
     from forerun.values import Sampling
@@ -51,7 +52,7 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
     samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}
     for repeat in range(options.repeats + 1):
-        cache = materialise(loaded.family.spec, [], None, Contiguous(), options.tokens + options.answer)
+        cache = materialise(Arena(loaded.family.spec), [], None, Contiguous(), options.tokens + options.answer)
         start = time.perf_counter()
         for _ in prefill(loaded.family, cache, tokens, (options.tokens - 5, options.tokens)):
             pass

@@ -12,11 +12,12 @@ from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.layout import Contiguous
 from forerun.state.records import materialise
+from forerun.state.store import Arena
 
 
 def empty(family: Family, room_tokens: int = 0) -> Cache[Contiguous]:
     """A cache of nothing."""
-    return materialise(family.spec, [], None, Contiguous(), room_tokens)
+    return materialise(Arena(family.spec), [], None, Contiguous(), room_tokens)
 
 
 def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, marks_at: Collection[int] = ()) -> Cache[Any]:

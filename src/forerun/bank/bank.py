@@ -25,6 +25,7 @@ from forerun.state.layout import L
 from forerun.state.record import Chain, Identity
 from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
+from forerun.state.store import Arena
 from forerun.values import BankHealth, Source
 
 
@@ -47,7 +48,7 @@ class Bank:
     """Conversations of one model. `disk` None: nothing survives the process."""
 
     def __init__(self, spec: StateSpec, identity: Identity, *, disk: DiskTier | None, secret: bytes, ram_limit_bytes: int) -> None:
-        self._spec, self._identity, self._secret = spec, identity, secret
+        self._arena, self._identity, self._secret = Arena(spec), identity, secret
         self._ram_limit_bytes = ram_limit_bytes
         self._memory, self._disk = MemoryTier(), disk
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
@@ -183,7 +184,7 @@ class Bank:
 
     def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
         *segments, mark = plan.load()
-        return materialise(self._spec, segments, mark, layout, room_tokens)
+        return materialise(self._arena, segments, mark, layout, room_tokens)
 
     def _restored(self, plan: Plan, cache: Cache[L], session: str | None, reason: str) -> Restored[L]:
         places = (*plan.segments, plan.mark)
@@ -195,7 +196,7 @@ class Bank:
         return Restored(cache, plan.position, "ssd" if on_disk else "ram", reason, (cache.snapshot(),), name)
 
     def _cold(self, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
-        return Restored(materialise(self._spec, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session())
+        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session())
 
     def _settle(self, live: Live) -> None:
         """Turn a live conversation into records in RAM, so that several can go on from it."""

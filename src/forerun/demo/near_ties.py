@@ -77,8 +77,9 @@ class Forced:
         from forerun.state.cache import lend
         from forerun.state.layout import Contiguous
         from forerun.state.records import materialise
+        from forerun.state.store import Arena
 
-        state, logits = materialise(self._family.spec, [], None, Contiguous(), len(tokens)), []
+        state, logits = materialise(Arena(self._family.spec), [], None, Contiguous(), len(tokens)), []
         while (start := state.length) < len(tokens):
             stop = start + 1 if steps_from is not None and start >= steps_from else min(grid(start), steps_from or len(tokens), len(tokens))
             with lend([state], self._family.numerics) as view:

@@ -1,14 +1,24 @@
-"""Write new rows into a long buffer in place. A kernel of its own, since the obvious form costs the whole buffer on some devices."""
+"""Write new rows into a long buffer in place. A kernel of its own, since the obvious form costs the whole buffer on some devices.
+
+In place only if nobody else holds the buffer; all functions return the buffer to be used from then on.
+"""
 
 from __future__ import annotations
 
 import mlx.core as mx
 
 
-def write_rows(buffer: mx.array, rows: mx.array, start: int) -> mx.array:
-    """`buffer` [heads, capacity, dim] with `rows` [heads, n, dim] at start..start+n. In place if nobody else holds the buffer.
+def write_rows(buffer: mx.array, rows: mx.array, start: int | mx.array) -> mx.array:
+    """`buffer` [heads, capacity, dim] with `rows` [heads, n, dim] at start..start+n; a start that is an array [] may be traced."""
+    if isinstance(start, int):
+        buffer[:, start : start + rows.shape[1]] = rows
+        return buffer
+    return put_rows(buffer, rows, start + mx.arange(rows.shape[1], dtype=mx.int32))
 
-    A static start: on CUDA `mx.slice_update` with an array as the start costs the capacity (measured), a static slice does not.
+
+def put_rows(buffer: mx.array, rows: mx.array, at: mx.array) -> mx.array:
+    """`buffer` [heads, capacity, dim] with `rows` [heads, n, dim] at the places `at` [n] int32.
+
+    Not by `mx.slice_update`: with an array as the start it costs the capacity on CUDA (measured), `put_along_axis` does not.
     """
-    buffer[:, start : start + rows.shape[1]] = rows
-    return buffer
+    return mx.put_along_axis(buffer, mx.broadcast_to(at[None, :, None], rows.shape), rows, axis=1)

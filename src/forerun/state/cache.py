@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.state.contiguous import ContiguousStore
 from forerun.state.layout import L, Layout
 from forerun.state.spec import StateSpec
+from forerun.state.store import Arena, Store
 
 Arrays = tuple[mx.array, ...]
 Rule = Callable[[Arrays, Arrays], tuple[mx.array, Arrays]]
@@ -38,6 +38,29 @@ class Snapshot:
         return sum(a.nbytes for a in self.arrays())
 
 
+class Done(Protocol):
+    """What a compiled pass gives back; see trace.Outcome."""
+
+    @property
+    def hidden(self) -> mx.array: ...
+    @property
+    def after(self) -> list[Arrays]: ...
+    @property
+    def taken(self) -> list[Arrays]: ...
+    @property
+    def buffers(self) -> list[mx.array]: ...
+
+
+class Compiled(Protocol):
+    """A compiled pass; see trace.CompiledPass."""
+
+    rules: list[Rule]
+
+    def __call__(
+        self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
+    ) -> Done: ...
+
+
 class Cache(Generic[L]):
     """All that the model remembers after `length` tokens.
 
@@ -45,8 +68,8 @@ class Cache(Generic[L]):
     behind `length` inside a turn and be one ahead of it, never in a stored state. `hidden` [dim]: of the last token, after the final norm.
     """
 
-    def __init__(self, spec: StateSpec, layout: L, store: ContiguousStore, snapshot: Snapshot) -> None:
-        self.spec = spec
+    def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:
+        self.arena, self.spec = arena, arena.spec
         self.layout: L = layout
         self.store = store
         self.length = self.draft_length = snapshot.position
@@ -63,11 +86,11 @@ class Cache(Generic[L]):
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
 
     def arrays(self) -> list[mx.array]:
-        return self.store.arrays() + self.snapshot().arrays()
+        return self.store.buffers + self.snapshot().arrays()
 
     @property
     def num_bytes(self) -> int:
-        return sum(a.nbytes for a in self.arrays())
+        return self.store.num_bytes + self.snapshot().num_bytes
 
 
 class View:
@@ -80,7 +103,7 @@ class View:
         self._caches, self.numerics = caches, numerics
         self._scratch = [0] * len(caches)
         self._spans: Sequence[int] = ()
-        self._starts: list[int] = []
+        self._starts: list[int] = []  # of a pass that is being compiled: arrays
         self._first = 0
         self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
         self._after: dict[int, list[Arrays]] = {}
@@ -106,8 +129,9 @@ class View:
         for j, a, b in self._rows():
             store, start = self._caches[j].store, self._starts[j]
             store.write(slot, start, k[a:b].swapaxes(0, 1), v[a:b].swapaxes(0, 1))
-            positions = mx.arange(start, start + b - a, dtype=mx.int32)
-            rows = store.attend(slot, q[a:b].swapaxes(0, 1), positions, start + b - a, self._first, self.numerics)
+            positions = mx.arange(b - a, dtype=mx.int32) + start
+            stop = start + b - a if isinstance(start, int) else None
+            rows = store.attend(slot, q[a:b].swapaxes(0, 1), positions, stop, self._first, self.numerics)
             out.append(rows.swapaxes(0, 1))
         return out[0] if len(out) == 1 else mx.concatenate(out)
 
@@ -125,6 +149,27 @@ class View:
             taken.append(rows)
         self._inputs[slot], self._after[slot] = (rule, taken), after
         return out[0] if len(out) == 1 else mx.concatenate(out)
+
+    def run(self, compiled: Compiled, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
+        """A compiled pass of `rows` rows over the one cache lent, in place of `begin` and the layers. Returns what the pass returns."""
+        (cache,) = self._caches
+        (self.begin_draft if is_draft else self.begin)([rows])
+        buffers, cache.store.buffers = cache.store.buffers, []
+        try:
+            done = compiled(inputs, self._starts[0], cache.recurrent, buffers, cache.store.constants())
+        except BaseException:
+            cache.store.buffers = buffers
+            raise
+        cache.store.buffers = done.buffers
+        self._after = {slot: [after] for slot, after in enumerate(done.after)}
+        self._inputs = {slot: (rule, [taken]) for slot, (rule, taken) in enumerate(zip(compiled.rules, done.taken, strict=True))}
+        return done.hidden
+
+    def recurrence(self) -> tuple[list[Arrays], list[Arrays], list[Rule]]:
+        """Of the first sequence, for each recurrent layer: its arrays after all rows, what its rule took, and the rule."""
+        slots = sorted(self._after)
+        after, taken = [self._after[s][0] for s in slots], [self._inputs[s][1][0] for s in slots]
+        return after, taken, [self._inputs[s][0] for s in slots]
 
     def mark(self, j: int, position: int, hidden: mx.array) -> Snapshot:
         """The state of sequence j after `position` tokens, inside the new rows of this pass. hidden [rows, dim]: what the pass returned.
@@ -153,8 +198,9 @@ class View:
     def _begin(self, spans: Sequence[int], starts: list[int], first: int) -> mx.array:
         self._spans, self._starts, self._first = spans, starts, first
         for cache, start, n in zip(self._caches, starts, spans, strict=True):
-            cache.store.reserve(start + n)
-        parts = [mx.arange(start, start + n, dtype=mx.int32) for start, n in zip(starts, spans, strict=True)]
+            if isinstance(start, int):
+                cache.store.reserve(start + n)
+        parts = [mx.arange(n, dtype=mx.int32) + start for start, n in zip(starts, spans, strict=True)]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
     def _rows(self) -> Iterator[tuple[int, int, int]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.write_rows import write_rows
+from forerun.state.host import Host, host, is_shared
 from forerun.state.spec import AttentionSpec
 
 CAPACITY_STEP_TOKENS = 256
@@ -17,38 +20,62 @@ def round_up(tokens: int) -> int:
 
 
 class ContiguousStore:
-    """The buffers of one cache. Every row of them is finite at all times: a masked NaN would leak (0 x NaN)."""
+    """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order in which a segment stores them."""
 
-    def __init__(self, specs: tuple[AttentionSpec, ...], capacity: int) -> None:
-        self.capacity = capacity
-        self.keys = [_zeros(s, capacity) for s in specs]
-        self.values = [_zeros(s, capacity) for s in specs]
+    num_blocks = 0
+
+    def __init__(self, buffers: list[mx.array]) -> None:
+        self.buffers = buffers
+
+    @classmethod
+    def empty(cls, specs: Sequence[AttentionSpec], tokens: int) -> ContiguousStore:
+        """A store with room for `tokens`."""
+        return cls([_zeros(s, round_up(tokens)) for s in specs for _ in "kv"])
+
+    @property
+    def capacity(self) -> int:
+        return int(self.buffers[0].shape[1])
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(a.nbytes for a in self.buffers)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` rows. Grows by a quarter at least, array by array, the old one freed before the next."""
+        """Grows by a quarter at least, array by array, the old one freed before the next."""
         if tokens <= self.capacity:
             return
-        self.capacity = round_up(max(tokens, self.capacity + self.capacity // 4))
-        for buffers in (self.keys, self.values):
-            for i, old in enumerate(buffers):
-                buffers[i] = mx.pad(old, [(0, 0), (0, self.capacity - old.shape[1]), (0, 0)])
-                del old
-                mx.eval(buffers[i])
+        capacity = round_up(max(tokens, self.capacity + self.capacity // 4))
+        for i in range(len(self.buffers)):
+            self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, capacity - self.buffers[i].shape[1]), (0, 0)])
+            mx.eval(self.buffers[i])
 
-    def write(self, layer: int, start: int, keys: mx.array, values: mx.array) -> None:
-        """Put rows [kv_heads, n, head_dim] of attention layer `layer` at `start`, in place."""
-        self.keys[layer] = write_rows(self.keys[layer], keys, start)
-        self.values[layer] = write_rows(self.values[layer], values, start)
+    def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
+        self.buffers[2 * layer] = write_rows(self.buffers[2 * layer], keys, start)
+        self.buffers[2 * layer + 1] = write_rows(self.buffers[2 * layer + 1], values, start)
 
-    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int, first: int, numerics: Numerics) -> mx.array:
-        """Attention of q [heads, rows, dim] at `positions` over the rows first..stop of the layer."""
-        stop = -(-stop // numerics.key_block) * numerics.key_block
-        return numerics.attention(q, self.keys[layer][:, :stop], self.values[layer][:, :stop], positions, first)
+    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
+        keys, values = self.buffers[2 * layer], self.buffers[2 * layer + 1]
+        if stop is not None:
+            stop = -(-stop // numerics.key_block) * numerics.key_block
+            keys, values = keys[:, :stop], values[:, :stop]
+        return numerics.attention(q, keys, values, positions, first)
 
-    def arrays(self) -> list[mx.array]:
-        """Keys and values of every layer, in the order in which a segment stores them."""
-        return [a for pair in zip(self.keys, self.values, strict=True) for a in pair]
+    def rows(self, start: int, stop: int) -> list[Host]:
+        mx.eval(self.buffers)
+        return [host(a)[:, start:stop] for a in self.buffers]
+
+    def fill(self, start: int, rows: Sequence[Host]) -> None:
+        mx.eval(self.buffers)
+        for i, part in enumerate(rows):
+            if is_shared():
+                host(self.buffers[i])[:, start : start + part.shape[1]] = part
+            else:
+                self.buffers[i] = write_rows(self.buffers[i], mx.array(part).view(self.buffers[i].dtype), start)
+
+    def constants(self) -> list[mx.array]:
+        return []
 
 
-def _zeros(spec: AttentionSpec, capacity: int) -> mx.array:
-    return mx.zeros((spec.kv_heads, capacity, spec.head_dim), dtype=getattr(mx, spec.dtype))
+def _zeros(spec: AttentionSpec, tokens: int) -> mx.array:
+    """[kv_heads, tokens, head_dim]."""
+    return mx.zeros((spec.kv_heads, tokens, spec.head_dim), dtype=getattr(mx, spec.dtype))

@@ -11,73 +11,62 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from forerun.errors import DamagedRecordError, UnsupportedError
+from forerun.errors import DamagedRecordError
 from forerun.state.cache import Arrays, Cache, Snapshot
-from forerun.state.contiguous import ContiguousStore, round_up
-from forerun.state.layout import Contiguous, L, M
+from forerun.state.host import NUMPY, Host, host
+from forerun.state.layout import L, M
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
+from forerun.state.store import Arena
 
-Host = np.ndarray[tuple[int, ...], np.dtype[Any]]
-_NUMPY: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype("<u2"), "float16": np.dtype("<u2")}
+_ROWS_AT_ONCE = 4096
 
 
-def materialise(spec: StateSpec, segments: Sequence[Record], mark: Record | None, layout: L, room_tokens: int) -> Cache[L]:
+def materialise(arena: Arena, segments: Sequence[Record], mark: Record | None, layout: L, room_tokens: int) -> Cache[L]:
     """A cache in `layout` that continues after `mark`; no mark: an empty one. Its arrays are its own.
 
     segments: in order, from position 0 without a gap, up to mark.stop at least. room_tokens: rows that will be added soon.
     Raises DamagedRecordError if a record's size does not fit the spec.
     """
+    spec = arena.spec
     snapshot = _snapshot(spec, mark) if mark is not None else _empty(spec)
-    store = _store(spec, layout, round_up(snapshot.position + room_tokens))
-    mx.eval(store.arrays())
-    targets = [_host(a) for a in store.arrays()]
-    covered = 0
+    store, covered = arena.store(layout, snapshot.position + room_tokens), 0
     for segment in segments:
         if segment.start != covered or len(segment.payload) != len(segment.tokens) * spec.bytes_per_token:
             raise DamagedRecordError(f"segment {segment.key} ({segment.start}..{segment.stop}) does not fit after {covered} tokens")
         covered = min(segment.stop, snapshot.position)
-        _fill(targets, spec, segment, covered)
+        store.fill(segment.start, [rows[:, : covered - segment.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
         raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}")
-    return Cache(spec, layout, store, snapshot)
+    return Cache(arena, layout, store, snapshot)
 
 
 def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
     """The payload of a segment for the tokens start..stop of `cache`. A copy; stays valid whatever becomes of the cache."""
     if not 0 <= start < stop <= min(cache.length, cache.draft_length):
         raise ValueError(f"span {start}..{stop} is not within the {cache.length} tokens ({cache.draft_length} drafted) of the cache")
-    return _joined([_host(a)[:, start:stop] for a in cache.store.arrays()])
+    return _joined(cache.store.rows(start, stop))
 
 
 def extract_mark(snapshot: Snapshot) -> memoryview:
     """The payload of a mark."""
     mx.eval(snapshot.arrays())
-    return _joined([_host(a) for a in snapshot.arrays()])
+    return _joined([host(a) for a in snapshot.arrays()])
 
 
 def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     """The same state in `layout`. Consumes `cache`."""
     if cache.is_lent or cache.is_broken:
         raise RuntimeError("a cache that is lent or broken cannot be arranged anew")
-    snapshot, draft_length = cache.snapshot(), cache.draft_length
+    store = cache.store
+    if cache.layout != layout:
+        store = cache.arena.store(layout, store.capacity)
+        for start in range(0, cache.length, _ROWS_AT_ONCE):
+            store.fill(start, cache.store.rows(start, min(start + _ROWS_AT_ONCE, cache.length)))
+    new = Cache(cache.arena, layout, store, cache.snapshot())
+    new.draft_length = cache.draft_length
     cache.is_broken = True
-    if type(cache.layout) is not type(layout):
-        _store(cache.spec, layout, 0)
-    new = Cache(cache.spec, layout, cache.store, snapshot)
-    new.draft_length = draft_length
     return new
-
-
-def _store(spec: StateSpec, layout: L, capacity: int) -> ContiguousStore:
-    if not isinstance(layout, Contiguous):
-        raise UnsupportedError(f"layout {layout} cannot be built yet", hint="use the contiguous layout")
-    return ContiguousStore(spec.attention, capacity)
-
-
-def _host(array: mx.array) -> Host:
-    """The array's own memory as numpy sees it (16-bit floats as integers); writing to it writes to the array."""
-    return np.asarray(array if array.dtype == mx.float32 else array.view(mx.uint16))
 
 
 def _joined(parts: list[Host]) -> memoryview:
@@ -89,14 +78,16 @@ def _joined(parts: list[Host]) -> memoryview:
     return memoryview(payload).toreadonly()
 
 
-def _fill(targets: list[Host], spec: StateSpec, segment: Record, stop: int) -> None:
-    """Copy the rows of `segment` before `stop` to their place in every target [kv_heads, capacity, head_dim]."""
+def _rows(spec: StateSpec, segment: Record) -> list[Host]:
+    """Keys and values [kv_heads, tokens, head_dim] of each layer, as they lie in the payload."""
+    rows: list[Host] = []
     offset, tokens = 0, len(segment.tokens)
-    for target, layer in zip(targets, [s for s in spec.attention for _ in "kv"], strict=True):
-        shape = (layer.kv_heads, tokens, layer.head_dim)
-        rows = np.frombuffer(segment.payload, _NUMPY[layer.dtype], layer.kv_heads * tokens * layer.head_dim, offset).reshape(shape)
-        target[:, segment.start : stop] = rows[:, : stop - segment.start]
-        offset += rows.nbytes
+    for layer in (s for s in spec.attention for _ in "kv"):
+        count = layer.kv_heads * tokens * layer.head_dim
+        part = np.frombuffer(segment.payload, NUMPY[layer.dtype], count, offset)
+        rows.append(part.reshape(layer.kv_heads, tokens, layer.head_dim))
+        offset += part.nbytes
+    return rows
 
 
 def _snapshot(spec: StateSpec, mark: Record) -> Snapshot:
@@ -110,7 +101,7 @@ def _snapshot(spec: StateSpec, mark: Record) -> Snapshot:
 
 
 def _array(data: memoryview, spec: ArraySpec) -> mx.array:
-    raw = mx.array(np.frombuffer(data, _NUMPY[spec.dtype]).reshape(spec.shape))
+    raw = mx.array(np.frombuffer(data, NUMPY[spec.dtype]).reshape(spec.shape))
     return raw if spec.dtype == "float32" else raw.view(getattr(mx, spec.dtype))
 
 

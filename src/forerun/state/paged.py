@@ -1,0 +1,135 @@
+"""Keys and values in pages of `block_tokens` rows that need not lie side by side: a conversation grows and goes page by page.
+
+Pages of all caches come from one pool. Knows no lengths: callers say where.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import Numerics
+from forerun.kernels.write_rows import put_rows
+from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.host import Host, host
+from forerun.state.spec import AttentionSpec
+
+
+class Pool:
+    """Pages of all attention layers. `buffers`: [kv_heads, pages * block_tokens, head_dim], keys and values of each layer in turn.
+
+    A page has the same number in every layer. Pages that were given back are taken again first.
+    """
+
+    def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
+        self.block_tokens, self.buffers = block_tokens, buffers
+        self._free: list[int] = []
+
+    @classmethod
+    def empty(cls, specs: Sequence[AttentionSpec], block_tokens: int) -> Pool:
+        """A pool without pages. Raises ValueError unless block_tokens divides CAPACITY_STEP_TOKENS."""
+        if CAPACITY_STEP_TOKENS % block_tokens:
+            raise ValueError(f"a page of {block_tokens} tokens does not divide {CAPACITY_STEP_TOKENS}")
+        return cls(block_tokens, [mx.zeros((s.kv_heads, 0, s.head_dim), dtype=getattr(mx, s.dtype)) for s in specs for _ in "kv"])
+
+    @property
+    def num_blocks(self) -> int:
+        """Pages there are, taken or free."""
+        return int(self.buffers[0].shape[1]) // self.block_tokens
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of all layers together."""
+        return sum(a.shape[0] * self.block_tokens * a.shape[2] * a.itemsize for a in self.buffers)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """Numbers of pages that nobody holds. Only if none are left does the pool grow, by a quarter at least, array by array."""
+        missing = num_blocks - len(self._free)
+        if missing > 0:
+            added = max(missing, self.num_blocks // 4)
+            self._free += range(self.num_blocks, self.num_blocks + added)
+            for i in range(len(self.buffers)):
+                self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
+                mx.eval(self.buffers[i])
+        taken, self._free[:] = self._free[:num_blocks], self._free[num_blocks:]
+        return taken
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Let others have the pages. Their rows stay finite."""
+        self._free += blocks
+
+
+class PagedStore:
+    """The pages of one cache; see Store. They go back to the pool when the store goes. blocks [pages] int32: which, in order."""
+
+    def __init__(self, pool: Pool, blocks: mx.array) -> None:
+        self._pool, self._blocks = pool, blocks
+
+    @classmethod
+    def empty(cls, pool: Pool, tokens: int) -> PagedStore:
+        """A store with room for `tokens`."""
+        store = cls(pool, mx.zeros((0,), dtype=mx.int32))
+        store.reserve(max(1, tokens))
+        return store
+
+    @property
+    def buffers(self) -> list[mx.array]:
+        """The pool's arrays, which all stores of the pool share."""
+        return self._pool.buffers
+
+    @buffers.setter
+    def buffers(self, buffers: list[mx.array]) -> None:
+        self._pool.buffers = buffers
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self._blocks.shape[0])
+
+    @property
+    def capacity(self) -> int:
+        return self.num_blocks * self._pool.block_tokens
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_blocks * self._pool.bytes_per_block
+
+    def reserve(self, tokens: int) -> None:
+        """Takes pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
+        if tokens > self.capacity:
+            wanted = -(-tokens // CAPACITY_STEP_TOKENS) * CAPACITY_STEP_TOKENS // self._pool.block_tokens
+            taken = self._pool.take(wanted - self.num_blocks)
+            weakref.finalize(self, self._pool.give_back, taken)
+            self._blocks = mx.concatenate([self._blocks, mx.array(taken, dtype=mx.int32)])
+
+    def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
+        at = self._places(mx.arange(keys.shape[1], dtype=mx.int32) + start)
+        for i, rows in ((2 * layer, keys), (2 * layer + 1, values)):
+            self.buffers[i] = put_rows(self.buffers[i], rows, at)
+
+    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
+        stop = self.capacity if stop is None else -(-stop // numerics.key_block) * numerics.key_block
+        at = self._places(mx.arange(stop, dtype=mx.int32))
+        keys, values = (mx.take(self.buffers[2 * layer + i], at, axis=1) for i in (0, 1))
+        return numerics.attention(q, keys, values, positions, first)
+
+    def rows(self, start: int, stop: int) -> list[Host]:
+        at = self._places(mx.arange(start, stop, dtype=mx.int32))
+        gathered = [mx.take(a, at, axis=1) for a in self.buffers]
+        mx.eval(gathered)
+        return [host(a) for a in gathered]
+
+    def fill(self, start: int, rows: Sequence[Host]) -> None:
+        at = self._places(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
+        for i, part in enumerate(rows):
+            self.buffers[i] = put_rows(self.buffers[i], mx.array(part).view(self.buffers[i].dtype), at)
+        mx.eval(self.buffers)
+
+    def constants(self) -> list[mx.array]:
+        return [self._blocks]
+
+    def _places(self, positions: mx.array) -> mx.array:
+        """Where in the pool the rows of these positions [n] int32 lie."""
+        size = self._pool.block_tokens
+        return self._blocks[positions // size] * size + positions % size

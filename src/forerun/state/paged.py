@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
+from forerun.kernels.paged_attention import Pages, paged_attention
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.host import Host, host
@@ -109,10 +110,7 @@ class PagedStore:
             self.buffers[i] = put_rows(self.buffers[i], rows, at)
 
     def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-        stop = self.capacity if stop is None else -(-stop // numerics.key_block) * numerics.key_block
-        at = self._places(mx.arange(stop, dtype=mx.int32))
-        keys, values = (mx.take(self.buffers[2 * layer + i], at, axis=1) for i in (0, 1))
-        return numerics.attention(q, keys, values, positions, first)
+        return paged_attention(q, self._pages(layer), positions, stop, first, numerics)
 
     def rows(self, start: int, stop: int) -> list[Host]:
         at = self._places(mx.arange(start, stop, dtype=mx.int32))
@@ -129,7 +127,8 @@ class PagedStore:
     def constants(self) -> list[mx.array]:
         return [self._blocks]
 
+    def _pages(self, layer: int) -> Pages:
+        return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._blocks, self._pool.block_tokens)
+
     def _places(self, positions: mx.array) -> mx.array:
-        """Where in the pool the rows of these positions [n] int32 lie."""
-        size = self._pool.block_tokens
-        return self._blocks[positions // size] * size + positions % size
+        return self._pages(0).places(positions)

@@ -1,0 +1,141 @@
+"""Attention of a few new rows over the pages of one sequence. Knows pools, tables and positions, nothing of caches.
+
+Two ways: `portable` gathers the pages and attends to the copy, anywhere; `walk` is a CUDA kernel that reads each page where it lies, once
+for all query rows of its head, and no page beyond the last row's position. A contiguous buffer is a pool of one page (`one_page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import SERVED, Numerics
+
+Kernel = Callable[..., list[mx.array]]
+
+MAX_ROWS = 8
+HEAD_DIMS = (64, 128, 256)
+ONE_PAGE_TOKENS = 1 << 30
+_MMA_ROWS = 16
+_MAX_MMA_TILES = 4
+_THREADS = 128
+_BLOCKS_TO_FILL = 256  # two thread blocks a multiprocessor of the largest devices
+
+
+class Pages(NamedTuple):
+    """Pools `keys` and `values` [kv_heads, pages * block_tokens, dim], and `blocks` [n] int32: which pages are the sequence's, in order."""
+
+    keys: mx.array
+    values: mx.array
+    blocks: mx.array
+    block_tokens: int
+
+    def places(self, positions: mx.array) -> mx.array:
+        """Where in the pool the rows of these positions [n] int32 lie: [n] int32."""
+        return self.blocks[positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
+
+
+def one_page(keys: mx.array, values: mx.array) -> Pages:
+    """Contiguous keys and values [kv_heads, capacity, dim] as pages."""
+    return Pages(keys, values, _first_page(), ONE_PAGE_TOKENS)
+
+
+def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
+    """Attention of q [heads, rows, dim] over pages: by `walk` where it runs, else by `portable`. Returns [heads, rows, dim].
+
+    positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: how many keys there are, None: as
+    many as the table has room for.
+    """
+    return walk(q, pages, positions, first) if is_walked(q, pages.keys) else portable(q, pages, positions, stop, first, numerics)
+
+
+def is_walked(q: mx.array, keys: mx.array) -> bool:
+    """Whether the CUDA kernel runs for q [heads, rows, dim] and keys [kv_heads, places, dim] on the default device."""
+    heads, rows, dim = q.shape
+    is_small = rows <= MAX_ROWS and rows * heads // keys.shape[0] <= _MMA_ROWS * _MAX_MMA_TILES
+    is_bf16 = q.dtype == keys.dtype == mx.bfloat16
+    return is_small and is_bf16 and dim in HEAD_DIMS and mx.cuda.is_available() and mx.default_device() == mx.gpu
+
+
+def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
+    """The reference: pages gathered, then `numerics.attention`: every bit as over one buffer. Arguments as `paged_attention`."""
+    room = pages.blocks.shape[0] * pages.block_tokens
+    stop = room if stop is None else -(-stop // numerics.key_block) * numerics.key_block
+    at = pages.places(mx.arange(stop, dtype=mx.int32))
+    return numerics.attention(q, mx.take(pages.keys, at, axis=1), mx.take(pages.values, at, axis=1), positions, first)
+
+
+def walk(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array:
+    """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `paged_attention`; only if `is_walked`.
+
+    The keys up to the last position are dealt out to a fixed number of partitions a key head; a second pass joins their partial sums.
+    """
+    heads, rows, dim = q.shape
+    kv_heads = pages.keys.shape[0]
+    parts = max(1, _BLOCKS_TO_FILL // kv_heads)
+    constants = {"ROWS": rows, "HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "TILES": -(-rows * heads // kv_heads // _MMA_ROWS)}
+    constants |= {"PARTS": parts, "BLOCK_TOKENS": pages.block_tokens, "FIRST": first}
+    partial, scale = _kernel("partition", ("q", "keys", "values", "blocks", "positions"), ("partial", "scale"))(
+        inputs=[q.swapaxes(0, 1), pages.keys, pages.values, pages.blocks, positions],
+        template=list(constants.items()),
+        grid=(parts * _THREADS, kv_heads, 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[(parts, rows, heads, dim), (parts, rows, heads, 2)],
+        output_dtypes=[mx.float32, mx.float32],
+    )
+    (out,) = _kernel("join", ("partial", "scale"), ("out",))(
+        inputs=[partial, scale],
+        template=[("PARTS", parts), ("DIM", dim)],
+        grid=(rows * heads * dim, 1, 1),
+        threadgroup=(dim, 1, 1),
+        output_shapes=[(rows, heads, dim)],
+        output_dtypes=[mx.bfloat16],
+    )
+    return out.swapaxes(0, 1)
+
+
+def check(device: mx.Device) -> float | None:
+    """The largest of `error` over shapes of real models, None where the kernel does not run. Below 0.02 all is well."""
+    with mx.stream(device):
+        if not is_walked(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16)):
+            return None
+        return max(
+            error((8, 1, 256), kv_heads=2, block_tokens=64, length=700, first=0),
+            error((4, 3, 64), kv_heads=2, block_tokens=16, length=33, first=1),
+            error((24, 8, 256), kv_heads=4, block_tokens=256, length=5000, first=1),
+            error((32, 5, 128), kv_heads=8, block_tokens=32, length=9000, first=0),
+        )
+
+
+def error(query_shape: tuple[int, int, int], *, kv_heads: int, block_tokens: int, length: int, first: int) -> float:
+    """Of `walk` against `portable` in float32, on random pages in random order: the largest difference over the largest value."""
+    rows, num_blocks = query_shape[1], -(-length // block_tokens)
+    pool = (kv_heads, (num_blocks + 3) * block_tokens, query_shape[2])
+    order, *randoms = mx.random.split(mx.random.key(length), 4)
+    blocks = mx.random.permutation(num_blocks + 3, key=order)[:num_blocks].astype(mx.int32)
+    shapes = (query_shape, pool, pool)
+    q, keys, values = (mx.random.normal(s, key=k).astype(mx.bfloat16) for s, k in zip(shapes, randoms, strict=True))
+    positions = mx.arange(length - rows, length, dtype=mx.int32)
+    found = walk(q, Pages(keys, values, blocks, block_tokens), positions, first).astype(mx.float32)
+    q, keys, values = (x.astype(mx.float32) for x in (q, keys, values))
+    expected = portable(q, Pages(keys, values, blocks, block_tokens), positions, length, first, SERVED)
+    return float(mx.abs(found - expected).max() / mx.abs(expected).max())
+
+
+@cache
+def _kernel(part: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
+    """MLX keeps compiled kernels on disk by their name alone, so the name tells the source too."""
+    folder = Path(__file__).parent
+    header, body = ((folder / f"paged_attention_{name}").read_text() for name in ("device.cuh", f"{part}.cu"))
+    name = f"paged_attention_{part}_{blake2b((header + body).encode(), digest_size=6).hexdigest()}"
+    return cast("Kernel", mx.fast.cuda_kernel(name=name, input_names=inputs, output_names=outputs, source=body, header=header))
+
+
+@cache
+def _first_page() -> mx.array:
+    return mx.zeros((1,), dtype=mx.int32)

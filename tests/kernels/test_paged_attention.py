@@ -1,0 +1,176 @@
+"""Attention over pages: the portable form has the bits of one buffer; the CUDA source, run on the CPU, has the values of the law."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from forerun.kernels import paged_attention as module
+from forerun.kernels.attention import BLOCK_KEYS
+from forerun.kernels.numerics import REFERENCE, SERVED, Numerics
+from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, check, is_walked, paged_attention
+
+KERNELS = Path(module.__file__).parent
+
+
+class Case(NamedTuple):
+    """A pass of `rows` rows that ends at `length` tokens; parts: partitions of the keys."""
+
+    rows: int
+    heads: int
+    kv_heads: int
+    dim: int
+    block_tokens: int
+    first: int
+    length: int
+    parts: int
+
+
+CASES = (
+    Case(rows=1, heads=4, kv_heads=2, dim=64, block_tokens=16, first=0, length=1, parts=3),
+    Case(rows=1, heads=4, kv_heads=2, dim=64, block_tokens=16, first=1, length=1, parts=3),
+    Case(rows=2, heads=4, kv_heads=2, dim=64, block_tokens=32, first=1, length=33, parts=1),
+    Case(rows=4, heads=8, kv_heads=2, dim=128, block_tokens=64, first=1, length=300, parts=4),
+    Case(rows=8, heads=6, kv_heads=1, dim=256, block_tokens=256, first=0, length=700, parts=3),
+    Case(rows=3, heads=2, kv_heads=1, dim=256, block_tokens=ONE_PAGE_TOKENS, first=0, length=257, parts=2),
+)
+
+
+class Inputs(NamedTuple):
+    q: mx.array
+    keys: mx.array
+    values: mx.array
+    blocks: mx.array
+    positions: mx.array
+
+
+def inputs(case: Case, dtype: mx.Dtype) -> Inputs:
+    """Pages in random order among others that are not the sequence's."""
+    num_blocks = 1 if case.block_tokens == ONE_PAGE_TOKENS else -(-case.length // case.block_tokens)
+    order = np.random.default_rng(0).permutation(num_blocks + 2)[:num_blocks] if case.block_tokens != ONE_PAGE_TOKENS else [0]
+    num_places = case.length + 5 if case.block_tokens == ONE_PAGE_TOKENS else (num_blocks + 2) * case.block_tokens
+    shapes = ((case.heads, case.rows, case.dim), *[(case.kv_heads, num_places, case.dim)] * 2)
+    q, keys, values = ((2 * mx.random.normal(s, key=mx.random.key(i))).astype(dtype) for i, s in enumerate(shapes))
+    return Inputs(q, keys, values, mx.array(order, dtype=mx.int32), mx.arange(case.length - case.rows, case.length, dtype=mx.int32))
+
+
+def law(case: Case, given: Inputs) -> np.ndarray:
+    """In float64, a row at a time, [heads, rows, dim]."""
+    q, keys, values = (np.array(x.astype(mx.float32), dtype=np.float64) for x in given[:3])
+    blocks, out = np.array(given.blocks), np.zeros(q.shape)
+    for row, position in enumerate(given.positions.tolist()):  # type: ignore[arg-type]
+        seen = np.arange(min(case.first, position), position + 1)
+        at = blocks[seen // case.block_tokens] * case.block_tokens + seen % case.block_tokens
+        for head in range(case.heads):
+            of = head // (case.heads // case.kv_heads)
+            scores = keys[of, at] @ q[head, row] / case.dim**0.5
+            weights = np.exp(scores - scores.max())
+            out[head, row] = weights @ values[of, at] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("numerics", [REFERENCE, SERVED], ids=lambda numerics: numerics.name)
+@pytest.mark.parametrize("stop", [None, 600])
+def test_the_portable_form_has_the_bits_of_one_buffer(numerics: Numerics, stop: int | None) -> None:
+    case = Case(rows=3, heads=4, kv_heads=2, dim=16, block_tokens=64, first=1, length=600, parts=1)
+    given = inputs(case, mx.float32)
+    order = given.blocks.tolist() + [b for b in range(12) if b not in given.blocks.tolist()]
+    blocks = mx.array(order, dtype=mx.int32)
+    room = 12 * 64 if stop is None or numerics is REFERENCE else 600
+    assert room % BLOCK_KEYS == 0 or numerics is SERVED
+    buffers = [x.reshape(2, 12, 64, 16)[:, blocks].reshape(2, 12 * 64, 16)[:, :room] for x in (given.keys, given.values)]
+    expected = numerics.attention(given.q, *buffers, given.positions, 1)
+    pages = Pages(given.keys, given.values, blocks, 64)
+    assert mx.array_equal(paged_attention(given.q, pages, given.positions, stop, 1, numerics), expected)
+    assert np.abs(np.array(expected) - law(case, given)).max() < 1e-5
+
+
+def test_the_kernel_does_not_run_here() -> None:
+    assert not is_walked(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16))
+    assert check(mx.Device(mx.cpu, 0)) is None
+
+
+Walk = Callable[[Case, Inputs], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("cuda")
+    source, library = folder / "walk.cpp", folder / "walk.so"
+    source.write_text('#include "cuda_on_cpu.h"\n' + "".join(map(functions, range(len(CASES)), CASES)))
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-w", f"-I{Path(__file__).parent}"]
+    subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True)
+    compiled = ctypes.CDLL(str(library))
+    return lambda case, given: run(compiled, CASES.index(case), case, given)
+
+
+def functions(number: int, case: Case) -> str:
+    """Both kernels of a case, and `walk_<number>` that runs them block by block."""
+    tiles = -(-case.rows * case.heads // case.kv_heads // 16)
+    constants = {"ROWS": case.rows, "HEADS": case.heads, "KV_HEADS": case.kv_heads, "DIM": case.dim, "TILES": tiles}
+    constants |= {"PARTS": case.parts, "BLOCK_TOKENS": case.block_tokens, "FIRST": case.first}
+    written = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
+    partition, join = ((KERNELS / f"paged_attention_{name}.cu").read_text() for name in ("partition", "join"))
+    return f"""
+namespace case_{number} {{
+{written}
+static const __nv_bfloat16 *q, *keys, *values;
+static const int *blocks, *positions, *keys_shape;
+static float *partial, *scale;
+static __nv_bfloat16* out;
+void run_partition() {{
+{partition}
+}}
+void run_join() {{
+{join}
+}}
+extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
+    const int* blocks_, const int* positions_, float* partial_, float* scale_, __nv_bfloat16* out_) {{
+  q = q_, keys = keys_, keys_shape = shape_, values = values_, blocks = blocks_, positions = positions_;
+  partial = partial_, scale = scale_, out = out_;
+  for (int y = 0; y < KV_HEADS; ++y)
+    for (int x = 0; x < PARTS; ++x) blockIdx = {{x, y}}, fibres.run(128, run_partition);
+  gridDim = {{ROWS * HEADS, 1}};
+  for (int x = 0; x < ROWS * HEADS; ++x) blockIdx = {{x, 0}}, fibres.run(DIM, run_join);
+}}
+}}
+"""
+
+
+def run(compiled: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndarray:
+    """[heads, rows, dim] float32. What the kernels must write is poisoned before."""
+    arrays = [np.array(x.view(mx.uint16), order="C") for x in (given.q.swapaxes(0, 1), given.keys, given.values)]
+    tables = [np.array(x) for x in (mx.array(given.keys.shape, dtype=mx.int32), given.blocks, given.positions)]
+    partial = np.full((case.parts, case.rows, case.heads, case.dim), np.nan, np.float32)
+    scale, out = np.full((*partial.shape[:3], 2), np.nan, np.float32), np.full(partial.shape[1:], 0x7FC0, np.uint16)
+    order = (arrays[0], arrays[1], tables[0], arrays[2], tables[1], tables[2], partial, scale, out)
+    getattr(compiled, f"walk_{number}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in order))
+    return (out.astype(np.uint32) << 16).view(np.float32).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.heads}of{case.kv_heads}d{case.dim}n{case.length}")
+def test_the_cuda_kernel_has_the_values_of_the_law(walk: Walk, case: Case) -> None:
+    given = inputs(case, mx.bfloat16)
+    expected = law(case, given)
+    assert np.abs(walk(case, given) - expected).max() < 0.01 * np.abs(expected).max()
+
+
+def test_keys_behind_the_last_row_are_not_seen(walk: Walk) -> None:
+    case = CASES[3]
+    given = inputs(case, mx.bfloat16)
+    place = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
+    for pool in (given.keys, given.values):
+        pool[:, place : place + case.block_tokens - case.length % case.block_tokens] = 1e4
+    expected = law(case, given)
+    assert np.abs(walk(case, given) - expected).max() < 0.01 * np.abs(expected).max()

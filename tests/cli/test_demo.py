@@ -30,7 +30,7 @@ def wire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Wire]:
 
 class _Double:
     def __init__(self, wire: Wire) -> None:
-        self.url, self.line = wire.url, {"model": "scripted"}
+        self.url, self.line = wire.url, {"model": "scripted", "url": wire.url, "pid": 1, "bank_dir": "elsewhere"}
 
     def start(self, command: list[str], log: Path) -> _Double:
         log.touch()

@@ -179,3 +179,20 @@ def test_scratch_rows_of_a_rejected_draft_do_not_matter() -> None:
     assert mx.array_equal(logits(FAMILY, cache), logits(FAMILY, clean))
     assert mx.array_equal(step(FAMILY, cache, [9]), step(FAMILY, clean, [9]))
     assert differing(cache, clean) == []
+
+
+def test_the_draft_layers_do_not_see_position_0() -> None:
+    cache, other = read(FAMILY, TOKENS[:20]), read(FAMILY, TOKENS[:20])
+    for buffers in (other.store.keys, other.store.values):
+        buffers[-1][:, 0] = 3.0
+    first, second = (drafted(each) for each in (cache, other))
+    assert mx.array_equal(first, second)
+    other.store.values[-1][:, 1] = 3.0
+    assert not mx.array_equal(first, drafted(other))
+
+
+def drafted(cache: Cache[Any]) -> mx.array:
+    with lend([cache], REFERENCE) as view:
+        hidden = FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
+        view.keep_draft([0])
+    return hidden

@@ -82,6 +82,9 @@ class Report:
     reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
     nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
     queue and restore included. reason is "" when all that could be reused was, else it says why not.
+
+    Drafting: every token but the first comes from one of `rounds` rounds, tokens_per_round on average (None without a round). drafted[i]
+    and accepted[i] count the rounds in which a draft of depth i + 1 was made, and accepted; depths[k] counts the rounds with k drafts.
     """
 
     session: str
@@ -96,6 +99,11 @@ class Report:
     ttft_s: float
     prefill_tok_per_s: float | None
     decode_tok_per_s: float | None
+    rounds: int
+    tokens_per_round: float | None
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    depths: tuple[int, ...]
     reason: str
 
 

@@ -6,14 +6,15 @@ Knows one sequence; nothing of text, stops or requests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from forerun.decode.prefill import prime
+from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.sampling import (
@@ -36,15 +37,6 @@ from forerun.values import Sampling
 PRIME_ROWS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What a round gave: the tokens that stand, in order; how many were drafted, and how many of the drafts were accepted."""
-
-    tokens: list[int]
-    drafted: int
-    accepted: int
-
-
 class Rounds:
     """The rounds of one answer. The last token given is not yet in the cache: cache.length == prompt + given - 1.
 
@@ -59,11 +51,12 @@ class Rounds:
         self._hidden = [cache.hidden[None]]
         self._tokens: list[int] = []
         self._last = -1
+        self._depth_before: int | None = None
 
     def first(self) -> int:
         """The first token, of the hidden vector that the cache ends with: no forward."""
         logits = self._family.head(self._cache.hidden[None])
-        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length), 0).tokens[0]
+        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
 
     def give(self, tokens: Sequence[int]) -> None:
         """Tell which tokens of the last `first` or `run` became part of the answer."""
@@ -74,18 +67,19 @@ class Rounds:
 
     def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
         """One round. `take` gets the tokens that stand and says how many rows become state: as many as tokens are taken, or fewer."""
-        length = self._cache.length
+        start_s, length = time.perf_counter(), self._cache.length
         with lend([self._cache], self._family.numerics) as view:
             drafts, laws = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
             hidden = self._family.forward(ids, [depth + 1], view)
-            result = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1), depth)
-            rows = take(result.tokens)
+            tokens = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1))
+            rows = take(tokens)
             view.keep([rows], hidden)
             self._hidden.append(hidden[:rows])
-            if len(self._tokens) >= PRIME_ROWS:
+            if len(self._tokens) >= PRIME_ROWS and self._cache.spec.draft_layers:
                 self._prime(view, len(self._tokens))
-        return result
+        is_measure, self._depth_before = depth == self._depth_before, depth
+        return Round(tokens, depth, len(tokens) - 1, time.perf_counter() - start_s if is_measure else None)
 
     def settle(self) -> None:
         """Make the draft rows that lag behind, so that the cache can be stored. No round may follow."""
@@ -141,11 +135,11 @@ class Rounds:
             verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
         return verdict.accepted, verdict.token, drafts, is_finite(logits)
 
-    def _read(self, verdict: tuple[mx.array, ...], depth: int) -> Round:
-        """The round's one host synchronisation."""
+    def _read(self, verdict: tuple[mx.array, ...]) -> list[int]:
+        """The tokens that stand: the round's one host synchronisation."""
         mx.eval(verdict)
         accepted, token, drafts, finite = verdict
         if not bool(mx.all(finite)):
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged: run `forerun doctor`")
         count = int(np.array(accepted)[0])
-        return Round([*np.array(drafts)[:count].tolist(), int(np.array(token)[0])], depth, count)
+        return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]

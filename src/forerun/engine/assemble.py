@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.config import Config
+from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.engine.local import LocalEngine
 from forerun.engine.worker import Model, Worker
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
 from forerun.state.record import Identity
 from forerun.text.prompt import Prompter
@@ -27,8 +30,10 @@ from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import ModelInfo, Sampling
 
+log = logging.getLogger(__name__)
 DISK_LIMIT_BYTES = 20 << 30
 MLX_CACHE_BYTES = 1 << 30
+AUTO_DEPTH = 3
 
 
 def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
@@ -49,7 +54,7 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
         defaults=_defaults(folder / "generation_config.json"),
         demo=folder == DEMO_MODEL,
     )
-    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model.bank.skipped), memory)
+    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory)
 
 
 def is_cpu() -> bool:
@@ -75,7 +80,7 @@ def _load(
         blas.prove_correct(blas_name)
     if is_reference:
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
-    return Model(loaded.family, _bank(config, loaded, tokenizer, template, dtype), tokenizer)
+    return Model(loaded.family, _bank(config, loaded, tokenizer, template, dtype), tokenizer, _policy(config, loaded.family))
 
 
 def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str) -> Bank:
@@ -102,8 +107,17 @@ def _context(config: Config, declared: int) -> int:
     return config.context or declared
 
 
-def _degraded(skipped: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count} records could not be written ({reason})" for reason, count in skipped.items())
+def _policy(config: Config, family: Family) -> DepthPolicy:
+    if not family.spec.draft_layers and config.draft_depth != 0:
+        log.warning("the checkpoint has no MTP layers: it is served without drafting")
+    if not family.spec.draft_layers:
+        return DepthPolicy((0,))
+    return DepthPolicy(range(AUTO_DEPTH + 1) if config.draft_depth == "auto" else (config.draft_depth,))
+
+
+def _degraded(model: Model) -> tuple[str, ...]:
+    skipped = tuple(f"{count} records could not be written ({reason})" for reason, count in model.bank.skipped.items())
+    return (*skipped, WARNING) if model.policy.acceptance.is_failing else skipped
 
 
 def _defaults(path: Path) -> Sampling:

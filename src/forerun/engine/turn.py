@@ -9,8 +9,10 @@ from typing import Any
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored
+from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
+from forerun.decode.tally import Tally
 from forerun.engine.request import Request
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot, layout_name
@@ -45,6 +47,7 @@ class Turn:
     family: Family
     bank: Bank
     tokenizer: Tokenizer
+    policy: DepthPolicy
     request: Request
     between: Callable[[], object]
     timing: Timing = field(default_factory=Timing)
@@ -92,7 +95,7 @@ class Turn:
             Answer(self.tokenizer, request.job.stop),
             max_tokens=request.max_tokens,
             stop_ids=self.tokenizer.stop_ids,
-            depth=0,
+            policy=self.policy,
         )
         for text in generation:
             self.timing.last_s = time.monotonic()
@@ -110,14 +113,14 @@ class Turn:
         if generation.finish is None:
             raise Cancelled
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)
-        return Done(generation.finish, usage, self._report(restored, layout, usage))
+        return Done(generation.finish, usage, self._report(restored, layout, usage, generation.tally))
 
     def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
         if self.request.job.bank == "use":
             new = len(marks) - len(restored.marks)
             self.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
 
-    def _report(self, restored: Restored[Contiguous], layout: str, usage: Usage) -> Report:
+    def _report(self, restored: Restored[Contiguous], layout: str, usage: Usage, tally: Tally) -> Report:
         t, request = self.timing, self.request
         computed = usage.prompt_tokens - usage.cached_tokens
         return Report(
@@ -133,6 +136,11 @@ class Turn:
             ttft_s=t.first_s - request.arrived_s,
             prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
             decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
+            rounds=tally.rounds,
+            tokens_per_round=(usage.completion_tokens - 1) / tally.rounds if tally.rounds else None,
+            drafted=tuple(tally.drafted[: tally.deepest]),
+            accepted=tuple(tally.accepted[: tally.deepest]),
+            depths=tuple(tally.depths[: tally.deepest + 1]),
             reason=restored.reason,
         )
 

@@ -127,6 +127,8 @@ class View:
         """
         slot, out = self._slots[layer], []
         for j, a, b in self._rows():
+            if a == b:
+                continue
             store, start = self._caches[j].store, self._starts[j]
             store.write(slot, start, k[a:b].swapaxes(0, 1), v[a:b].swapaxes(0, 1))
             positions = mx.arange(b - a, dtype=mx.int32) + start
@@ -224,6 +226,8 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     for cache in caches:
         if cache.is_lent or cache.is_broken:
             raise RuntimeError("the cache is lent already" if cache.is_lent else "the cache was broken by a failed step")
+    if len({id(cache) for cache in caches}) < len(caches):
+        raise RuntimeError("the cache is lent already, in this same call")
     for cache in caches:
         cache.is_lent = True
     try:

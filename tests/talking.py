@@ -16,6 +16,7 @@ from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
+from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
@@ -63,7 +64,7 @@ def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other
     """An answer to the prompt that `cache` holds: 20 seeded tokens without drafts, unless told otherwise."""
     given: dict[str, Any] = {"sampling": SEEDED, "max_tokens": 20, "stop_ids": frozenset(), "stop": (), "depth": 0, **other}
     answer, policy = Answer(tokenizer(), given.pop("stop")), DepthPolicy((given.pop("depth"),))
-    return Generation(family, cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
+    return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
 
 
 def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | None = None, **other: Any) -> Told:

@@ -10,14 +10,15 @@ import pytest
 from tests import tiny
 from tests.running import differing, empty, logits, marks, read
 
-from forerun.errors import DamagedRecordError, UnsupportedError
+from forerun.errors import DamagedRecordError
 from forerun.kernels.numerics import REFERENCE
 from forerun.state.cache import Cache, Snapshot, layout_name, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
-from forerun.state.layout import Contiguous, Paged, layout_for
+from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Record
 from forerun.state.records import extract, extract_mark, materialise, relayout
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
+from forerun.state.store import Arena
 
 FAMILY = tiny.family()
 TOKENS = tiny.words("records", SEGMENT_TOKENS + 200)
@@ -46,7 +47,7 @@ def whole() -> tuple[Cache[Any], list[Snapshot]]:
 
 def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -> None:
     cache, (*_, last) = whole
-    back = materialise(FAMILY.spec, segments_of(cache, TOKENS), mark_of(last, TOKENS), Contiguous(), 10)
+    back = materialise(Arena(FAMILY.spec), segments_of(cache, TOKENS), mark_of(last, TOKENS), Contiguous(), 10)
     assert differing(back, cache) == []
     assert mx.array_equal(logits(FAMILY, back), logits(FAMILY, cache))
     more = tiny.words("more", 70)
@@ -58,9 +59,9 @@ def test_a_mark_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], wh
     cache, found = whole
     segments, mark = segments_of(cache, TOKENS), found[which]
     needed = [s for s in segments if s.start < mark.position]
-    back = materialise(FAMILY.spec, needed, mark_of(mark, TOKENS), Contiguous(), 10)
+    back = materialise(Arena(FAMILY.spec), needed, mark_of(mark, TOKENS), Contiguous(), 10)
     assert differing(back, read(FAMILY, TOKENS[: mark.position])) == []
-    assert all(float(mx.abs(a[:, mark.position :]).max()) == 0 for a in back.store.arrays())  # nothing of what lies beyond
+    assert all(float(mx.abs(a[:, mark.position :]).max()) == 0 for a in back.store.buffers)  # nothing of what lies beyond
 
 
 def test_a_record_stays_while_the_cache_goes_on() -> None:
@@ -69,14 +70,14 @@ def test_a_record_stays_while_the_cache_goes_on() -> None:
     read(FAMILY, TOKENS[:130], cache)
     cache.store.write(0, 0, mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)))
     mx.eval(cache.arrays())
-    one, other = (materialise(FAMILY.spec, [segment], mark, Contiguous(), 50) for _ in range(2))
+    one, other = (materialise(Arena(FAMILY.spec), [segment], mark, Contiguous(), 50) for _ in range(2))
     read(FAMILY, TOKENS[:100] + tiny.words("beside", 30), other)
     assert differing(one, read(FAMILY, TOKENS[:100])) == []
 
 
 @pytest.mark.parametrize("room", [0, 1, 156, 157, 1000])
 def test_room_is_made_for_what_comes(room: int) -> None:
-    assert materialise(FAMILY.spec, [], None, Contiguous(), room).store.capacity == max(1, -(-room // 256)) * CAPACITY_STEP_TOKENS
+    assert materialise(Arena(FAMILY.spec), [], None, Contiguous(), room).store.capacity == max(1, -(-room // 256)) * CAPACITY_STEP_TOKENS
 
 
 def test_an_empty_cache_reads_as_any() -> None:
@@ -90,7 +91,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str) -> None:
         (AttentionSpec(1, 8, dtype),),
         ArraySpec("hidden", (5,), dtype),
     )
-    cache = materialise(spec, [], None, Contiguous(), 300)
+    cache = materialise(Arena(spec), [], None, Contiguous(), 300)
     for layer, of in enumerate(spec.attention):
         rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
         cache.store.write(layer, 0, rows[0], -rows[1])
@@ -100,7 +101,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str) -> None:
     tokens = tiny.words(0, 270)
     segments, mark = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
     assert [len(r.payload) for r in (*segments, mark)] == [270 * spec.bytes_per_token, spec.bytes_per_mark]
-    back = materialise(spec, segments, mark, Contiguous(), 10)
+    back = materialise(Arena(spec), segments, mark, Contiguous(), 10)
     assert differing(back, cache) == []
     assert [a.dtype for a in back.arrays()] == [a.dtype for a in cache.arrays()]
 
@@ -124,7 +125,7 @@ def test_records_that_do_not_fit_are_refused(whole: tuple[Cache[Any], list[Snaps
     cache, (*_, last) = whole
     *segments, mark = spoil([*segments_of(cache, TOKENS), mark_of(last, TOKENS)])
     with pytest.raises(DamagedRecordError, match=complaint):
-        materialise(FAMILY.spec, segments, mark, Contiguous(), 0)
+        materialise(Arena(FAMILY.spec), segments, mark, Contiguous(), 0)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (5, 5), (-1, 5), (90, 101), (6, 5)])
@@ -141,13 +142,6 @@ def test_rows_without_draft_rows_cannot_be_extracted() -> None:
     extract(cache, 0, 100)
     with pytest.raises(ValueError, match=r"0\.\.101 is not within the 101 tokens \(100 drafted\)"):
         extract(cache, 0, 101)
-
-
-def test_a_layout_that_cannot_be_built_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"paged\(16\)"):
-        materialise(FAMILY.spec, [], None, Paged(16), 0)
-    with pytest.raises(UnsupportedError, match=r"paged\(16\)"):
-        relayout(read(FAMILY, TOKENS[:10]), Paged(16))
 
 
 def test_relayout_consumes_its_argument() -> None:
@@ -169,4 +163,14 @@ def test_relayout_keeps_the_draft_rows_that_lag() -> None:
 
 def test_layouts_are_values() -> None:
     assert {Contiguous(), Paged(16), Paged(16), Paged(32)} == {Contiguous(), Paged(16), Paged(32)}
-    assert layout_for("prefill", 10) == layout_for("decode", 100_000) == Contiguous()
+
+
+def test_decode_is_contiguous_up_to_the_ceiling_and_prefill_always() -> None:
+    limits = Limits(1000, 64)
+    assert layout_for("decode", 1000, limits) == layout_for("prefill", 1_000_000, limits) == Contiguous()
+    assert layout_for("decode", 1001, limits) == Paged(64)
+
+
+@pytest.mark.parametrize(("memory_bytes", "dense_tokens"), [(1 << 50, 131_072), (100_000 * 1000, 80_000), (0, 0)])
+def test_the_ceiling_leaves_room_to_grow_by_a_quarter(memory_bytes: int, dense_tokens: int) -> None:
+    assert limits_of(1000, memory_bytes) == Limits(dense_tokens, 64)

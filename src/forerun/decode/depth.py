@@ -104,6 +104,11 @@ class DepthPolicy:
         self._depth = choices[-1]
         self._probe_rounds, self._savings = 0, 0.0
 
+    @property
+    def deepest(self) -> int:
+        """The largest depth that may be chosen."""
+        return self._choices[-1]
+
     def choose(self, context_tokens: int, limit: int) -> int:
         """The depth of the next round, at most `limit`. context_tokens: the length of what is attended to. Learns nothing."""
         return min(self._turns[0] if self._probe_rounds else self._best(self._times_at(context_tokens)), limit)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.round import Rounds
 from forerun.decode.tally import Tally
-from forerun.models.base import Family
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
 from forerun.values import Finish, Sampling, Text
@@ -25,7 +25,7 @@ class Generation:
 
     def __init__(
         self,
-        family: Family,
+        steps: StepTable,
         cache: Cache[Any],
         prompt: Sequence[int],
         sampling: Sampling,
@@ -35,7 +35,7 @@ class Generation:
         stop_ids: frozenset[int],
         policy: DepthPolicy,
     ) -> None:
-        self._rounds = Rounds(family, cache, prompt, sampling)
+        self._rounds = Rounds(steps, cache, prompt, sampling)
         self._cache, self._answer, self._prompt = cache, answer, prompt
         self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
         self._whole = cache.snapshot()

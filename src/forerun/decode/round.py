@@ -13,10 +13,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from forerun.decode.compiled import MAX_WIDTH, StepTable
 from forerun.decode.prefill import prime
 from forerun.decode.tally import Round
 from forerun.errors import NumericsError
-from forerun.models.base import Family
 from forerun.sampling import (
     Counts,
     count_prompt,
@@ -43,11 +43,11 @@ class Rounds:
     Draft rows lag behind: `_hidden` and `_tokens` are the target hiddens and tokens of rows draft_length, draft_length + 1, ...
     """
 
-    def __init__(self, family: Family, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
-        self._family, self._cache, self._sampling = family, cache, sampling
+    def __init__(self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
+        self._steps, self._family, self._cache, self._sampling = steps, steps.family, cache, sampling
         self._is_coupled = sampling.seed is not None and sampling.temperature > 0
         self._seed = sampling.seed if sampling.seed is not None else fresh_seed()
-        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), family.vocab) if has_penalty(sampling) else None
+        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), self._family.vocab) if has_penalty(sampling) else None
         self._hidden = [cache.hidden[None]]
         self._tokens: list[int] = []
         self._last = -1
@@ -71,7 +71,7 @@ class Rounds:
         with lend([self._cache], self._family.numerics) as view:
             drafts, laws = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
-            hidden = self._family.forward(ids, [depth + 1], view)
+            hidden = self._steps.forward(ids, self._cache, view)
             tokens = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1))
             rows = take(tokens)
             view.keep([rows], hidden)
@@ -90,8 +90,14 @@ class Rounds:
         self._cache.draft_length = self._cache.length
 
     def _prime(self, view: View, rows: int) -> mx.array:
+        """Make the first `rows` draft rows that lag behind; many at once are a piece of prefill, few are a step."""
         hidden = mx.concatenate(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
-        drafted = prime(self._family, view, hidden[:rows], mx.array(self._tokens[:rows], dtype=mx.int32))
+        tokens = mx.array(self._tokens[:rows], dtype=mx.int32)
+        if rows > MAX_WIDTH:
+            drafted = prime(self._family, view, hidden[:rows], tokens)
+        else:
+            drafted = self._steps.draft(hidden[:rows], tokens, self._cache, view)
+            view.keep_draft([rows])
         self._hidden, self._tokens = [hidden[rows:]], self._tokens[rows:]
         return drafted
 
@@ -108,7 +114,7 @@ class Rounds:
             laws.append(law)
             drafts = mx.concatenate([drafts, token])
             if i + 1 < depth:
-                hidden = self._family.draft(hidden, token, [1], view)
+                hidden = self._steps.draft(hidden, token, self._cache, view)
         view.keep_draft([0])
         return drafts, mx.concatenate(laws)
 

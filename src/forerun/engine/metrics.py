@@ -22,6 +22,7 @@ class Metrics:
         self._restores = self._counter("forerun_restores", "Requests by where their state came from", "source", "layout")
         self._rounds = self._counter("forerun_rounds", "Rounds of decoding, by how many tokens were drafted", "depth")
         self._drafts = self._counter("forerun_drafts", "Drafted tokens by their place in the round", "depth", "outcome")
+        self._steps = self._counter("forerun_decode_steps", "Passes of decoding: compiled, or eager by the reason", "kind")
         self._queue = Histogram("forerun_queue_seconds", "Waiting before a request runs", buckets=_SECONDS, registry=self.registry)
         self._restore = Histogram("forerun_restore_seconds", "Getting stored state back", buckets=_SECONDS, registry=self.registry)
         self._ttft = Histogram("forerun_ttft_seconds", "From arrival to the first token", buckets=_SECONDS, registry=self.registry)
@@ -44,6 +45,9 @@ class Metrics:
         self._prompt.labels("computed").inc(report.computed_tokens)
         self._answer.inc(done.usage.completion_tokens)
         self._restores.labels(report.source, report.layout).inc()
+        self._steps.labels("compiled").inc(report.compiled_steps)
+        for reason, steps in report.eager_steps.items():
+            self._steps.labels(reason).inc(steps)
         self._count_drafts(report)
         self._queue.observe(report.queue_s)
         self._restore.observe(report.restore_s)

@@ -8,31 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from forerun.bank.bank import Bank
-from forerun.decode.depth import WARNING, DepthPolicy
+from forerun.decode.depth import WARNING
 from forerun.engine.metrics import Metrics
 from forerun.engine.plan import may_wait, plan, retry_after_s
 from forerun.engine.request import Failure, Request
-from forerun.engine.turn import Cancelled, Turn
+from forerun.engine.turn import Cancelled, Model, Turn
 from forerun.errors import BusyError, ForerunError
-from forerun.models.base import Family
-from forerun.text.tokenizer import Tokenizer
 from forerun.values import Queued
 
 log = logging.getLogger(__name__)
 _MEAN_WEIGHT = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """All that serving needs, made on the worker's thread."""
-
-    family: Family
-    bank: Bank
-    tokenizer: Tokenizer
-    policy: DepthPolicy
 
 
 class Worker:
@@ -123,7 +109,7 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request.start()
         try:
-            turn = Turn(model.family, model.bank, model.tokenizer, model.policy, request, between=lambda: self._capture(model))
+            turn = Turn(model, request, between=lambda: self._capture(model))
             done = turn.run()
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
             if self.metrics:

@@ -76,18 +76,22 @@ class Rounds:
             rows = take(tokens)
             view.keep([rows], hidden)
             self._hidden.append(hidden[:rows])
-            if len(self._tokens) >= PRIME_ROWS and self._cache.spec.draft_layers:
-                self._prime(view, len(self._tokens))
+            # The last token's row is left to the next draft, which begins with it; with a stop string, tokens may have no row at all.
+            if self._num_lagging >= PRIME_ROWS:
+                self._prime(view, self._num_lagging)
         is_measure, self._depth_before = depth == self._depth_before, depth
         return Round(tokens, depth, len(tokens) - 1, time.perf_counter() - start_s if is_measure else None)
 
     def settle(self) -> None:
         """Make the draft rows that lag behind, so that the cache can be stored. No round may follow."""
-        rows = self._cache.length - self._cache.draft_length
-        if rows > 0 and self._cache.spec.draft_layers:
+        if self._num_lagging > 0:
             with lend([self._cache], self._family.numerics) as view:
-                self._prime(view, rows)
+                self._prime(view, self._num_lagging)
         self._cache.draft_length = self._cache.length
+
+    @property
+    def _num_lagging(self) -> int:
+        return self._cache.length - self._cache.draft_length
 
     def _prime(self, view: View, rows: int) -> mx.array:
         """Make the first `rows` draft rows that lag behind; many at once are a piece of prefill, few are a step."""
@@ -131,15 +135,15 @@ class Rounds:
         """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab] decide the tokens at position, position + 1, ..."""
         depth = drafts.shape[0]
         target = distribution(logits, self._sampling, self._drafted(drafts))[None]
+        laws = laws if laws is not None else target[0, :0]
         at = mx.arange(position, position + depth + 1, dtype=mx.int32)
         if self._is_coupled:
             verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
         else:
-            laws = laws if laws is not None else target[0, :0]
             # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
             verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
-        return verdict.accepted, verdict.token, drafts, is_finite(logits)
+        return verdict.accepted, verdict.token, drafts, mx.concatenate([is_finite(logits), is_finite(laws)])
 
     def _read(self, verdict: tuple[mx.array, ...]) -> list[int]:
         """The tokens that stand: the round's one host synchronisation."""

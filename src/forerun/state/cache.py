@@ -65,7 +65,8 @@ class Cache(Generic[L]):
     """All that the model remembers after `length` tokens.
 
     Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hiddens; it may lag
-    behind `length` inside a turn and be one ahead of it, never in a stored state. `hidden` [dim]: of the last token, after the final norm.
+    behind `length` inside a turn and be one ahead of it, never in a stored state; without draft layers it is `length`. `hidden` [dim]: of
+    the last token, after the final norm.
     """
 
     def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:
@@ -189,6 +190,7 @@ class View:
             if n:
                 snapshot, cache = self.mark(j, self._starts[j] + n, hidden), self._caches[j]
                 cache.length, cache.recurrent, cache.hidden = snapshot.position, list(snapshot.recurrent), snapshot.hidden
+                cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
         self._inputs, self._after = {}, {}
 
     def keep_draft(self, counts: Sequence[int]) -> None:

@@ -37,7 +37,7 @@ def url_of(server: subprocess.Popen[str]) -> str:
 
 def ask(url: str) -> dict[str, Any]:
     """The answer to one short chat turn."""
-    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "temperature": 0}
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )

@@ -35,6 +35,8 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     import mlx.core as mx
 
     from evidence import evidence, write
+    from forerun.decode.compiled import StepTable
+    from forerun.decode.depth import DepthPolicy
     from forerun.decode.generate import Generation
     from forerun.decode.prefill import prefill
     from forerun.kernels.numerics import REFERENCE, SERVED
@@ -50,7 +52,9 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     loaded, tokenizer = load(DEMO_MODEL, numerics, "float32", lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
     tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
     greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+    plain = DepthPolicy((0,))
     samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}
+    steps = StepTable(loaded.family, eager_reason="")
     for repeat in range(options.repeats + 1):
         cache = materialise(Arena(loaded.family.spec), [], None, Contiguous(), options.tokens + options.answer)
         start = time.perf_counter()
@@ -58,7 +62,7 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
             pass
         read = time.perf_counter()
         answer = Answer(tokenizer, ())
-        rounds = Generation(loaded.family, cache, tokens, greedy, answer, max_tokens=options.answer, stop_ids=frozenset(), depth=0)
+        rounds = Generation(steps, cache, tokens, greedy, answer, max_tokens=options.answer, stop_ids=frozenset(), policy=plain)
         for _ in rounds:
             pass
         rounds.store()

@@ -109,7 +109,10 @@ def demo(numerics: Numerics = REFERENCE) -> Loaded:
     return load(DEMO_MODEL, numerics, "float32", lambda doing, done_frac: None)
 
 
+END = 0  # the token that ends a message
+
+
 def words(seed: object, num: int) -> list[int]:
-    """`num` random tokens of the tiny model's vocabulary."""
+    """`num` random tokens of the tiny model's vocabulary, END not among them."""
     rng = random.Random(str(seed))
-    return [rng.randrange(VOCAB) for _ in range(num)]
+    return [rng.randrange(END + 1, VOCAB) for _ in range(num)]

@@ -56,6 +56,13 @@ class Config(BaseModel):
     blas: Literal["auto", "openblas", "wheel"] = Field(
         "auto", description="BLAS on Linux CPU: openblas (fast, from the system), wheel (MLX's own, slow); auto: openblas if it is there"
     )
+    draft_depth: Literal["auto"] | Annotated[int, Field(ge=0, le=7)] = Field(
+        "auto", union_mode="left_to_right", description="tokens the model drafts ahead: 0 (never) to 7, or auto: what is fastest, up to 3"
+    )
+    decode_layout: Literal["auto", "contiguous", "paged"] = Field(
+        "auto", description="how a decoding cache is arranged; auto: contiguous up to 131,072 tokens or what memory allows, pages above"
+    )
+    eager: bool = Field(False, description="do not compile the steps of decoding")
     api_key_file: Path | None = Field(None, description="file with one `name:key` a line; requests must then carry one of the keys")
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Finish = Literal["stop", "length"]
 Source = Literal["cold", "ram", "ssd"]
+StepKind = Literal["compiled", "eager", "mixed"]
 BankUse = Literal["use", "bypass"]
 
 
@@ -82,12 +83,22 @@ class Report:
     reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
     nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
     queue and restore included. reason is "" when all that could be reused was, else it says why not.
+
+    layout is that of the decoding cache, trunk and MTP alike; paged_blocks: its pages in use at the end. steps: passes of decoding (verify
+    and draft), compiled_steps of them compiled, eager_steps the others by the name of the reason.
+
+    Drafting: every token but the first comes from one of `rounds` rounds, tokens_per_round on average (None without a round). drafted[i]
+    and accepted[i] count the rounds in which a draft of depth i + 1 was made, and accepted; depths[k] counts the rounds with k drafts.
     """
 
     session: str
     source: Source
     layout: str
-    step_kind: str
+    paged_blocks: int
+    step_kind: StepKind
+    steps: int
+    compiled_steps: int
+    eager_steps: Mapping[str, int]
     numerics: str
     reused_tokens: int
     computed_tokens: int
@@ -96,6 +107,11 @@ class Report:
     ttft_s: float
     prefill_tok_per_s: float | None
     decode_tok_per_s: float | None
+    rounds: int
+    tokens_per_round: float | None
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    depths: tuple[int, ...]
     reason: str
 
 

@@ -52,7 +52,7 @@ def test_complaints(second: Turn, complaint: str) -> None:
 
 
 def test_another_answer_is_a_fault() -> None:
-    assert faults(GOOD, [SAME[0], Verdict(False, "DIFFERENT", "different")]) == [
+    assert faults(GOOD, [SAME[0], Verdict(False, "OTHER", "different")]) == [
         "A2: the answer is not the one without stored state (different)"
     ]
 
@@ -63,11 +63,11 @@ def test_equal_answers_need_no_second_look() -> None:
 
 @pytest.mark.parametrize("other", [answer("hallo"), answer("hello", num_tokens=4)])
 def test_reference_means_token_for_token(other: Answer) -> None:
-    assert same_answer(turn(0, answer(), other), never) == Verdict(False, "DIFFERENT", "different")
+    assert same_answer(turn(0, answer(), other), never) == Verdict(False, "OTHER", "different")
 
 
 @pytest.mark.parametrize(("gap", "is_same"), [(2e-4, True), (5e-4, False)])
 def test_served_allows_near_ties_within_the_bound(gap: float, is_same: bool) -> None:
     verdict = same_answer(turn(0, answer(numerics="served"), answer("hallo")), lambda _: NearTies(2, gap, 3e-4))
-    assert (verdict.is_same, verdict.short) == (is_same, "near-ties" if is_same else "DIFFERENT")
+    assert (verdict.is_same, verdict.short) == (is_same, "ties" if is_same else "OTHER")
     assert verdict.words == f"2 near-ties, largest gap {gap:.1e} {'<=' if is_same else '>'} bound 3.0e-04"

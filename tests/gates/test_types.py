@@ -22,24 +22,24 @@ from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
 from forerun.state.records import materialise
-from forerun.state.spec import StateSpec
+from forerun.state.store import Arena
 
 
 class RightBank(Bank):
     def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
-        return materialise(self._spec, [], None, layout, room_tokens)
+        return materialise(self._arena, [], None, layout, room_tokens)
 
 
 class BankOfOneLayout(Bank):
     def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
-        return materialise(self._spec, [], None, Paged(16), room_tokens)  # arg-type
+        return materialise(self._arena, [], None, Paged(16), room_tokens)  # arg-type
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)  # arg-type
 
 
-def stored_with_a_layout(spec: StateSpec, record: Record, layout: L) -> Cache[L]:
-    return materialise(spec, [], record, record.layout, 0)  # attr-defined
+def stored_with_a_layout(arena: Arena, record: Record, layout: L) -> Cache[L]:
+    return materialise(arena, [], record, record.layout, 0)  # attr-defined
 
 
 def decode(cache: Cache[Paged]) -> None: ...

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -28,7 +26,7 @@ def chunk_scan(c: Tensor, m: Tensor, b: Tensor, is_reverse: bool) -> Tensor:
 
 
 @triton.jit
-def _inverse(a: Any, inverse: Any, size: tl.constexpr) -> None:
+def _inverse(a: tl.tensor, inverse: tl.tensor, size: tl.constexpr) -> None:
     """One matrix a program, by forward substitution: row i of the inverse is minus row i of a times the rows before it."""
     base = tl.program_id(0).to(tl.int64) * size * size
     at = tl.arange(0, size)
@@ -41,7 +39,16 @@ def _inverse(a: Any, inverse: Any, size: tl.constexpr) -> None:
 
 
 @triton.jit
-def _scan(c: Any, m: Any, b: Any, states: Any, chunks: Any, dim: tl.constexpr, columns: tl.constexpr, is_reverse: tl.constexpr) -> None:
+def _scan(
+    c: tl.tensor,
+    m: tl.tensor,
+    b: tl.tensor,
+    states: tl.tensor,
+    chunks: tl.tensor,
+    dim: tl.constexpr,
+    columns: tl.constexpr,
+    is_reverse: tl.constexpr,
+) -> None:
     """Some columns of one sequence's state a program."""
     sequence = tl.program_id(0).to(tl.int64)
     row, column = tl.arange(0, dim), tl.program_id(1) * columns + tl.arange(0, columns)

@@ -14,12 +14,12 @@ from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.live import Live
+from forerun.bank.live import Live, Unit
 from forerun.bank.match import Match, Plan, match
 from forerun.bank.memory import MemoryTier
 from forerun.bank.tier import Tier
 from forerun.bank.writer import Writer
-from forerun.errors import DamagedRecordError
+from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
 from forerun.state.record import Chain, Identity
@@ -27,6 +27,8 @@ from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 from forerun.values import BankHealth, Source
+
+_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +59,22 @@ class Bank:
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """The state of as many of `tokens` as can be had, in `layout`, with room for `room_tokens` more than the prompt. Always a cache."""
-        chain = self._chain(tenant)
-        problems: list[str] = []
+        chain, problems = self._chain(tenant), _Problems()
         while True:
             live = self._best_live(tokens, tenant)
             mark = live.mark_within(live.shared(tokens)) if live else None
-            found = match(self._tiers, chain, tokens)
-            plan = next(found.plans(), None)
+            found, plan = self._look_up(chain, tokens, problems)
             if live and mark and mark.position >= (plan.position if plan else 1):
-                if not self._may_take(live, mark, session):
-                    self._settle(live)
-                    continue
-                return self._take(live, mark, tokens, layout, problems)
+                if self._may_take(live, mark, session):
+                    return self._take(live, mark, tokens, layout, problems)
+                self._settle(live)
+                continue
             if plan is None:
                 return self._cold(session, layout, len(tokens) + room_tokens, _reason(problems, 0, found, live, tokens))
             try:
                 cache = self._load(plan, layout, len(tokens) - plan.position + room_tokens)
-            except KeyError:  # evicted, or replaced by a longer one, since it was looked up
-                continue
-            except DamagedRecordError as error:
-                problems.append(str(error))
-                plan.mark.tier.delete(plan.mark.key)
+            except (KeyError, BankError) as error:
+                problems.add(error, plan)
                 continue
             return self._restored(plan, cache, session, _reason(problems, plan.position, found, live, tokens))
 
@@ -95,9 +92,7 @@ class Bank:
         if self._disk is not None:
             fresh = sorted({m.position for m in marks[len(marks) - new :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh))]
-            units = list(live.units(wanted))
-            known = self._disk.index.find([u.key for u in units])
-            live.pending.extend(u for u in units if u.key not in known)
+            live.pending.extend(self._unwritten(list(live.units(wanted))))
         self._lives.append(live)
         self.trim()
 
@@ -161,6 +156,15 @@ class Bank:
         """Records that could not be written, by reason."""
         return dict(self._writer.skipped) if self._writer else {}
 
+    def _look_up(self, chain: Chain, tokens: Sequence[int], problems: _Problems) -> tuple[Match | None, Plan | None]:
+        """What the tiers have of the prompt, and the deepest mark that has not failed yet. A tier that fails is none."""
+        try:
+            found = match(self._tiers, chain, tokens)
+            return found, next((plan for plan in found.plans() if plan.mark.key not in problems.failed_marks), None)
+        except BankError as error:
+            problems.add(error, None)
+            return None, None
+
     def _chain(self, tenant: str) -> Chain:
         return Chain(self._secret, tenant, self._identity)
 
@@ -173,7 +177,7 @@ class Bank:
     def _may_take(self, live: Live, mark: Snapshot, session: str | None) -> bool:
         return session in (None, live.session) and retain.takes_over(live.cache.length, mark.position)
 
-    def _take(self, live: Live, mark: Snapshot, tokens: Sequence[int], layout: L, problems: list[str]) -> Restored[L]:
+    def _take(self, live: Live, mark: Snapshot, tokens: Sequence[int], layout: L, problems: _Problems) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
         self._capture_all(live)
         self._lives.remove(live)
@@ -206,15 +210,44 @@ class Bank:
             self._memory.put(live.capture(unit))
             self._memory.index.label([unit.key], session=live.session, tenant=live.tenant)
 
+    def _unwritten(self, units: list[Unit]) -> list[Unit]:
+        """Those that are not on disk. If the index cannot say, all: writing what is there costs nothing but time."""
+        assert self._disk is not None
+        try:
+            known = self._disk.index.find([u.key for u in units])
+        except BankError:
+            return units
+        return [u for u in units if u.key not in known]
+
     def _capture_all(self, live: Live) -> None:
         while live.pending and self._writer is not None:
             self._writer.put(live.capture(live.pending.popleft()), session=live.session, tenant=live.tenant)
 
 
-def _reason(problems: list[str], reused: int, found: Match | None, live: Live | None, tokens: Sequence[int]) -> str:
+class _Problems:
+    """What went wrong while a prompt's state was looked for. failed_marks: not to be tried again for this prompt."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.failed_marks: set[str] = set()
+        self._vanished = 0
+
+    def add(self, error: Exception, plan: Plan | None) -> None:
+        """Note an error, of this plan if it was one plan's."""
+        if isinstance(error, KeyError):  # evicted, or replaced by a longer one, since it was looked up: look again, but not for ever
+            self._vanished += 1
+            if self._vanished < _LOOKS:
+                return
+        else:
+            self.words.append(f"{'set aside' if isinstance(error, DamagedRecordError) else 'the bank failed'}: {error}")
+        if plan is not None:
+            self.failed_marks.add(plan.mark.key)
+
+
+def _reason(problems: _Problems, reused: int, found: Match | None, live: Live | None, tokens: Sequence[int]) -> str:
     shared = max(found.shared if found else 0, live.shared(tokens) if live else 0)
-    parts = [f"set aside: {p}" for p in problems]
-    if shared == 0 and not problems:
+    parts = list(problems.words)
+    if shared == 0 and not parts:
         parts.append("no stored conversation begins like this prompt")
     elif reused < shared:
         where = f"the last mark before that is at {reused}" if reused else "no mark lies before that"

@@ -5,6 +5,7 @@ Knows nothing of caches. Memory held by what waits is bounded: `put` blocks the 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,8 @@ from functools import partial
 from forerun.bank.disk import DiskTier
 from forerun.errors import BankError, BankFullError
 from forerun.state.record import Record
+
+log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 << 20
 _EVICT_AT_ONCE = 8
@@ -113,15 +116,26 @@ class Writer:
                 self._disk.delete(info.key)
 
     def _evict(self) -> bool:
+        """Make some room: what was set aside first, then the oldest. Returns whether there was anything."""
+        if self._disk.quarantined:
+            self._disk.clear_quarantine()
+            return True
         oldest = self._disk.index.oldest(_EVICT_AT_ONCE)
         for entry in oldest:
             self._disk.delete(entry.info.key)
         return bool(oldest)
 
     def _count_failures(self, action: Callable[[], None]) -> None:
+        """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
         try:
             action()
         except BankFullError as error:
-            self.skipped[f"no room: {error.reason}"] += 1
+            self._count(f"no room: {error.reason}", error)
         except BankError as error:
-            self.skipped[str(error)] += 1
+            self._count("the disk failed", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
+            self._count(f"unexpected {type(error).__name__}", error)
+
+    def _count(self, reason: str, error: Exception) -> None:
+        self.skipped[reason] += 1
+        log.warning("not written to disk (%s): %s", reason, error)

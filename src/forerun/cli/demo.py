@@ -32,7 +32,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Reading
 
 MODEL = Path(str(files("forerun"))) / "data" / "demo-model"
-COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\ntok/s", "decode\ntok/s", "layout", "same\nanswer")
+COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\ntok/s", "decode\ntok/s", "layout", "answer")
 
 
 def demo(
@@ -101,14 +101,14 @@ def teller(console: Console, status: Status) -> Tell:
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
     """One row a turn; fits 80 columns."""
-    drawn = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, column in enumerate(COLUMNS):
         drawn.add_column(column, justify="right" if 2 <= number < 8 else "left")
     for turn, verdict in zip(turns, verdicts, strict=True):
         report = turn.answer.report
         counts = (turn.answer.usage["prompt_tokens"], report["reused_tokens"], report["computed_tokens"])
         speeds = (_speed(report["prefill_tok_per_s"]), _speed(report["decode_tok_per_s"]))
-        figures = (*(f"{count:,}" for count in counts), f"{report['ttft_s']:.2f}", *speeds)
+        figures = (*(f"{count:,}" for count in counts), _seconds(report["ttft_s"]), *speeds)
         drawn.add_row(turn.step.name, taken(turn), *figures, report["layout"], verdict.short)
     return drawn
 
@@ -142,6 +142,10 @@ def judge(conversation: Conversation, tokenizer: Tokenizer) -> Judge:
         return near_ties(prompt, *(tokenizer.encode(answer.text, tenant="") for answer in (turn.answer, turn.bypass)))
 
     return ties
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f}" if seconds < 100 else f"{seconds:.1f}"
 
 
 def _speed(tokens_per_s: float | None) -> str:

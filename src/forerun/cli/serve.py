@@ -54,6 +54,7 @@ def serve(
     bank_disk_bytes: Annotated[str | None, option("bank_disk_bytes")] = None,
     context: Annotated[int | None, option("context")] = None,
     numerics: Annotated[str | None, option("numerics")] = None,
+    draft_depth: Annotated[str | None, option("draft_depth")] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:

@@ -6,13 +6,16 @@ Knows families and views; nothing of rounds, sampling or requests.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import mlx.core as mx
 
 from forerun.models.base import Family
-from forerun.state.cache import View
-from forerun.state.layout import Layout
+from forerun.state.cache import Cache, View, lend
+from forerun.state.layout import Contiguous, Layout
+from forerun.state.records import materialise, relayout_as_chosen
+from forerun.state.store import Arena
 from forerun.state.trace import CompiledPass
 
 Kind = Literal["verify", "draft"]
@@ -22,34 +25,39 @@ MAX_WIDTH = 8
 class StepTable:
     """Compiled steps of one family. eager_reason: why all steps run eager, "" if they are to be compiled.
 
-    num_steps, num_compiled: since the start. eager: number of the other steps by reason.
+    num_compiled: since the start. eager: number of the other steps by reason.
     """
 
     def __init__(self, family: Family, *, eager_reason: str) -> None:
-        self._family, self.eager_reason = family, eager_reason
+        self.family, self.eager_reason = family, eager_reason
         self._passes: dict[tuple[Kind, Layout, int], CompiledPass] = {}
-        self.num_steps = self.num_compiled = 0
+        self.num_compiled = 0
         self.eager: Counter[str] = Counter()
 
-    def forward(self, tokens: mx.array, layout: Layout, view: View) -> mx.array:
-        """The trunk over tokens [rows] int32 of one sequence: hidden vectors [rows, dim]."""
-        if self._is_compiled(tokens.shape[0]):
-            return view.run(self._pass("verify", layout, tokens.shape[0]), tokens.shape[0], tokens, is_draft=False)
-        return self._family.forward(tokens, [tokens.shape[0]], view)
+    def forward(self, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
+        """The trunk over tokens [rows] int32 of the one cache lent: hidden vectors [rows, dim]."""
+        rows = tokens.shape[0]
+        if self._is_compiled(rows):
+            return view.run(self._pass("verify", cache.layout, rows), rows, tokens, is_draft=False)
+        return self.family.forward(tokens, [rows], view)
 
-    def draft(self, hidden: mx.array, tokens: mx.array, layout: Layout, view: View) -> mx.array:
-        """The draft head over hidden [rows, dim] and tokens [rows] of one sequence: hidden vectors [rows, dim]."""
-        if self._is_compiled(tokens.shape[0]):
-            return view.run(self._pass("draft", layout, tokens.shape[0]), tokens.shape[0], hidden, tokens, is_draft=True)
-        return self._family.draft(hidden, tokens, [tokens.shape[0]], view)
+    def draft(self, hidden: mx.array, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
+        """The draft head over hidden [rows, dim] and tokens [rows] of the one cache lent: hidden vectors [rows, dim]."""
+        rows = tokens.shape[0]
+        if self._is_compiled(rows):
+            return view.run(self._pass("draft", cache.layout, rows), rows, hidden, tokens, is_draft=True)
+        return self.family.draft(hidden, tokens, [rows], view)
 
     def num_traces(self) -> int:
         """How often a step was traced: once a kind, layout and width, and once more a capacity."""
         return sum(p.num_traces for p in self._passes.values())
 
+    def counts(self) -> Counter[str]:
+        """Steps so far: "compiled", and the others by their reason. The difference of two of these is what lies between them."""
+        return self.eager + Counter(compiled=self.num_compiled)
+
     def _is_compiled(self, rows: int) -> bool:
         reason = self.eager_reason or ("width" if rows > MAX_WIDTH else "")
-        self.num_steps += 1
         self.num_compiled += not reason
         if reason:
             self.eager[reason] += 1
@@ -58,7 +66,7 @@ class StepTable:
     def _pass(self, kind: Kind, layout: Layout, rows: int) -> CompiledPass:
         key = (kind, layout, rows)
         if key not in self._passes:
-            family, spans = self._family, [rows]
+            family, spans = self.family, [rows]
 
             def verify(tokens: mx.array, view: View) -> mx.array:
                 return family.forward(tokens, spans, view)
@@ -68,3 +76,19 @@ class StepTable:
 
             self._passes[key] = CompiledPass(verify if kind == "verify" else draft, family.spec, layout, family.numerics)
         return self._passes[key]
+
+
+def warm_up(steps: StepTable, layout: Layout, deepest: int, progress: Callable[[str, float], None]) -> None:
+    """Compile, or try once, every step that rounds of up to `deepest` drafts take, so that no request waits for it."""
+    family, arena = steps.family, Arena(steps.family.spec)
+    warm = relayout_as_chosen(materialise(arena, [], None, Contiguous(), 0), layout)
+    for rows in range(1, deepest + 2):
+        progress("compiling steps", rows / (deepest + 2))
+        tokens = mx.zeros((rows,), dtype=mx.int32)
+        with lend([warm], family.numerics) as view:
+            hidden = steps.forward(tokens, warm, view)
+            view.keep([0], hidden)
+            if deepest:
+                hidden = steps.draft(hidden, tokens, warm, view)
+                view.keep_draft([0])
+            mx.eval(family.head(hidden), warm.arrays())

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
 from forerun.decode.round import Rounds
-from forerun.models.base import Family
+from forerun.decode.tally import Tally
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
 from forerun.values import Finish, Sampling, Text
@@ -18,12 +20,12 @@ from forerun.values import Finish, Sampling, Text
 class Generation:
     """Iterate for the answer's text, a piece a round; then `finish` says why it ended and `stored` which tokens the cache holds.
 
-    tokens: the answer's tokens, without the stop token. num_sampled counts that one too.
+    tokens: the answer's tokens, without the stop token. num_sampled counts that one too. tally: of all rounds so far.
     """
 
     def __init__(
         self,
-        family: Family,
+        steps: StepTable,
         cache: Cache[Any],
         prompt: Sequence[int],
         sampling: Sampling,
@@ -31,13 +33,14 @@ class Generation:
         *,
         max_tokens: int,
         stop_ids: frozenset[int],
-        depth: int,
+        policy: DepthPolicy,
     ) -> None:
-        self._rounds = Rounds(family, cache, prompt, sampling)
+        self._rounds = Rounds(steps, cache, prompt, sampling)
         self._cache, self._answer, self._prompt = cache, answer, prompt
-        self._max_tokens, self._stop_ids, self._depth = max_tokens, stop_ids, depth
+        self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
         self._whole = cache.snapshot()
         self._text = ""
+        self.tally = Tally()
         self.tokens: list[int] = []
         self.num_sampled = 0
         self.finish: Finish | None = None
@@ -47,8 +50,7 @@ class Generation:
         self._take([self._rounds.first()])
         yield self._piece()
         while self.finish is None:
-            depth = min(self._depth, self._max_tokens - len(self.tokens) - 1)
-            self._rounds.run(depth, self._take)
+            self._round()
             if self._answer.kept_tokens == len(self.tokens):
                 self._whole = self._cache.snapshot()
             yield self._piece()
@@ -64,6 +66,13 @@ class Generation:
             self._cache.cut(self._whole)
         self._rounds.settle()
         return [*self._prompt, *self.tokens][: self._cache.length]
+
+    def _round(self) -> None:
+        """One round, at a depth fixed before anything is drawn. One that fails teaches the policy nothing."""
+        length = self._cache.length
+        done = self._rounds.run(self._policy.choose(length, self._max_tokens - len(self.tokens) - 1), self._take)
+        self.tally.add(done)
+        self._policy.observe(length, done)
 
     def _take(self, tokens: list[int]) -> int:
         """Take tokens up to what ends the answer. Returns how many rows of the round may become state."""

@@ -6,16 +6,17 @@ Knows one sequence; nothing of text, stops or requests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from forerun.decode.compiled import MAX_WIDTH, StepTable
 from forerun.decode.prefill import prime
+from forerun.decode.tally import Round
 from forerun.errors import NumericsError
-from forerun.models.base import Family
 from forerun.sampling import (
     Counts,
     count_prompt,
@@ -36,34 +37,26 @@ from forerun.values import Sampling
 PRIME_ROWS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What a round gave: the tokens that stand, in order; how many were drafted, and how many of the drafts were accepted."""
-
-    tokens: list[int]
-    drafted: int
-    accepted: int
-
-
 class Rounds:
     """The rounds of one answer. The last token given is not yet in the cache: cache.length == prompt + given - 1.
 
     Draft rows lag behind: `_hidden` and `_tokens` are the target hiddens and tokens of rows draft_length, draft_length + 1, ...
     """
 
-    def __init__(self, family: Family, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
-        self._family, self._cache, self._sampling = family, cache, sampling
+    def __init__(self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
+        self._steps, self._family, self._cache, self._sampling = steps, steps.family, cache, sampling
         self._is_coupled = sampling.seed is not None and sampling.temperature > 0
         self._seed = sampling.seed if sampling.seed is not None else fresh_seed()
-        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), family.vocab) if has_penalty(sampling) else None
+        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), self._family.vocab) if has_penalty(sampling) else None
         self._hidden = [cache.hidden[None]]
         self._tokens: list[int] = []
         self._last = -1
+        self._depth_before: int | None = None
 
     def first(self) -> int:
         """The first token, of the hidden vector that the cache ends with: no forward."""
         logits = self._family.head(self._cache.hidden[None])
-        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length), 0).tokens[0]
+        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
 
     def give(self, tokens: Sequence[int]) -> None:
         """Tell which tokens of the last `first` or `run` became part of the answer."""
@@ -74,30 +67,41 @@ class Rounds:
 
     def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
         """One round. `take` gets the tokens that stand and says how many rows become state: as many as tokens are taken, or fewer."""
-        length = self._cache.length
+        start_s, length = time.perf_counter(), self._cache.length
         with lend([self._cache], self._family.numerics) as view:
             drafts, laws = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
-            hidden = self._family.forward(ids, [depth + 1], view)
-            result = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1), depth)
-            rows = take(result.tokens)
+            hidden = self._steps.forward(ids, self._cache, view)
+            tokens = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1))
+            rows = take(tokens)
             view.keep([rows], hidden)
             self._hidden.append(hidden[:rows])
-            if len(self._tokens) >= PRIME_ROWS:
-                self._prime(view, len(self._tokens))
-        return result
+            # The last token's row is left to the next draft, which begins with it; with a stop string, tokens may have no row at all.
+            if self._num_lagging >= PRIME_ROWS:
+                self._prime(view, self._num_lagging)
+        is_measure, self._depth_before = depth == self._depth_before, depth
+        return Round(tokens, depth, len(tokens) - 1, time.perf_counter() - start_s if is_measure else None)
 
     def settle(self) -> None:
         """Make the draft rows that lag behind, so that the cache can be stored. No round may follow."""
-        rows = self._cache.length - self._cache.draft_length
-        if rows > 0 and self._cache.spec.draft_layers:
+        if self._num_lagging > 0:
             with lend([self._cache], self._family.numerics) as view:
-                self._prime(view, rows)
+                self._prime(view, self._num_lagging)
         self._cache.draft_length = self._cache.length
 
+    @property
+    def _num_lagging(self) -> int:
+        return self._cache.length - self._cache.draft_length
+
     def _prime(self, view: View, rows: int) -> mx.array:
+        """Make the first `rows` draft rows that lag behind; many at once are a piece of prefill, few are a step."""
         hidden = mx.concatenate(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
-        drafted = prime(self._family, view, hidden[:rows], mx.array(self._tokens[:rows], dtype=mx.int32))
+        tokens = mx.array(self._tokens[:rows], dtype=mx.int32)
+        if rows > MAX_WIDTH:
+            drafted = prime(self._family, view, hidden[:rows], tokens)
+        else:
+            drafted = self._steps.draft(hidden[:rows], tokens, self._cache, view)
+            view.keep_draft([rows])
         self._hidden, self._tokens = [hidden[rows:]], self._tokens[rows:]
         return drafted
 
@@ -114,7 +118,7 @@ class Rounds:
             laws.append(law)
             drafts = mx.concatenate([drafts, token])
             if i + 1 < depth:
-                hidden = self._family.draft(hidden, token, [1], view)
+                hidden = self._steps.draft(hidden, token, self._cache, view)
         view.keep_draft([0])
         return drafts, mx.concatenate(laws)
 
@@ -131,21 +135,21 @@ class Rounds:
         """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab] decide the tokens at position, position + 1, ..."""
         depth = drafts.shape[0]
         target = distribution(logits, self._sampling, self._drafted(drafts))[None]
+        laws = laws if laws is not None else target[0, :0]
         at = mx.arange(position, position + depth + 1, dtype=mx.int32)
         if self._is_coupled:
             verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
         else:
-            laws = laws if laws is not None else target[0, :0]
             # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
             verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
-        return verdict.accepted, verdict.token, drafts, is_finite(logits)
+        return verdict.accepted, verdict.token, drafts, mx.concatenate([is_finite(logits), is_finite(laws)])
 
-    def _read(self, verdict: tuple[mx.array, ...], depth: int) -> Round:
-        """The round's one host synchronisation."""
+    def _read(self, verdict: tuple[mx.array, ...]) -> list[int]:
+        """The tokens that stand: the round's one host synchronisation."""
         mx.eval(verdict)
         accepted, token, drafts, finite = verdict
         if not bool(mx.all(finite)):
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged: run `forerun doctor`")
         count = int(np.array(accepted)[0])
-        return Round([*np.array(drafts)[:count].tolist(), int(np.array(token)[0])], depth, count)
+        return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]

@@ -41,13 +41,13 @@ def same_answer(turn: Turn, near_ties: Judge) -> Verdict:
     if (turn.answer.text, _num_tokens(turn.answer)) == (turn.bypass.text, _num_tokens(turn.bypass)):
         return Verdict(True, "equal", "equal")
     if turn.answer.report["numerics"] == "reference":
-        return Verdict(False, "DIFFERENT", "different")
+        return Verdict(False, "OTHER", "different")
     ties = near_ties(turn)
     is_same = ties.largest_gap <= ties.bound
     sign = "<=" if is_same else ">"
     return Verdict(
         is_same,
-        "near-ties" if is_same else "DIFFERENT",
+        "ties" if is_same else "OTHER",
         f"{ties.count} near-ties, largest gap {ties.largest_gap:.1e} {sign} bound {ties.bound:.1e}",
     )
 

@@ -12,6 +12,9 @@ from typing import Any
 from forerun.demo.compare import Verdict
 from forerun.demo.turns import Turn
 
+# Of a server's start-up line, what says nothing of the figures.
+PASSING = ("url", "pid", "bank_dir")
+
 
 def finding(turns: Sequence[Turn], verdicts: Sequence[Verdict]) -> str:
     """What the turns after the first saved, and whether the answers are the same."""
@@ -35,7 +38,7 @@ def as_json(
         "scale": scale,
         "versions": {name: version(name) for name in ("forerun", "mlx")},
         "machine": {"system": platform.platform(), "processor": platform.machine(), "num_cpus": os.cpu_count()},
-        "server": server,
+        "server": {name: value for name, value in server.items() if name not in PASSING},
         "turns": [_turn(turn, verdict) for turn, verdict in zip(turns, verdicts, strict=True)],
         "faults": list(faults),
     }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,28 @@ from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.config import Config
+from forerun.decode.compiled import StepTable, warm_up
+from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.engine.local import LocalEngine
-from forerun.engine.worker import Model, Worker
+from forerun.engine.turn import Model
+from forerun.engine.worker import Worker
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
+from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import ModelInfo, Sampling
 
+log = logging.getLogger(__name__)
 DISK_LIMIT_BYTES = 20 << 30
 MLX_CACHE_BYTES = 1 << 30
+AUTO_DEPTH = 3
+NO_COMPILER = "no compiler"
 
 
 def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
@@ -49,7 +59,7 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
         defaults=_defaults(folder / "generation_config.json"),
         demo=folder == DEMO_MODEL,
     )
-    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model.bank.skipped), memory)
+    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory)
 
 
 def is_cpu() -> bool:
@@ -75,7 +85,10 @@ def _load(
         blas.prove_correct(blas_name)
     if is_reference:
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
-    return Model(loaded.family, _bank(config, loaded, tokenizer, template, dtype), tokenizer)
+    policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
+    steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
+    warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
+    return Model(steps, _bank(config, loaded, tokenizer, template, dtype), tokenizer, policy, limits)
 
 
 def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str) -> Bank:
@@ -102,8 +115,45 @@ def _context(config: Config, declared: int) -> int:
     return config.context or declared
 
 
-def _degraded(skipped: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count} records could not be written ({reason})" for reason, count in skipped.items())
+def _limits(config: Config, family: Family) -> Limits:
+    limits = limits_of(family.spec.bytes_per_token, _memory_bytes() // 2)
+    dense = {"auto": limits.dense_tokens, "contiguous": family.context_tokens, "paged": 0}[config.decode_layout]
+    return Limits(dense, limits.page_tokens)
+
+
+def _memory_bytes() -> int:
+    """The device's memory, or the machine's."""
+    if not is_cpu():
+        return int(mx.device_info().get("memory_size", 0)) or _memory_of_machine()
+    return _memory_of_machine()
+
+
+def _memory_of_machine() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _eager_reason(config: Config) -> str:
+    if config.eager:
+        return "asked"
+    # On CPU MLX compiles its fused kernels with g++ while it runs.
+    return NO_COMPILER if is_cpu() and shutil.which("g++") is None else ""
+
+
+def _policy(config: Config, family: Family) -> DepthPolicy:
+    if not family.spec.draft_layers and config.draft_depth != 0:
+        log.warning("the checkpoint has no MTP layers: it is served without drafting")
+    if not family.spec.draft_layers:
+        return DepthPolicy((0,))
+    return DepthPolicy(range(AUTO_DEPTH + 1) if config.draft_depth == "auto" else (config.draft_depth,))
+
+
+def _degraded(model: Model) -> tuple[str, ...]:
+    reasons = [f"{count} records could not be written ({reason})" for reason, count in model.bank.skipped.items()]
+    if model.policy.acceptance.is_failing:
+        reasons.append(WARNING)
+    if model.steps.eager_reason == NO_COMPILER:
+        reasons.append("steps run eager: MLX compiles them with g++; install it, or say --eager")
+    return tuple(reasons)
 
 
 def _defaults(path: Path) -> Sampling:

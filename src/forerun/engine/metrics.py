@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from forerun.values import Done, Health
+from forerun.values import Done, Health, Report
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 
@@ -20,6 +20,9 @@ class Metrics:
         self._prompt = self._counter("forerun_prompt_tokens", "Prompt tokens, reused or computed", "kind")
         self._answer = self._counter("forerun_completion_tokens", "Tokens generated")
         self._restores = self._counter("forerun_restores", "Requests by where their state came from", "source", "layout")
+        self._rounds = self._counter("forerun_rounds", "Rounds of decoding, by how many tokens were drafted", "depth")
+        self._drafts = self._counter("forerun_drafts", "Drafted tokens by their place in the round", "depth", "outcome")
+        self._steps = self._counter("forerun_decode_steps", "Passes of decoding: compiled, or eager by the reason", "kind")
         self._queue = Histogram("forerun_queue_seconds", "Waiting before a request runs", buckets=_SECONDS, registry=self.registry)
         self._restore = Histogram("forerun_restore_seconds", "Getting stored state back", buckets=_SECONDS, registry=self.registry)
         self._ttft = Histogram("forerun_ttft_seconds", "From arrival to the first token", buckets=_SECONDS, registry=self.registry)
@@ -42,6 +45,10 @@ class Metrics:
         self._prompt.labels("computed").inc(report.computed_tokens)
         self._answer.inc(done.usage.completion_tokens)
         self._restores.labels(report.source, report.layout).inc()
+        self._steps.labels("compiled").inc(report.compiled_steps)
+        for reason, steps in report.eager_steps.items():
+            self._steps.labels(reason).inc(steps)
+        self._count_drafts(report)
         self._queue.observe(report.queue_s)
         self._restore.observe(report.restore_s)
         self._ttft.observe(report.ttft_s)
@@ -49,6 +56,13 @@ class Metrics:
     def ended(self, outcome: str) -> None:
         """Count a request that was not: "cancelled" or "error"."""
         self._requests.labels(outcome).inc()
+
+    def _count_drafts(self, report: Report) -> None:
+        for depth, rounds in enumerate(report.depths):
+            self._rounds.labels(depth).inc(rounds)
+        for depth, (drafted, accepted) in enumerate(zip(report.drafted, report.accepted, strict=True), start=1):
+            self._drafts.labels(depth, "accepted").inc(accepted)
+            self._drafts.labels(depth, "rejected").inc(drafted - accepted)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(name, help_, labels, registry=self.registry)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
+from forerun.decode.tally import Tally
 from forerun.engine.request import Request
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot, layout_name
-from forerun.state.layout import Contiguous, layout_for
-from forerun.state.records import relayout
+from forerun.state.layout import Contiguous, Limits, layout_for
+from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Done, Reading, Report, Usage
+from forerun.values import Done, Reading, Report, StepKind, Usage
 
 ROOM_TOKENS = 512
-STEP_KIND = "eager"
 
 
 class Cancelled(Exception):
@@ -38,13 +41,41 @@ class Timing:
     last_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """All that serving needs, made on the thread that owns MLX."""
+
+    steps: StepTable
+    bank: Bank
+    tokenizer: Tokenizer
+    policy: DepthPolicy
+    limits: Limits
+
+    @property
+    def family(self) -> Family:
+        return self.steps.family
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How an answer was decoded: its cache's layout and pages, and the steps, "compiled" or by the reason why not."""
+
+    layout: str
+    paged_blocks: int
+    steps: Counter[str]
+
+    @property
+    def step_kind(self) -> StepKind:
+        if self.steps["compiled"] == 0:
+            return "eager"
+        return "compiled" if self.steps["compiled"] == self.steps.total() else "mixed"
+
+
 @dataclass(slots=True)
 class Turn:
     """Serves one request. Call `run` once."""
 
-    family: Family
-    bank: Bank
-    tokenizer: Tokenizer
+    model: Model
     request: Request
     between: Callable[[], object]
     timing: Timing = field(default_factory=Timing)
@@ -54,24 +85,24 @@ class Turn:
         restored = self._restore()
         marks = list(restored.marks)
         cache = self._prefill(restored, marks)
-        return self._answer(relayout(cache, layout_for("decode", cache.length)), restored, marks)
+        layout = layout_for("decode", cache.length + min(self.request.max_tokens, ROOM_TOKENS), self.model.limits)
+        return self._answer(relayout_as_chosen(cache, layout), restored, marks)
 
     def _restore(self) -> Restored[Contiguous]:
-        request, tokens = self.request, self.request.prompt.tokens
-        layout, room_tokens = layout_for("prefill", len(tokens)), min(request.max_tokens, ROOM_TOKENS)
+        request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
+        room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
         if request.job.bank == "bypass":
-            restored = self.bank.cold(session=request.job.session, layout=layout, room_tokens=len(tokens) + room_tokens, reason="bypass")
+            restored = bank.cold(session=session, layout=Contiguous(), room_tokens=len(tokens) + room_tokens, reason="bypass")
         else:
-            restored = self.bank.restore(
-                tokens, tenant=request.job.tenant, session=request.job.session, layout=layout, room_tokens=room_tokens
-            )
+            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
         return restored
 
     def _prefill(self, restored: Restored[Contiguous], marks: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
+        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids)
         self._post_reading(restored)
-        for new in prefill(self.family, cache, prompt.tokens, retain.marks_at(prompt.tokens, prompt.message_end, self.tokenizer.stop_ids)):
+        for new in prefill(self.model.family, cache, prompt.tokens, marks_at):
             marks += new
             self._post_reading(restored)
             self.between()
@@ -83,16 +114,16 @@ class Turn:
         return cache
 
     def _answer(self, cache: Cache[Any], restored: Restored[Contiguous], marks: list[Snapshot]) -> Done:
-        request, layout = self.request, layout_name(cache)
+        request, before = self.request, self.model.steps.counts()
         generation = Generation(
-            self.family,
+            self.model.steps,
             cache,
             request.prompt.tokens,
             request.job.sampling,
-            Answer(self.tokenizer, request.job.stop),
+            Answer(self.model.tokenizer, request.job.stop),
             max_tokens=request.max_tokens,
-            stop_ids=self.tokenizer.stop_ids,
-            depth=0,
+            stop_ids=self.model.tokenizer.stop_ids,
+            policy=self.model.policy,
         )
         for text in generation:
             self.timing.last_s = time.monotonic()
@@ -101,31 +132,36 @@ class Turn:
                 request.post(text)
             if request.is_cancelled:
                 break
+        arrangement = Arrangement(layout_name(cache), cache.store.num_blocks, self.model.steps.counts() - before)
         stored = generation.store()
         marks.append(cache.snapshot())
         self._remember(cache, stored, marks, restored)
         if request.job.bank == "use":
             shown = generation.tokens[: generation.num_shown]
-            self.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
+            self.model.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
         if generation.finish is None:
             raise Cancelled
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)
-        return Done(generation.finish, usage, self._report(restored, layout, usage))
+        return Done(generation.finish, usage, self._report(restored, arrangement, usage, generation.tally))
 
     def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
         if self.request.job.bank == "use":
             new = len(marks) - len(restored.marks)
-            self.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
+            self.model.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
 
-    def _report(self, restored: Restored[Contiguous], layout: str, usage: Usage) -> Report:
+    def _report(self, restored: Restored[Contiguous], arrangement: Arrangement, usage: Usage, tally: Tally) -> Report:
         t, request = self.timing, self.request
         computed = usage.prompt_tokens - usage.cached_tokens
         return Report(
             session=restored.session,
             source=restored.source,
-            layout=layout,
-            step_kind=STEP_KIND,
-            numerics=self.family.numerics.name,
+            layout=arrangement.layout,
+            paged_blocks=arrangement.paged_blocks,
+            step_kind=arrangement.step_kind,
+            steps=arrangement.steps.total(),
+            compiled_steps=arrangement.steps["compiled"],
+            eager_steps={reason: n for reason, n in arrangement.steps.items() if reason != "compiled"},
+            numerics=self.model.family.numerics.name,
             reused_tokens=usage.cached_tokens,
             computed_tokens=computed,
             queue_s=request.started_s - request.arrived_s,
@@ -133,6 +169,11 @@ class Turn:
             ttft_s=t.first_s - request.arrived_s,
             prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
             decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
+            rounds=tally.rounds,
+            tokens_per_round=(usage.completion_tokens - 1) / tally.rounds if tally.rounds else None,
+            drafted=tuple(tally.drafted[: tally.deepest]),
+            accepted=tuple(tally.accepted[: tally.deepest]),
+            depths=tuple(tally.depths[: tally.deepest + 1]),
             reason=restored.reason,
         )
 

@@ -8,29 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from forerun.bank.bank import Bank
+from forerun.decode.depth import WARNING
 from forerun.engine.metrics import Metrics
 from forerun.engine.plan import may_wait, plan, retry_after_s
 from forerun.engine.request import Failure, Request
-from forerun.engine.turn import Cancelled, Turn
+from forerun.engine.turn import Cancelled, Model, Turn
 from forerun.errors import BusyError, ForerunError
-from forerun.models.base import Family
-from forerun.text.tokenizer import Tokenizer
 from forerun.values import Queued
 
 log = logging.getLogger(__name__)
 _MEAN_WEIGHT = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """All that serving needs, made on the worker's thread."""
-
-    family: Family
-    bank: Bank
-    tokenizer: Tokenizer
 
 
 class Worker:
@@ -44,6 +32,7 @@ class Worker:
         self._state = threading.Condition()
         self._is_closing = False
         self._mean_request_s = 1.0
+        self._is_draft_failing = False
         self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
         self._thread.start()
@@ -94,6 +83,7 @@ class Worker:
         self._model.set_result(model)
         while (request := self._next(model)) is not None:
             self._serve(model, request)
+            self._tell_of_drafts(model.policy.acceptance.is_failing)
             with self._state:
                 self._running = None
                 self._state.notify_all()
@@ -119,7 +109,7 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request.start()
         try:
-            turn = Turn(model.family, model.bank, model.tokenizer, request, between=lambda: self._capture(model))
+            turn = Turn(model, request, between=lambda: self._capture(model))
             done = turn.run()
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
             if self.metrics:
@@ -130,6 +120,11 @@ class Worker:
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("request %s failed", request.job.id)
             self._end(request, "error", error)
+
+    def _tell_of_drafts(self, is_failing: bool) -> None:
+        if is_failing != self._is_draft_failing:
+            log.warning(WARNING if is_failing else "drafts are accepted again")
+        self._is_draft_failing = is_failing
 
     def _end(self, request: Request, outcome: str, error: Exception) -> None:
         if self.metrics:

@@ -65,7 +65,8 @@ class Cache(Generic[L]):
     """All that the model remembers after `length` tokens.
 
     Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hiddens; it may lag
-    behind `length` inside a turn and be one ahead of it, never in a stored state. `hidden` [dim]: of the last token, after the final norm.
+    behind `length` inside a turn and be one ahead of it, never in a stored state; without draft layers it is `length`. `hidden` [dim]: of
+    the last token, after the final norm.
     """
 
     def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:
@@ -127,6 +128,8 @@ class View:
         """
         slot, out = self._slots[layer], []
         for j, a, b in self._rows():
+            if a == b:
+                continue
             store, start = self._caches[j].store, self._starts[j]
             store.write(slot, start, k[a:b].swapaxes(0, 1), v[a:b].swapaxes(0, 1))
             positions = mx.arange(b - a, dtype=mx.int32) + start
@@ -187,6 +190,7 @@ class View:
             if n:
                 snapshot, cache = self.mark(j, self._starts[j] + n, hidden), self._caches[j]
                 cache.length, cache.recurrent, cache.hidden = snapshot.position, list(snapshot.recurrent), snapshot.hidden
+                cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
         self._inputs, self._after = {}, {}
 
     def keep_draft(self, counts: Sequence[int]) -> None:
@@ -224,6 +228,8 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     for cache in caches:
         if cache.is_lent or cache.is_broken:
             raise RuntimeError("the cache is lent already" if cache.is_lent else "the cache was broken by a failed step")
+    if len({id(cache) for cache in caches}) < len(caches):
+        raise RuntimeError("the cache is lent already, in this same call")
     for cache in caches:
         cache.is_lent = True
     try:

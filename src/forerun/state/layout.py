@@ -34,6 +34,27 @@ L = TypeVar("L", Contiguous, Paged)
 M = TypeVar("M", Contiguous, Paged)
 
 
-def layout_for(phase: Phase, context_tokens: int) -> Contiguous:
+DENSE_TOKENS = 131_072
+PAGE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Up to dense_tokens of context a decoding cache is contiguous, beyond that it has pages of page_tokens."""
+
+    dense_tokens: int
+    page_tokens: int
+
+
+def limits_of(bytes_per_token: int, memory_bytes: int) -> Limits:
+    """The limits of a model on a machine. A contiguous cache grows by a quarter, so a fifth of the memory for it stays free; where memory
+    does not say otherwise the ceiling is DENSE_TOKENS.
+    """
+    return Limits(min(DENSE_TOKENS, memory_bytes * 4 // 5 // bytes_per_token), PAGE_TOKENS)
+
+
+def layout_for(phase: Phase, context_tokens: int, limits: Limits) -> Layout:
     """The layout that a cache of `context_tokens` should have in this phase. The one place where a layout is chosen."""
-    return Contiguous()
+    if phase == "prefill" or context_tokens <= limits.dense_tokens:
+        return Contiguous()
+    return Paged(limits.page_tokens)

@@ -14,7 +14,7 @@ import numpy as np
 from forerun.errors import DamagedRecordError
 from forerun.state.cache import Arrays, Cache, Snapshot
 from forerun.state.host import NUMPY, Host, host
-from forerun.state.layout import L, M
+from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
 from forerun.state.store import Arena
@@ -67,6 +67,15 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     new.draft_length = cache.draft_length
     cache.is_broken = True
     return new
+
+
+def relayout_as_chosen(cache: Cache[Contiguous], layout: Layout) -> Cache[Contiguous] | Cache[Paged]:
+    """`relayout` to a layout that is known only when the program runs."""
+    match layout:
+        case Contiguous():
+            return relayout(cache, layout)
+        case Paged():
+            return relayout(cache, layout)
 
 
 def _joined(parts: list[Host]) -> memoryview:

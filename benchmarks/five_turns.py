@@ -1,0 +1,62 @@
+"""What do the five turns of the demonstration cost, with stored state and without? The README's table is made of the result.
+
+python benchmarks/five_turns.py [--scale small|full] [--numerics reference|served] [--dry-run] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from forerun.cli.demo import MODEL, demo
+
+HEAD = ("turn", "path", "context", "reused", "first token s", "without stored state s", "prefill tok/s", "decode tok/s", "layout", "answer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=["small", "full"], default="small")
+    parser.add_argument("--numerics", choices=["reference", "served"], default="reference")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.dry_run:
+        print(f"would play the {options.scale} demonstration under {options.numerics} numerics and write {options.out}")
+        return
+    measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        played = Path(folder) / "played.json"
+        demo(played, options.scale, options.numerics)
+        result = json.loads(played.read_text())
+    from evidence import evidence, write
+    from forerun.kernels.numerics import SERVED
+    from forerun.models.load import load
+
+    digest = load(MODEL, SERVED, "float32", lambda doing, done_frac: None).digest
+    config = {"scale": options.scale, "sampling": "temperature 0"}
+    write(options.out, result | evidence(blas=result["server"]["blas"], model_digest=digest, numerics=options.numerics, config=config))
+    print(markdown(result))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The turns of a result as a table for people."""
+    lines = [HEAD, ("---",) * len(HEAD), *(row(turn) for turn in result["turns"])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def row(turn: dict[str, Any]) -> tuple[str, ...]:
+    report, usage = turn["answer"]["report"], turn["answer"]["usage"]
+    counts = (f"{usage['prompt_tokens']:,}", f"{report['reused_tokens']:,}")
+    seconds = (f"{way['report']['ttft_s']:.2f}" for way in (turn["answer"], turn["bypass"]))
+    speeds = ("-" if speed is None else f"{speed:,.0f}" for speed in (report["prefill_tok_per_s"], report["decode_tok_per_s"]))
+    return (turn["turn"], turn["path"], *counts, *seconds, *speeds, report["layout"], turn["same"]["words"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""How many tokens to draft: the depth that gives most tokens a second, by measured acceptance and measured time.
+
+Pure policy: told of every round that came to its end, asked for the depth of the next one. One object serves all requests for the life
+of an engine, so that what was learned stays; a round that was cancelled or failed is not told, and so leaves no trace. Knows no MLX, no
+clock and no sequence.
+
+A depth k gives 1 + p1 + p1 p2 + ... + p1..pk tokens a round, pi being the chance that draft i is accepted if those before it were. A
+round's time is measured as a whole, k drafts and a verification of k + 1 rows, since its only synchronisation with the host is at its end.
+
+Acceptance of deeper drafts and times of other depths go stale. So now and then another depth is tried for a few rounds, in turn. Every
+round saves up PROBE_FRAC of its time, and a probe begins when the savings pay for what it is expected to lose: probes are frequent where
+they cost nothing, never cease, and cost about PROBE_FRAC in all. Depths of which no time is known are tried first, at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from statistics import median
+
+from forerun.decode.tally import MAX_DEPTH, Round
+
+PROBE_FRAC = 0.01
+PROBE_ROUNDS = 4  # the first of them is not timed
+PROBE_GAP_ROUNDS = 16
+BETTER_BY = 1.02
+MIN_CONTEXT_TOKENS = 1024
+WARN_DRAFTS, WARN_BELOW = 200, 0.05
+WARNING = (
+    f"fewer than {WARN_BELOW:.0%} of the last {WARN_DRAFTS} drafts were accepted: the draft head may be damaged, "
+    "may belong to other weights, or has never learned such text"
+)
+
+
+class Acceptance:
+    """The chance that a draft is accepted if all before it were, by depth. The last 50 rounds or so decide, and old knowledge yields fast.
+
+    is_failing: of the last WARN_DRAFTS drafts less than WARN_BELOW were accepted.
+    """
+
+    PRIOR, PRIOR_ROUNDS, KEEP = 0.6, 2.0, 0.98
+
+    def __init__(self) -> None:
+        self.chances = [self.PRIOR] * MAX_DEPTH
+        self._weights = [self.PRIOR_ROUNDS] * MAX_DEPTH
+        self._recent: deque[bool] = deque(maxlen=WARN_DRAFTS)
+        self.is_failing = False
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a round."""
+        self._recent.extend(i < accepted for i in range(drafted))
+        self.is_failing = len(self._recent) == WARN_DRAFTS and sum(self._recent) < WARN_BELOW * WARN_DRAFTS
+        self._weights = [max(self.PRIOR_ROUNDS, self.KEEP * weight) for weight in self._weights]
+        for i in range(min(drafted, accepted + 1)):
+            self._weights[i] += 1
+            self.chances[i] += ((i < accepted) - self.chances[i]) / self._weights[i]
+
+    def expected_tokens(self) -> list[float]:
+        """Tokens a round, by depth 0..MAX_DEPTH."""
+        tokens, reach = [1.0], 1.0
+        for chance in self.chances:
+            reach *= chance
+            tokens.append(tokens[-1] + reach)
+        return tokens
+
+
+class Times:
+    """The time of a round by depth, in units of `pace_s`, for contexts of about one length.
+
+    The depth in use sets the pace, a slower machine or a longer context slows all depths; a probe measures its depth against the pace.
+    """
+
+    PRIOR_PER_DRAFT, SAMPLES, FOLLOW, LIMIT = 0.5, 9, 0.1, 2.0
+
+    def __init__(self) -> None:
+        self.ratios = [1 + self.PRIOR_PER_DRAFT * depth for depth in range(MAX_DEPTH + 1)]
+        self._samples: list[deque[float]] = [deque(maxlen=self.SAMPLES) for _ in self.ratios]
+        self._pace_s = 0.0
+
+    def num_samples(self, depth: int) -> int:
+        """How many times are known of this depth, at most SAMPLES."""
+        return len(self._samples[depth])
+
+    def observe(self, depth: int, seconds: float, *, is_probe: bool) -> None:
+        """Learn from a round. One that took LIMIT times as long as expected was held up by something else, and counts as LIMIT."""
+        self._pace_s = self._pace_s or seconds / self.ratios[depth]
+        if is_probe:
+            self._samples[depth].append(seconds / self._pace_s)
+            self.ratios[depth] = median(self._samples[depth])
+        else:
+            change = seconds / (self._pace_s * self.ratios[depth])
+            self._pace_s *= min(max(change, 1 / self.LIMIT), self.LIMIT) ** self.FOLLOW
+
+
+class DepthPolicy:
+    """Chooses among `choices`, ascending depths; with one choice it is a fixed depth."""
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self.acceptance = Acceptance()
+        self._choices = tuple(choices)
+        self._turns = deque(reversed(choices))
+        self._times: dict[int, Times] = {}
+        self._depth = choices[-1]
+        self._probe_rounds, self._savings = 0, 0.0
+
+    @property
+    def deepest(self) -> int:
+        """The largest depth that may be chosen."""
+        return self._choices[-1]
+
+    def choose(self, context_tokens: int, limit: int) -> int:
+        """The depth of the next round, at most `limit`. context_tokens: the length of what is attended to. Learns nothing."""
+        return min(self._turns[0] if self._probe_rounds else self._best(self._times_at(context_tokens)), limit)
+
+    def observe(self, context_tokens: int, done: Round) -> None:
+        """Learn from a round that `choose` decided for the same context, and plan the next one."""
+        times, is_probe = self._times_at(context_tokens), self._probe_rounds > 0 and done.drafted == self._turns[0]
+        self.acceptance.observe(done.drafted, done.accepted)
+        if done.seconds is not None:
+            times.observe(done.drafted, done.seconds, is_probe=is_probe)
+        if is_probe:
+            self._probe_rounds -= 1
+            if not self._probe_rounds:
+                self._turns.rotate(-1)
+        elif not self._probe_rounds:
+            self._plan(times)
+
+    def _plan(self, times: Times) -> None:
+        """Settle on the best depth, save up for the next probe, and begin it when it can be paid for."""
+        self._depth = self._best(times)
+        self._savings += PROBE_FRAC * times.ratios[self._depth]
+        if self._turns[0] == self._depth and times.num_samples(self._depth):
+            self._turns.rotate(-1)
+        price = max(self._loss(self._turns[0], times), PROBE_FRAC * PROBE_GAP_ROUNDS)
+        if not times.num_samples(self._turns[0]) or self._savings >= price:
+            self._probe_rounds, self._savings = PROBE_ROUNDS, 0.0
+
+    def _loss(self, probe: int, times: Times) -> float:
+        """Time that a probe is expected to lose against the depth in use."""
+        used = times.ratios[probe] - self.acceptance.expected_tokens()[probe] / self._rates(times)[self._depth]
+        return PROBE_ROUNDS * used
+
+    def _best(self, times: Times) -> int:
+        """The depth in use, unless another is clearly better."""
+        rates = self._rates(times)
+        best = max(self._choices, key=rates.__getitem__)
+        return best if rates[best] > BETTER_BY * rates[self._depth] else self._depth
+
+    def _rates(self, times: Times) -> list[float]:
+        """Tokens in a unit of time, by depth."""
+        return [tokens / ratio for tokens, ratio in zip(self.acceptance.expected_tokens(), times.ratios, strict=True)]
+
+    def _times_at(self, context_tokens: int) -> Times:
+        """What is known of contexts between two powers of two; at first, what is known of the nearest."""
+        size = max(context_tokens, MIN_CONTEXT_TOKENS).bit_length()
+        if size not in self._times:
+            nearest = min(self._times, key=lambda other: abs(other - size), default=None)
+            self._times[size] = Times() if nearest is None else deepcopy(self._times[nearest])
+        return self._times[size]

@@ -1,0 +1,92 @@
+"""Compiled steps give the bits of eager ones, in every layout, over several capacities; each is traced once a capacity, and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.running import differing, read
+
+from forerun.decode.compiled import StepTable, warm_up
+from forerun.state.cache import Cache, lend
+from forerun.state.layout import Contiguous, Layout, Paged
+from forerun.state.records import relayout, relayout_as_chosen
+
+FAMILY = tiny.family()
+TOKENS = tiny.words("compiled", 400)
+WIDTHS = (1, 4, 2, 1, 3, 1, 8, 1)
+
+
+def decode(cache: Cache[Any], steps: StepTable, widths: tuple[int, ...], start: int) -> list[mx.array]:
+    """Hiddens of the trunk and of the draft for passes of these widths; of each all rows but one become state, at least one."""
+    found = []
+    for rows in widths:
+        before, kept = cache.hidden, max(1, rows - 1)
+        tokens = mx.array(TOKENS[start : start + rows], dtype=mx.int32)
+        with lend([cache], FAMILY.numerics) as view:
+            hidden = steps.forward(tokens, cache, view)
+            view.keep([kept], hidden)
+            drafted = steps.draft(mx.concatenate([before[None], hidden[: kept - 1]]), tokens[:kept], cache, view)
+            view.keep_draft([kept])
+            mx.eval(hidden, drafted, cache.arrays())
+        found += [hidden, drafted]
+        start += kept
+    return found
+
+
+@pytest.mark.parametrize("layout", [Contiguous(), Paged(16), Paged(256)], ids=str)
+def test_compiled_is_eager_bit_for_bit(layout: Layout) -> None:
+    expected_cache, cache = read(FAMILY, TOKENS[:250]), relayout_as_chosen(read(FAMILY, TOKENS[:250]), layout)
+    expected = decode(expected_cache, StepTable(FAMILY, eager_reason="test"), WIDTHS * 2, 250)  # past 256 and so past one capacity
+    found = decode(cache, StepTable(FAMILY, eager_reason=""), WIDTHS * 2, 250)
+    assert all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert differing(relayout_as_chosen(cache, Contiguous()), expected_cache) == []
+
+
+def test_a_step_is_traced_once_a_capacity() -> None:
+    steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
+    decode(cache, steps, (1,) * 100, 100)
+    assert steps.num_traces() == 2
+    assert steps.counts() == Counter(compiled=200)
+
+
+def test_eager_steps_have_a_reason_and_are_counted() -> None:
+    steps, cache = StepTable(FAMILY, eager_reason="asked"), read(FAMILY, TOKENS[:100])
+    decode(cache, steps, (1, 1), 100)
+    assert steps.counts() == Counter(asked=4)
+    wide = StepTable(FAMILY, eager_reason="")
+    decode(read(FAMILY, TOKENS[:100]), wide, (9,), 100)
+    assert wide.counts() == Counter(width=1, compiled=1)
+
+
+def test_a_compiled_step_copies_no_buffer() -> None:
+    steps, cache = StepTable(FAMILY, eager_reason=""), relayout(read(FAMILY, TOKENS[:100]), Contiguous())
+    cache.store.reserve(1 << 16)
+    decode(cache, steps, (1, 1), 100)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    with lend([cache], FAMILY.numerics) as view:
+        hidden = steps.forward(mx.array([5]), cache, view)
+        view.keep([0], hidden)
+        mx.eval(hidden, cache.arrays())
+    # Attention over the whole capacity makes scores for every key; a copy of keys or values would be larger.
+    assert mx.get_peak_memory() - before < cache.store.buffers[0].nbytes
+
+
+def test_a_failed_step_gives_the_buffers_back() -> None:
+    steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
+    with pytest.raises(ValueError), lend([cache], FAMILY.numerics) as view:  # noqa: PT011 - whatever MLX says of a token that is a matrix
+        steps.forward(mx.zeros((2, 2, 2), dtype=mx.int32), cache, view)
+    assert len(cache.store.buffers) == 2 * len(FAMILY.spec.attention)
+    assert cache.is_broken
+
+
+def test_after_warm_up_no_step_is_traced_anew() -> None:
+    steps = StepTable(FAMILY, eager_reason="")
+    warm_up(steps, Contiguous(), 2, lambda doing, done_frac: None)
+    traced = steps.num_traces()
+    decode(read(FAMILY, TOKENS[:100]), steps, (1, 2, 3), 100)
+    assert steps.num_traces() == traced

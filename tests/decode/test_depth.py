@@ -1,0 +1,186 @@
+"""The depth policy, alone: played against machines whose times and acceptances are known, by a clock that is a sum."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
+
+import pytest
+
+from forerun.decode.depth import PROBE_FRAC, WARN_DRAFTS, Acceptance, DepthPolicy
+from forerun.decode.tally import Round, Tally
+
+STEPS = (1.0, 1.3, 1.75, 2.4, 2.9, 3.3, 3.6, 3.9)  # seconds of a round with 0, 1, ... drafts
+AUTO = range(4)
+
+
+class Machine:
+    """Runs rounds as a policy wants them. chances, steps: acceptance by depth and seconds by depth at a token count; noise: mean delay."""
+
+    def __init__(
+        self,
+        policy: DepthPolicy,
+        chances: Callable[[int], Sequence[float]],
+        steps: Callable[[int], Sequence[float]] = lambda position: STEPS,
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.policy, self.chances, self.steps, self.noise = policy, chances, steps, noise
+        self.position, self.seconds, self.depths = 0, 0.0, [0]
+        self._rng = random.Random(seed)
+
+    def run(self, until: int) -> Tally:
+        """The rounds that make the tokens up to this position."""
+        tally = Tally()
+        while self.position < until:
+            tally.add(self._round())
+        return tally
+
+    def _round(self) -> Round:
+        at = self.position
+        depth, accepted = self.policy.choose(at, 99), 0
+        while accepted < depth and self._rng.random() < self.chances(at)[accepted]:
+            accepted += 1
+        delay = 1 + (self._rng.expovariate(1 / self.noise) if self.noise else 0.0)
+        seconds = self.steps(at)[depth] * delay
+        done = Round([0] * (accepted + 1), depth, accepted, seconds if depth == self.depths[-1] else None)
+        self.position, self.seconds = at + accepted + 1, self.seconds + seconds
+        self.depths.append(depth)
+        self.policy.observe(at, done)
+        return done
+
+
+def rates(chances: Sequence[float], steps: Sequence[float] = STEPS) -> list[float]:
+    """Tokens a second of each fixed depth, by the textbook."""
+    return [(1 + sum(accumulate(chances[:depth], mul))) / steps[depth] for depth in AUTO]
+
+
+@pytest.mark.parametrize("chances", [(0.2, 0.2, 0.2), (0.5, 0.4, 0.3), (0.88, 0.76, 0.61), (0.97, 0.97, 0.97), (0.3, 1.0, 1.0), (0, 1, 1)])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_it_comes_within_5_percent_of_the_best_fixed_depth(chances: Sequence[float], noise: float) -> None:
+    for seed in range(5):
+        machine = Machine(DepthPolicy(AUTO), lambda position: chances, noise=noise, seed=seed)
+        machine.run(6000)
+        assert 6000 / machine.seconds > 0.95 * max(rates(chances)) / (1 + noise)
+
+
+@pytest.mark.parametrize("pays", range(4))
+def test_it_settles_on_the_best_depth(pays: int) -> None:
+    steps = [1.0 if depth == pays else 3.0 for depth in range(8)]
+    tally = Machine(DepthPolicy(AUTO), lambda position: (0.7, 0.7, 0.7), lambda position: steps).run(3000)
+    assert tally.depths[pays] > 0.9 * tally.rounds
+
+
+def test_seven_drafts_where_they_pay() -> None:
+    tally = Machine(DepthPolicy(range(8)), lambda position: [0.97] * 7).run(6000)
+    assert tally.depths[7] > 0.8 * tally.rounds
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_head_that_is_always_wrong_costs_less_than_3_percent(noise: float) -> None:
+    for seed in range(5):
+        machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0), noise=noise, seed=seed)
+        machine.run(1200)
+        assert machine.seconds < 1.03 * 1200 * (1 + noise)
+        start_s = machine.seconds
+        machine.run(11_200)
+        assert machine.seconds - start_s < (1.005 + PROBE_FRAC) * 10_000 * (1 + noise)
+
+
+def test_every_depth_is_tried_at_once_and_again_and_again() -> None:
+    machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0))
+    assert set(machine.run(20).depths[:4]) & {0} == set()
+    for _ in range(10):
+        assert all(machine.run(machine.position + 1000).depths[:4])
+
+
+def test_drafts_that_begin_to_be_accepted_are_noticed() -> None:
+    machine = Machine(DepthPolicy(AUTO), lambda position: (0.9, 0.9, 0.9) if position > 5000 else (0, 0, 0))
+    assert machine.run(5000).depths[0] > 4800
+    machine.run(5600)
+    assert machine.run(6600).depths[0] < 20
+
+
+def test_drafts_that_cease_to_be_accepted_are_noticed() -> None:
+    machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0) if position > 5000 else (0.9, 0.9, 0.9))
+    machine.run(5100)
+    assert machine.run(6100).depths[0] > 950
+
+
+def test_what_pays_in_short_contexts_need_not_in_long_ones() -> None:
+    def steps(position: int) -> list[float]:
+        return [1.0 + (2.0 * depth if position > 8192 else 0.2 * depth) for depth in range(8)]
+
+    machine = Machine(DepthPolicy(AUTO), lambda position: (0.7, 0.7, 0.7), steps)
+    assert machine.run(8192).depths[0] < 100
+    machine.run(9200)
+    assert machine.run(12_000).depths[0] > 2500
+    machine.position = 4096  # another conversation, as short as the first: what was learned there still stands
+    assert machine.run(5000).depths[0] < 20
+
+
+def test_a_machine_that_slows_down_changes_no_choice() -> None:
+    machine = Machine(DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * 1.01 ** (position / 30) for s in STEPS])
+    tally = machine.run(6000)
+    assert tally.depths[1] > 0.9 * tally.rounds
+
+
+def test_a_round_that_was_held_up_changes_no_choice() -> None:
+    machine = Machine(
+        DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * (100 if position % 97 == 0 else 1) for s in STEPS]
+    )
+    tally = machine.run(6000)
+    assert tally.depths[1] > 0.9 * tally.rounds
+
+
+def test_the_limit_is_kept_and_what_it_cuts_short_is_no_probe() -> None:
+    policy = DepthPolicy(AUTO)
+    for _ in range(50):
+        depth = policy.choose(100, 1)
+        assert depth <= 1
+        policy.observe(100, Round([0], depth, 0, 1.0))
+    assert policy.choose(100, 99) > 1
+
+
+@pytest.mark.parametrize("depth", [0, 2, 7])
+def test_a_fixed_depth_never_changes(depth: int) -> None:
+    tally = Machine(DepthPolicy((depth,)), lambda position: [0.0] * 7).run(2000)
+    assert tally.depths[depth] == tally.rounds == 2000
+
+
+def test_choosing_teaches_nothing() -> None:
+    machines = [Machine(DepthPolicy(AUTO), lambda position: (0.5, 0.5, 0.5)) for _ in range(2)]
+    for until in range(100, 3000, 100):
+        for context_tokens in (10, 100_000):
+            machines[0].policy.choose(context_tokens, 3)
+        assert machines[0].run(until).depths == machines[1].run(until).depths
+
+
+def test_acceptance_is_of_drafts_whose_predecessors_stood() -> None:
+    acceptance = Acceptance()
+    for i in range(2000):
+        acceptance.observe(3, (0, 1, 2, 3)[i % 4])
+    assert acceptance.chances[:3] == pytest.approx([3 / 4, 2 / 3, 1 / 2], abs=0.03)
+    assert acceptance.chances[3] == Acceptance.PRIOR
+
+
+def test_the_warning_comes_with_enough_drafts_and_goes_when_they_are_accepted() -> None:
+    acceptance = Acceptance()
+    for i in range(WARN_DRAFTS // 2):
+        assert not acceptance.is_failing
+        acceptance.observe(2, int(i % 20 == 0))
+    assert acceptance.is_failing
+    for _ in range(8):
+        acceptance.observe(1, 1)
+    assert not acceptance.is_failing
+
+
+def test_a_tally_counts_by_depth() -> None:
+    tally = Tally()
+    for drafted, accepted in ((3, 1), (3, 3), (1, 0), (0, 0)):
+        tally.add(Round([0] * (accepted + 1), drafted, accepted, None))
+    assert (tally.rounds, tally.deepest) == (4, 3)
+    assert (tally.drafted[:3], tally.accepted[:3], tally.depths[:4]) == ([3, 2, 2], [2, 1, 1], [1, 1, 0, 2])

@@ -1,0 +1,73 @@
+"""Reading a prompt: an absolute grid, marks that cut no chunk, a cache that is whole between chunks, draft rows beside the trunk's."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.running import differing, empty, logits, marks, read
+from tests.talking import cold
+
+from forerun.decode.prefill import CHUNK_TOKENS, grid, prefill
+from forerun.kernels.numerics import REFERENCE
+from forerun.models.qwen3_5 import Qwen35
+from forerun.state.records import extract
+
+FAMILY = tiny.family()
+TOKENS = tiny.words("prefill", 1300)
+
+
+@pytest.mark.parametrize(("position", "border"), [(0, 512), (1, 512), (511, 512), (512, 1024), (1500, 1536)])
+def test_the_grid_is_a_function_of_the_position(position: int, border: int) -> None:
+    assert grid(position) == border
+
+
+def lengths(start: int, marks_at: set[int]) -> list[int]:
+    cache = read(FAMILY, TOKENS[:start])
+    return [cache.length for _ in prefill(FAMILY, cache, TOKENS, marks_at)]
+
+
+@pytest.mark.parametrize("start", [0, 100, 512])
+def test_chunks_end_on_the_grid_whatever_is_marked(start: int) -> None:
+    expected = [border for border in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(TOKENS)) if border > start]
+    assert lengths(start, set()) == lengths(start, {600, 601, 1024, 1299}) == expected
+
+
+def test_marks_come_with_their_chunk_each_once() -> None:
+    found = [[m.position for m in new] for new in prefill(FAMILY, empty(FAMILY), TOKENS, [0, 5, 512, 513, 1300, 1301])]
+    assert found == [[5, 512], [513], [1300]]
+
+
+def test_a_stop_between_two_chunks_loses_nothing() -> None:
+    cache = empty(FAMILY)
+    next(prefill(FAMILY, cache, TOKENS, []))
+    assert differing(cache, cold(TOKENS[:CHUNK_TOKENS])) == []
+    assert differing(read(FAMILY, TOKENS, cache), cold(TOKENS)) == []
+
+
+@pytest.mark.parametrize("borders", [[1], [511, 512, 513], [300, 700, 1299]], ids=str)
+def test_pauses_change_no_bit(borders: list[int]) -> None:
+    cache = empty(FAMILY)
+    for border in borders:
+        read(FAMILY, TOKENS[:border], cache)
+    assert differing(read(FAMILY, TOKENS, cache), cold(TOKENS)) == []
+
+
+def test_a_prompt_that_is_held_already_costs_nothing() -> None:
+    assert list(prefill(FAMILY, read(FAMILY, TOKENS[:70]), TOKENS[:70], [70])) == []
+
+
+def test_a_mark_goes_on_as_its_prompt_would() -> None:
+    cache, (mark,) = marks(FAMILY, TOKENS[:600], [333])
+    cache.cut(mark)
+    other = TOKENS[:333] + tiny.words("other", 50)
+    assert mx.array_equal(logits(FAMILY, read(FAMILY, other, cache)), logits(FAMILY, cold(other)))
+
+
+def test_without_a_draft_head_there_is_state_to_keep_too() -> None:
+    config = tiny.CONFIG | {"text_config": tiny.CONFIG["text_config"] | {"mtp_num_hidden_layers": 0}}
+    tensors = {name: tensor for name, tensor in tiny.weights(0).items() if not name.startswith("mtp.")}
+    family = Qwen35(config, tensors, REFERENCE, "float32", "here")
+    cache = read(family, TOKENS[:90])
+    assert cache.draft_length == 90
+    assert len(extract(cache, 0, 90)) == 90 * family.spec.bytes_per_token

@@ -1,0 +1,72 @@
+"""Pages hold the same rows as one array does, and caches share their pool without touching each other's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.running import differing, read, step
+
+from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous, Paged
+from forerun.state.paged import Pool
+from forerun.state.records import extract, materialise, relayout
+from forerun.state.store import Arena
+
+FAMILY = tiny.family()
+TOKENS = tiny.words("pages", 700)
+
+
+def as_one(cache: Cache[Any]) -> Cache[Contiguous]:
+    return relayout(cache, Contiguous())
+
+
+@pytest.mark.parametrize("block_tokens", [16, 64, 256])
+def test_reading_into_pages_gives_the_same_state(block_tokens: int) -> None:
+    paged = read(FAMILY, TOKENS, materialise(Arena(FAMILY.spec), [], None, Paged(block_tokens), 10))
+    assert differing(as_one(paged), read(FAMILY, TOKENS)) == []
+
+
+def test_relayout_in_the_middle_of_a_conversation_changes_nothing() -> None:
+    plain, moved = read(FAMILY, TOKENS[:500]), read(FAMILY, TOKENS[:500])
+    for layout in (Paged(16), Paged(64)):
+        moved = as_one(relayout(moved, layout)) if layout == Paged(64) else relayout(moved, layout)
+        for token in TOKENS[500:520]:
+            assert mx.array_equal(step(FAMILY, plain, [token]), step(FAMILY, moved, [token]))
+    assert differing(as_one(moved), plain) == []
+
+
+def test_caches_share_a_pool_and_do_not_meet() -> None:
+    arena = Arena(FAMILY.spec)
+    one, other = (materialise(arena, [], None, Paged(16), 10) for _ in range(2))
+    for start in range(0, 600, 100):  # they grow in turn, so that their pages interleave
+        read(FAMILY, TOKENS[: start + 100], one)
+        read(FAMILY, TOKENS[100 : start + 200], other)
+    assert bytes(extract(one, 0, 600)) == bytes(extract(read(FAMILY, TOKENS[:600]), 0, 600))
+    assert bytes(extract(other, 0, 600)) == bytes(extract(read(FAMILY, TOKENS[100:700]), 0, 600))
+
+
+def test_pages_go_back_when_a_cache_goes_and_are_taken_again() -> None:
+    pool = Pool.empty(FAMILY.spec.attention, 16)
+    first = pool.take(20)
+    assert sorted(first) == list(range(20))
+    pool.give_back(first[:7])
+    assert sorted(pool.take(7)) == sorted(first[:7])
+    assert pool.num_blocks == 20
+
+
+def test_a_store_gives_its_pages_back() -> None:
+    arena = Arena(FAMILY.spec)
+    cache = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
+    pages = cache.store.num_blocks
+    del cache
+    again = materialise(arena, [], None, Paged(16), 300)
+    assert again.store.num_blocks == pages
+    assert again.store.buffers[0].shape[1] == pages * 16
+
+
+def test_a_page_must_divide_the_step_of_capacity() -> None:
+    with pytest.raises(ValueError, match="does not divide 256"):
+        materialise(Arena(FAMILY.spec), [], None, Paged(48), 0)

@@ -1,0 +1,176 @@
+"""From a cache to records and back: equal bit for bit in every dtype, independent of each other, and checked before anything is built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.running import differing, empty, logits, marks, read
+
+from forerun.errors import DamagedRecordError
+from forerun.kernels.numerics import REFERENCE
+from forerun.state.cache import Cache, Snapshot, layout_name, lend
+from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
+from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Record
+from forerun.state.records import extract, extract_mark, materialise, relayout
+from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
+from forerun.state.store import Arena
+
+FAMILY = tiny.family()
+TOKENS = tiny.words("records", SEGMENT_TOKENS + 200)
+CHAIN = Chain(b"secret", "", Identity("w", "m", "t", "t", "float32", "reference"))
+
+
+def segments_of(cache: Cache[Any], tokens: list[int]) -> list[Record]:
+    found = []
+    for start, parent in zip(range(0, len(tokens), SEGMENT_TOKENS), CHAIN.nodes(tokens), strict=False):
+        own = tuple(tokens[start : start + SEGMENT_TOKENS])
+        payload = extract(cache, start, start + len(own))
+        found.append(Record("segment", CHAIN.key("segment", parent, own), CHAIN.root, parent, start, own, payload))
+    return found
+
+
+def mark_of(snapshot: Snapshot, tokens: list[int]) -> Record:
+    start = snapshot.position // SEGMENT_TOKENS * SEGMENT_TOKENS
+    parent, own = CHAIN.nodes(tokens)[start // SEGMENT_TOKENS], tuple(tokens[start : snapshot.position])
+    return Record("mark", CHAIN.key("mark", parent, own), CHAIN.root, parent, start, own, extract_mark(snapshot))
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[Cache[Any], list[Snapshot]]:
+    return marks(FAMILY, TOKENS, [100, SEGMENT_TOKENS, SEGMENT_TOKENS + 77, len(TOKENS)])
+
+
+def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -> None:
+    cache, (*_, last) = whole
+    back = materialise(Arena(FAMILY.spec), segments_of(cache, TOKENS), mark_of(last, TOKENS), Contiguous(), 10)
+    assert differing(back, cache) == []
+    assert mx.array_equal(logits(FAMILY, back), logits(FAMILY, cache))
+    more = tiny.words("more", 70)
+    assert differing(read(FAMILY, TOKENS + more, back), read(FAMILY, TOKENS + more)) == []
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_mark_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
+    cache, found = whole
+    segments, mark = segments_of(cache, TOKENS), found[which]
+    needed = [s for s in segments if s.start < mark.position]
+    back = materialise(Arena(FAMILY.spec), needed, mark_of(mark, TOKENS), Contiguous(), 10)
+    assert differing(back, read(FAMILY, TOKENS[: mark.position])) == []
+    assert all(float(mx.abs(a[:, mark.position :]).max()) == 0 for a in back.store.buffers)  # nothing of what lies beyond
+
+
+def test_a_record_stays_while_the_cache_goes_on() -> None:
+    cache = read(FAMILY, TOKENS[:100])
+    (segment,), mark = segments_of(cache, TOKENS[:100]), mark_of(cache.snapshot(), TOKENS[:100])
+    read(FAMILY, TOKENS[:130], cache)
+    cache.store.write(0, 0, mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)))
+    mx.eval(cache.arrays())
+    one, other = (materialise(Arena(FAMILY.spec), [segment], mark, Contiguous(), 50) for _ in range(2))
+    read(FAMILY, TOKENS[:100] + tiny.words("beside", 30), other)
+    assert differing(one, read(FAMILY, TOKENS[:100])) == []
+
+
+@pytest.mark.parametrize("room", [0, 1, 156, 157, 1000])
+def test_room_is_made_for_what_comes(room: int) -> None:
+    assert materialise(Arena(FAMILY.spec), [], None, Contiguous(), room).store.capacity == max(1, -(-room // 256)) * CAPACITY_STEP_TOKENS
+
+
+def test_an_empty_cache_reads_as_any() -> None:
+    assert differing(read(FAMILY, TOKENS[:60], empty(FAMILY, 0)), read(FAMILY, TOKENS[:60], empty(FAMILY, 5000))) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_dtype_comes_back_bit_for_bit(dtype: str) -> None:
+    spec = StateSpec(
+        (RecurrentSpec((ArraySpec("tail", (3, 8), dtype), ArraySpec("matrix", (2, 4, 6), "float32"))), AttentionSpec(2, 4, dtype)),
+        (AttentionSpec(1, 8, dtype),),
+        ArraySpec("hidden", (5,), dtype),
+    )
+    cache = materialise(Arena(spec), [], None, Contiguous(), 300)
+    for layer, of in enumerate(spec.attention):
+        rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
+        cache.store.write(layer, 0, rows[0], -rows[1])
+    made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.mark_arrays]
+    cache.cut(Snapshot(270, ((made[0], made[1]),), made[2]))
+    cache.draft_length = 270
+    tokens = tiny.words(0, 270)
+    segments, mark = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
+    assert [len(r.payload) for r in (*segments, mark)] == [270 * spec.bytes_per_token, spec.bytes_per_mark]
+    back = materialise(Arena(spec), segments, mark, Contiguous(), 10)
+    assert differing(back, cache) == []
+    assert [a.dtype for a in back.arrays()] == [a.dtype for a in cache.arrays()]
+
+
+def _shorter(records: list[Record]) -> list[Record]:
+    return [replace(records[0], payload=records[0].payload[:-4]), *records[1:]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda r: r[1:], "does not fit after 0 tokens"),
+        (lambda r: [r[0], r[0], *r[1:]], f"does not fit after {SEGMENT_TOKENS} tokens"),
+        (lambda r: [r[0], r[2]], f"segments end at {SEGMENT_TOKENS}, the mark is at {len(TOKENS)}"),
+        (_shorter, "does not fit after 0 tokens"),
+        (lambda r: [*r[:2], replace(r[2], payload=r[2].payload[:-4])], "the model's marks have"),
+    ],
+    ids=["gap", "twice", "too short", "fewer bytes", "fewer bytes of a mark"],
+)
+def test_records_that_do_not_fit_are_refused(whole: tuple[Cache[Any], list[Snapshot]], spoil: Any, complaint: str) -> None:
+    cache, (*_, last) = whole
+    *segments, mark = spoil([*segments_of(cache, TOKENS), mark_of(last, TOKENS)])
+    with pytest.raises(DamagedRecordError, match=complaint):
+        materialise(Arena(FAMILY.spec), segments, mark, Contiguous(), 0)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (5, 5), (-1, 5), (90, 101), (6, 5)])
+def test_only_what_is_there_can_be_extracted(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="is not within the 100 tokens"):
+        extract(read(FAMILY, TOKENS[:100]), start, stop)
+
+
+def test_rows_without_draft_rows_cannot_be_extracted() -> None:
+    cache = read(FAMILY, TOKENS[:100])
+    with lend([cache], REFERENCE) as view:
+        view.keep([1], FAMILY.forward(mx.array([5]), [1], view))
+    assert cache.length == 101
+    extract(cache, 0, 100)
+    with pytest.raises(ValueError, match=r"0\.\.101 is not within the 101 tokens \(100 drafted\)"):
+        extract(cache, 0, 101)
+
+
+def test_relayout_consumes_its_argument() -> None:
+    cache, expected = read(FAMILY, TOKENS[:100]), read(FAMILY, TOKENS[:100])
+    new = relayout(cache, Contiguous())
+    assert differing(new, expected) == []
+    assert (new.layout, layout_name(new)) == (Contiguous(), "contiguous")
+    with pytest.raises(RuntimeError), lend([cache], REFERENCE):
+        pass
+    with pytest.raises(RuntimeError, match="lent or broken"):
+        relayout(cache, Contiguous())
+
+
+def test_relayout_keeps_the_draft_rows_that_lag() -> None:
+    cache = read(FAMILY, TOKENS[:100])
+    cache.draft_length = 90
+    assert relayout(cache, Contiguous()).draft_length == 90
+
+
+def test_layouts_are_values() -> None:
+    assert {Contiguous(), Paged(16), Paged(16), Paged(32)} == {Contiguous(), Paged(16), Paged(32)}
+
+
+def test_decode_is_contiguous_up_to_the_ceiling_and_prefill_always() -> None:
+    limits = Limits(1000, 64)
+    assert layout_for("decode", 1000, limits) == layout_for("prefill", 1_000_000, limits) == Contiguous()
+    assert layout_for("decode", 1001, limits) == Paged(64)
+
+
+@pytest.mark.parametrize(("memory_bytes", "dense_tokens"), [(1 << 50, 131_072), (100_000 * 1000, 80_000), (0, 0)])
+def test_the_ceiling_leaves_room_to_grow_by_a_quarter(memory_bytes: int, dense_tokens: int) -> None:
+    assert limits_of(1000, memory_bytes) == Limits(dense_tokens, 64)

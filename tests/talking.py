@@ -1,0 +1,94 @@
+"""Turns of a conversation on a bank, as the engine takes them, without the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from tests import tiny
+from tests.running import logits, read
+
+from forerun.bank import retain
+from forerun.bank.bank import Bank, Restored
+from forerun.bank.disk import DiskTier, secret
+from forerun.bank.index import Index
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
+from forerun.decode.generate import Generation
+from forerun.decode.prefill import prefill
+from forerun.models.base import Family
+from forerun.models.load import DEMO_MODEL
+from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous
+from forerun.state.record import Identity
+from forerun.text.answer import Answer
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import Sampling
+
+IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
+GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
+SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
+
+
+def opened(folder: Path | None, *, ram_limit_bytes: int = 1 << 30, disk_limit_bytes: int = 1 << 30, identity: Identity = IDENTITY) -> Bank:
+    """A bank of the tiny model's conversations, on disk in `folder` if one is given."""
+    spec = tiny.family().spec
+    if folder is None:
+        return Bank(spec, identity, disk=None, secret=b"secret", ram_limit_bytes=ram_limit_bytes)
+    index = Index.hold(folder)
+    disk = DiskTier(folder, limit_bytes=disk_limit_bytes, index=index)
+    return Bank(spec, identity, disk=disk, secret=secret(folder), ram_limit_bytes=ram_limit_bytes)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """The bundled model's: the tiny model's tokens are its first ones."""
+    return Tokenizer.load(DEMO_MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a turn gave. stored: the tokens that its state holds; logits [vocab]: those after the prompt."""
+
+    restored: Restored[Contiguous]
+    stored: list[int]
+    logits: mx.array
+
+
+def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other: Any) -> Generation:
+    """An answer to the prompt that `cache` holds: 20 seeded tokens without drafts, unless told otherwise."""
+    given: dict[str, Any] = {"sampling": SEEDED, "max_tokens": 20, "stop_ids": frozenset(), "stop": (), "depth": 0, **other}
+    answer, policy = Answer(tokenizer(), given.pop("stop")), DepthPolicy((given.pop("depth"),))
+    return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
+
+
+def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | None = None, **other: Any) -> Told:
+    """One turn of the tiny model: restore, read, answer, remember."""
+    family, message_end = tiny.family(), max(1, len(prompt) - SUFFIX)
+    restored = bank.restore(prompt, tenant=tenant, session=session, layout=Contiguous(), room_tokens=20)
+    marks, num_old = list(restored.marks), len(restored.marks)
+    for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}))):
+        marks += new
+    found = logits(family, restored.cache)
+    answer = generation(family, restored.cache, prompt, **other)
+    for _ in answer:
+        pass
+    stored = answer.store()
+    marks.append(restored.cache.snapshot())
+    bank.remember(restored.cache, stored, marks, session=restored.session, tenant=tenant, new=len(marks) - num_old)
+    return Told(restored, stored, found)
+
+
+@cache
+def _cold(tokens: tuple[int, ...]) -> Cache[Contiguous]:
+    return read(tiny.family(), tokens)
+
+
+def cold(tokens: Sequence[int]) -> Cache[Contiguous]:
+    """The tiny model's state after these tokens, read from nothing. Shared: look, do not touch."""
+    return _cold(tuple(tokens))

@@ -1,0 +1,41 @@
+"""What attention of a few rows costs at a length, by the way it is done. Knows kernels and arrays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import SERVED
+from forerun.kernels.paged_attention import Pages, is_walked, one_page, portable, walk
+from forerun.models.qwen3_5 import Config
+from on_gpu.report import chain
+from on_gpu.shapes import noise
+
+PAGE_TOKENS = 64
+
+
+def attention(config: Config, length: int, capacity: int, rows: int, enough_bytes: int) -> dict[str, Any]:
+    """Microseconds of one layer: the kernel over pages and over one buffer, gathered pages, and MLX's own over the length or a capacity.
+
+    Keys and values of `enough_bytes` are used in turn: several times what a cache of the device holds.
+    """
+    shape = (config.kv_heads, capacity, config.head_dim)
+    layer_bytes = 2 * config.kv_heads * length * config.head_dim * 2
+    copies = max(2, min(32, enough_bytes // layer_bytes))
+    kv = [(noise(mx.zeros(shape, mx.bfloat16), i), noise(mx.zeros(shape, mx.bfloat16), 100 + i)) for i in range(copies)]
+    q = noise(mx.zeros((config.heads, rows, config.head_dim), mx.bfloat16), 7)
+    positions = mx.arange(length - rows, length, dtype=mx.int32)
+    blocks = mx.random.permutation(capacity // PAGE_TOKENS, key=mx.random.key(1))[: -(-length // PAGE_TOKENS)].astype(mx.int32)
+    mx.eval(kv, q, positions, blocks)
+    ways: dict[str, Callable[[int], mx.array]] = {
+        "gathered": lambda i: portable(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, length, 0, SERVED),
+        "mlx_length": lambda i: SERVED.attention(q, kv[i][0][:, :length], kv[i][1][:, :length], positions, 0),
+        "mlx_capacity": lambda i: SERVED.attention(q, *kv[i], positions, 0),
+    }
+    if is_walked(q, kv[0][0]):
+        ways["kernel_paged"] = lambda i: walk(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0)
+        ways["kernel_one_page"] = lambda i: walk(q, one_page(*kv[i]), positions, 0)
+    found = {name: {"us": (us := chain(way, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, way in ways.items()}
+    return {"layer_mb": layer_bytes / 1e6} | found

@@ -1,0 +1,153 @@
+"""Whether the device computes what it should: kernels, compiled steps, writes in place, and state that goes out and comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from forerun.bank.bank import Bank
+from forerun.decode.compiled import StepTable
+from forerun.kernels import gated_delta, paged_attention
+from forerun.kernels.write_rows import put_rows, write_rows
+from forerun.models.base import Family
+from forerun.state.cache import Cache, lend
+from forerun.state.host import host, is_shared
+from forerun.state.layout import Contiguous, Layout, Paged
+from forerun.state.record import Identity
+from on_gpu.report import Report, seconds, times
+from on_gpu.shapes import filled, noise, tokens_of
+
+LAYOUTS: tuple[Layout, ...] = (Contiguous(), Paged(64))
+
+
+def run(report: Report, family: Any, *, capacities: tuple[int, int]) -> None:
+    """All parts of section `correct`, with a model that is ready."""
+    report.part("correct", "kernel_error", lambda: paged_attention.check(mx.default_device()))
+    report.part("correct", "kernel_error_of_one_page", one_page_error)
+    for layout in LAYOUTS:
+        report.part("correct", f"compiled_against_eager_{layout}", lambda layout=layout: compiled_against_eager(family, layout))
+    report.part("correct", "contiguous_against_paged", lambda: layouts_differ(family))
+    report.part("correct", "write_in_place", lambda: {str(c): write_ms(c) for c in capacities})
+    report.part("correct", "host", lambda: host_view(capacities[1]))
+    for layout in LAYOUTS:
+        report.part("correct", f"out_and_back_{layout}", lambda layout=layout: out_and_back(family, layout))
+    report.part("correct", "chunked_delta_rule", chunked_error)
+
+
+def one_page_error() -> float | None:
+    """Of the kernel over one buffer against MLX's attention in float32, as `paged_attention.error`."""
+    q, keys, values = (noise(mx.zeros(s, mx.bfloat16), i) for i, s in enumerate(((24, 4, 256), (4, 3000, 256), (4, 3000, 256))))
+    if not paged_attention.is_walked(q, keys):
+        return None
+    positions = mx.arange(2500, 2504, dtype=mx.int32)
+    found = paged_attention.walk(q, paged_attention.one_page(keys, values), positions, 1).astype(mx.float32)
+    expected = paged_attention.SERVED.attention(*(x.astype(mx.float32) for x in (q, keys, values)), positions, 1)
+    return float(mx.abs(found - expected).max() / mx.abs(expected).max())
+
+
+def compiled_against_eager(family: Family, layout: Layout) -> dict[str, float]:
+    """Largest difference of logits, for steps of several widths one after another, and the largest logit."""
+    difference, largest = 0.0, 0.0
+    tables = [StepTable(family, eager_reason=reason) for reason in ("asked for", "")]
+    caches = [filled(family, layout, 300, 64) for _ in tables]
+    for rows in (1, 2, 4, 1, 8):
+        eager, compiled = (logits(table, cache, rows) for table, cache in zip(tables, caches, strict=True))
+        difference = max(difference, float(mx.abs(eager - compiled).max()))
+        largest = max(largest, float(mx.abs(eager).max()))
+    return {"difference": difference, "largest_logit": largest}
+
+
+def layouts_differ(family: Family) -> dict[str, float]:
+    """Largest difference of logits between pages and one buffer that hold the same rows, eager."""
+    table, whole, paged = StepTable(family, eager_reason="asked for"), *(filled(family, layout, 300, 64) for layout in LAYOUTS)
+    paged.store.fill(0, whole.store.rows(0, 300))
+    one, other = (logits(table, cache, 4) for cache in (whole, paged))
+    return {"difference": float(mx.abs(one - other).max()), "largest_logit": float(mx.abs(one).max())}
+
+
+def logits(table: StepTable, cache: Cache[Any], rows: int) -> mx.array:
+    """Of a step whose rows are kept."""
+    with lend([cache], table.family.numerics) as view:
+        hidden = table.forward(mx.arange(3, 3 + rows, dtype=mx.int32), cache, view)
+        view.keep([rows], hidden)
+    found = table.family.head(hidden)
+    mx.eval(found, cache.arrays())
+    return found
+
+
+def write_ms(capacity: int) -> dict[str, Any]:
+    """Writing 4 rows into 32 buffers: by a start that is a number, that is an array, and by places; compiled as in a step."""
+    rows, start = noise(mx.zeros((4, 4, 256), mx.bfloat16), 1), mx.array(100, dtype=mx.int32)
+    at = mx.array([100, 7, 200, 15], dtype=mx.int32)
+    ways: dict[str, Any] = {
+        "number": lambda buffers: [write_rows(b, rows, 100) for b in buffers],
+        "array": mx.compile(lambda buffers: [write_rows(b, rows, start) for b in buffers]),
+        "places": mx.compile(lambda buffers: [put_rows(b, rows, at) for b in buffers]),
+    }
+    return {name: _write_ms(way, capacity) for name, way in ways.items()}
+
+
+def _write_ms(way: Any, capacity: int) -> dict[str, float]:
+    buffers = [noise(mx.zeros((4, capacity, 256), mx.bfloat16), i) for i in range(32)]
+    mx.eval(buffers)
+
+    def write() -> list[mx.array]:
+        buffers[:] = way(given_away(buffers))
+        return buffers
+
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    return {"ms": times(write, repeats=7, warm=2)["ms"], "extra_mb": max(0, mx.get_peak_memory() - before) / 1e6}
+
+
+def given_away(buffers: list[mx.array]) -> list[mx.array]:
+    """The buffers; the list that held them holds them no longer."""
+    taken, buffers[:] = list(buffers), []
+    return taken
+
+
+def host_view(rows: int) -> dict[str, Any]:
+    """Whether the host writes through its view, and what it costs the device when the host has looked at an array."""
+    array = noise(mx.zeros((4, rows, 256), mx.bfloat16), 1)
+    mx.eval(array)
+    read_ms = times(lambda: array.sum(axis=1), repeats=5, warm=2)["ms"]
+    looked_ms = seconds(lambda: [mx.array(int(host(array)[0, 0, 0]))]) * 1e3
+    first_ms = seconds(lambda: array.sum(axis=1)) * 1e3
+    later_ms = times(lambda: array.sum(axis=1), repeats=5, warm=1)["ms"]
+    sizes = {"mb": array.nbytes / 1e6, "is_shared": is_shared()}
+    return sizes | {"sum_ms": read_ms, "look_ms": looked_ms, "sum_after_first_ms": first_ms, "sum_after_later_ms": later_ms}
+
+
+def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
+    """Whether all arrays of a cache are the same bits after they were records in RAM, restored to either layout."""
+    cache, tokens = filled(family, layout, 1500, 64), tokens_of(family, 1500)  # type: ignore[arg-type]
+    rows = [part.copy() for part in cache.store.rows(0, 1500)]
+    fixed = [host(a).copy() for a in cache.snapshot().arrays()]
+    bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "served"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
+    bank.remember(cache, tokens, [cache.snapshot()], session="one", tenant="", new=1)
+    found: dict[str, bool] = {}
+    for asked in LAYOUTS:
+        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, room_tokens=64)  # type: ignore[type-var]
+        back = restored.cache
+        assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", asked)
+        same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]
+        same += [np.array_equal(a, host(b)) for a, b in zip(fixed, back.snapshot().arrays(), strict=True)]
+        found[str(asked)] = all(same)
+    return found
+
+
+def chunked_error() -> dict[str, float]:
+    """Of the chunked rule against steps in float32, 300 rows of 16 key heads and 48 value heads of 128: relative norms."""
+    shapes = ((300, 16, 128), (300, 16, 128), (300, 48, 128), (300, 48), (300, 48), (48, 128, 128))
+    q, k, v, g, beta, state = (noise(mx.zeros(s), i) for i, s in enumerate(shapes))
+    q, k = (x / mx.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    g, beta, state = mx.exp(-0.1 * mx.abs(g)), mx.sigmoid(beta), 0.1 * state
+    expected = gated_delta.steps(q, k, v, g, beta, state)
+    found: dict[str, float] = {}
+    for dtype in (mx.float32, mx.bfloat16):
+        y, new = gated_delta.chunks(*(x.astype(dtype) for x in (q, k, v)), g, beta.astype(dtype), state)
+        for name, a, b in (("y", y, expected[0]), ("state", new, expected[1])):
+            found[f"{name}_{str(dtype).split('.')[-1]}"] = float(mx.linalg.norm(a.astype(mx.float32) - b) / mx.linalg.norm(b))
+    return found

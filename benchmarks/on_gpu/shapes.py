@@ -1,0 +1,140 @@
+"""Models of real shapes with random weights, and caches of any length with random rows. Never zeros: some hardware is faster on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.kernels.numerics import SERVED
+from forerun.models.qwen3_5 import Qwen35
+from forerun.state.cache import Cache
+from forerun.state.layout import Layout
+from forerun.state.records import materialise
+from forerun.state.store import Arena
+
+DTYPE = "bfloat16"
+FULL_ATTENTION_INTERVAL = 4
+
+
+def _config(hidden: int, layers: int, heads: int, kv_heads: int, value_heads: int, ffn: int, *, tied: bool, **other: int) -> dict[str, Any]:
+    text: dict[str, Any] = {"model_type": "qwen3_5_text", "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": ffn}
+    text |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 256, "hidden_act": "silu", "attn_output_gate": True}
+    text |= {"linear_num_key_heads": 16, "linear_num_value_heads": value_heads, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    text |= {"linear_conv_kernel_dim": 4, "full_attention_interval": FULL_ATTENTION_INTERVAL, "mtp_num_hidden_layers": 1}
+    text |= {"vocab_size": 248_320, "max_position_embeddings": 262_144, "rms_norm_eps": 1e-6, "tie_word_embeddings": tied}
+    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}}
+    return {"model_type": "qwen3_5", "tie_word_embeddings": tied, "text_config": text | other}
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.8B": _config(1024, 24, 8, 2, 16, 3584, tied=True),
+    "27B": _config(5120, 64, 24, 4, 48, 17408, tied=False),
+    "tiny": _config(64, 4, 4, 2, 4, 96, tied=False, head_dim=64, vocab_size=128, linear_num_key_heads=2, linear_key_head_dim=32),
+}
+
+
+def tensors(config: Mapping[str, Any]) -> dict[str, mx.array]:
+    """A random checkpoint under the hub's names. Nothing is computed yet, so that it need not be in memory twice."""
+    made: dict[str, mx.array] = {}
+    for i, (name, shape) in enumerate(_tensor_shapes(config["text_config"])):
+        reach = 0.1 if len(shape) == 1 else (3 / shape[-1]) ** 0.5  # a product keeps the variance
+        low, high = (-4.0, 0.0) if name.endswith("A_log") else (-reach, reach)
+        dtype = mx.float32 if name.endswith("A_log") else mx.bfloat16
+        made[name] = mx.random.uniform(low, high, shape, dtype=dtype, key=mx.random.key(i))
+    return made
+
+
+def _tensor_shapes(text: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, vocab = text["hidden_size"], text["vocab_size"]
+    yield "model.language_model.embed_tokens.weight", (vocab, hidden)
+    yield "model.language_model.norm.weight", (hidden,)
+    if not text["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocab, hidden)
+    for i in range(text["num_hidden_layers"]):
+        is_attention = (i + 1) % FULL_ATTENTION_INTERVAL == 0
+        yield from _layer(f"model.language_model.layers.{i}", text, is_attention=is_attention)
+    yield "mtp.fc.weight", (hidden, 2 * hidden)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        yield f"mtp.{name}.weight", (hidden,)
+    yield from _layer("mtp.layers.0", text, is_attention=True)
+
+
+def _layer(prefix: str, text: Mapping[str, Any], *, is_attention: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ffn, dim = text["hidden_size"], text["intermediate_size"], text["head_dim"]
+    queries, kv = text["num_attention_heads"] * dim, text["num_key_value_heads"] * dim
+    value_heads, value_dim = text["linear_num_value_heads"], text["linear_value_head_dim"]
+    values = value_heads * value_dim
+    channels = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + values
+    mixer: dict[str, tuple[int, ...]] = {"self_attn.q_proj": (2 * queries, hidden), "self_attn.k_proj": (kv, hidden)}
+    mixer |= {"self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, queries)}
+    mixer |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
+    if not is_attention:
+        mixer = {"linear_attn.in_proj_qkv": (channels, hidden), "linear_attn.in_proj_z": (values, hidden)}
+        mixer |= {"linear_attn.in_proj_b": (value_heads, hidden), "linear_attn.in_proj_a": (value_heads, hidden)}
+        mixer |= {"linear_attn.conv1d": (channels, 1, text["linear_conv_kernel_dim"]), "linear_attn.out_proj": (hidden, values)}
+        mixer |= {"linear_attn.norm": (value_dim,)}
+        yield f"{prefix}.linear_attn.A_log", (value_heads,)
+        yield f"{prefix}.linear_attn.dt_bias", (value_heads,)
+    mixer |= {"mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
+    mixer |= {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    yield from ((f"{prefix}.{name}.weight", shape) for name, shape in mixer.items())
+
+
+def random_family(config: Mapping[str, Any]) -> Qwen35:
+    """Our model, its weights made one after another on the device."""
+    family = Qwen35(config, tensors(config), SERVED, DTYPE, "random")
+    for array in arrays_of(vars(family)):
+        mx.eval(array)
+    return family
+
+
+def arrays_of(thing: Any) -> Iterator[mx.array]:
+    """Every array inside dataclasses, mappings and sequences."""
+    if isinstance(thing, mx.array):
+        yield thing
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        for field in dataclasses.fields(thing):
+            yield from arrays_of(getattr(thing, field.name))
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from arrays_of(value)
+    elif isinstance(thing, list | tuple):
+        for value in thing:
+            yield from arrays_of(value)
+
+
+def weight_bytes(family: Qwen35) -> int:
+    """Bytes that a step of one row reads: all weights but the draft head's, and of the embedding one row."""
+    everything = {id(a): a.nbytes for a in arrays_of(vars(family))}
+    draft = [a for name, value in vars(family).items() if name in _OF_THE_DRAFT for a in arrays_of(value)]
+    embedding = 0 if family.config.tied else vars(family)["_embedding"].nbytes
+    return sum(everything.values()) - sum(a.nbytes for a in draft) - embedding
+
+
+_OF_THE_DRAFT = ("_join", "_embedding_norm", "_hidden_norm", "_draft_layers", "_draft_norm")
+
+
+def filled(family: Qwen35, layout: Layout, tokens: int, room_tokens: int) -> Cache[Any]:
+    """A cache that looks as if it held `tokens` tokens, in an arena of its own."""
+    cache: Cache[Any] = materialise(Arena(family.spec), [], None, layout, tokens + room_tokens)
+    for i, buffer in enumerate(cache.store.buffers):
+        cache.store.buffers[i] = noise(buffer, i)
+        mx.eval(cache.store.buffers[i])
+    cache.recurrent = [tuple(noise(a, 1000 + i) for a in layer) for i, layer in enumerate(cache.recurrent)]
+    cache.hidden = noise(cache.hidden, 1)
+    cache.length = cache.draft_length = tokens
+    mx.eval(cache.arrays())
+    return cache
+
+
+def noise(like: mx.array, seed: int) -> mx.array:
+    """Normal numbers in the shape and type of an array."""
+    return mx.random.normal(like.shape, dtype=like.dtype, key=mx.random.key(seed))
+
+
+def tokens_of(family: Qwen35, count: int) -> list[int]:
+    """Random token ids."""
+    return [int(t) for t in mx.random.randint(0, family.vocab, (count,), key=mx.random.key(count)).tolist()]  # type: ignore[union-attr]

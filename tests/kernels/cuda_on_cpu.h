@@ -1,6 +1,6 @@
 // Runs the body of a CUDA kernel on the CPU, so that a test can check its arithmetic without a device: every thread of a block is a fibre,
 // a barrier yields until all have come, and what lanes exchange goes through a board of the warp. One block after another.
-// Stands in for paged_attention_device.cuh; the matrix product follows the PTX manual's layout of mma.m16n8k16.
+// Stands in for device.cuh; the matrix product follows the PTX manual's layout of mma.m16n8k16.
 #include <ucontext.h>
 
 #include <cmath>
@@ -14,14 +14,16 @@
 
 struct Index { int x, y; };
 static Index threadIdx, blockIdx, gridDim;
-struct __nv_bfloat16 { uint16_t bits; };
 
 inline uint32_t bits_of(float value) { uint32_t bits; std::memcpy(&bits, &value, 4); return bits; }
 inline float float_of(uint32_t bits) { float value; std::memcpy(&value, &bits, 4); return value; }
-inline __nv_bfloat16 __float2bfloat16(float value) {
-  const uint32_t bits = bits_of(value);
-  return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
-}
+struct __nv_bfloat16 {
+  uint16_t bits;
+  __nv_bfloat16() = default;
+  explicit __nv_bfloat16(float value) : bits((bits_of(value) + 0x7fff + ((bits_of(value) >> 16) & 1)) >> 16) {}
+  explicit operator float() const { return float_of(uint32_t(bits) << 16); }
+};
+inline __nv_bfloat16 __float2bfloat16(float value) { return __nv_bfloat16(value); }
 inline int min(int a, int b) { return a < b ? a : b; }
 
 class Fibres {
@@ -102,6 +104,15 @@ Words<count> load(const __nv_bfloat16* from) {
   Words<count> words;
   std::memcpy(&words, from, sizeof words);
   return words;
+}
+template <typename T>
+void load_eight(const T* from, float (&to)[8]) {
+  if (reinterpret_cast<uintptr_t>(from) % 16) throw "a load that is not aligned";
+  for (int i = 0; i < 8; ++i) to[i] = float(from[i]);
+}
+inline void store_eight(const float (&from)[8], float* to) {
+  if (reinterpret_cast<uintptr_t>(to) % 16) throw "a store that is not aligned";
+  std::memcpy(to, from, sizeof from);
 }
 inline float low_half(unsigned both) { return float_of(both << 16); }
 inline float high_half(unsigned both) { return float_of(both & 0xffff0000u); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.kernels.delta_law import plain
 
 from forerun.kernels.gated_delta import CHUNK_ROWS, chunks, steps
 from forerun.kernels.numerics import GatedDelta
@@ -46,19 +47,6 @@ CASES = {
     "a decay that is rounded to zero": case(RANDOM, 1.0 - SOMETIMES, uniform(6, 0, 1)),
     "nothing learnt": case(RANDOM, uniform(5, 0.9, 1), 0 * ONES),
 }
-
-
-def plain(given: Case) -> tuple[np.ndarray, np.ndarray]:
-    """The rule as the module's first lines have it, in float64."""
-    q, k, v, g, beta, state = (np.array(x, dtype=np.float64) for x in given)
-    s, out = state.copy(), np.zeros(v.shape)
-    for row in range(len(q)):
-        for head in range(VALUE_HEADS):
-            of = head // (VALUE_HEADS // KEY_HEADS)
-            s[head] *= g[row, head]
-            s[head] += beta[row, head] * np.outer(v[row, head] - s[head] @ k[row, of], k[row, of])
-            out[row, head] = s[head] @ q[row, of]
-    return out, s
 
 
 def error(found: tuple[mx.array, mx.array], expected: tuple[np.ndarray, np.ndarray]) -> float:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from tests.kernels import cuda
 
-from forerun.kernels import paged_attention as module
 from forerun.kernels.attention import BLOCK_KEYS
 from forerun.kernels.numerics import REFERENCE, SERVED, Numerics
 from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, check, is_walked, paged_attention
-
-KERNELS = Path(module.__file__).parent
 
 
 class Case(NamedTuple):
@@ -104,15 +99,8 @@ Walk = Callable[[Case, Inputs], np.ndarray]
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("cuda")
-    source, library = folder / "walk.cpp", folder / "walk.so"
-    source.write_text('#include "cuda_on_cpu.h"\n' + "".join(map(functions, range(len(CASES)), CASES)))
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-w", f"-I{Path(__file__).parent}"]
-    subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True)
-    compiled = ctypes.CDLL(str(library))
-    return lambda case, given: run(compiled, CASES.index(case), case, given)
+    library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
+    return lambda case, given: run(library, CASES.index(case), case, given)
 
 
 def functions(number: int, case: Case) -> str:
@@ -120,20 +108,18 @@ def functions(number: int, case: Case) -> str:
     tiles = -(-case.rows * case.heads // case.kv_heads // 16)
     constants = {"ROWS": case.rows, "HEADS": case.heads, "KV_HEADS": case.kv_heads, "DIM": case.dim, "TILES": tiles}
     constants |= {"PARTS": case.parts, "BLOCK_TOKENS": case.block_tokens, "FIRST": case.first}
-    written = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
-    partition, join = ((KERNELS / f"paged_attention_{name}.cu").read_text() for name in ("partition", "join"))
     return f"""
 namespace case_{number} {{
-{written}
+{cuda.written(constants)}
 static const __nv_bfloat16 *q, *keys, *values;
 static const int *blocks, *positions, *keys_shape;
 static float *partial, *scale;
 static __nv_bfloat16* out;
 void run_partition() {{
-{partition}
+{cuda.body("paged_attention_partition")}
 }}
 void run_join() {{
-{join}
+{cuda.body("paged_attention_join")}
 }}
 extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
     const int* blocks_, const int* positions_, float* partial_, float* scale_, __nv_bfloat16* out_) {{
@@ -148,15 +134,15 @@ extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys
 """
 
 
-def run(compiled: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndarray:
+def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndarray:
     """[heads, rows, dim] float32. What the kernels must write is poisoned before."""
-    arrays = [np.array(x.view(mx.uint16), order="C") for x in (given.q.swapaxes(0, 1), given.keys, given.values)]
+    arrays = [cuda.bits(x) for x in (given.q.swapaxes(0, 1), given.keys, given.values)]
     tables = [np.array(x) for x in (mx.array(given.keys.shape, dtype=mx.int32), given.blocks, given.positions)]
     partial = np.full((case.parts, case.rows, case.heads, case.dim), np.nan, np.float32)
     scale, out = np.full((*partial.shape[:3], 2), np.nan, np.float32), np.full(partial.shape[1:], 0x7FC0, np.uint16)
     order = (arrays[0], arrays[1], tables[0], arrays[2], tables[1], tables[2], partial, scale, out)
-    getattr(compiled, f"walk_{number}")(*(x.ctypes.data_as(ctypes.c_void_p) for x in order))
-    return (out.astype(np.uint32) << 16).view(np.float32).swapaxes(0, 1)
+    getattr(library, f"walk_{number}")(*cuda.pointers(*order))
+    return cuda.floats(out).swapaxes(0, 1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.heads}of{case.kv_heads}d{case.dim}n{case.length}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from forerun.kernels import attention, gated_delta
+from forerun.kernels.delta_rule import delta_rule
 
 Attention = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
 GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
@@ -24,4 +25,4 @@ class Numerics:
 
 
 REFERENCE = Numerics("reference", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
-SERVED = Numerics("served", attention.fused, 1, gated_delta.chunks)
+SERVED = Numerics("served", attention.fused, 1, delta_rule)

@@ -6,17 +6,13 @@ for all query rows of its head, and no page beyond the last row's position. A co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from hashlib import blake2b
-from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import mlx.core as mx
 
+from forerun.kernels.cuda_source import is_cuda, kernel
 from forerun.kernels.numerics import SERVED, Numerics
-
-Kernel = Callable[..., list[mx.array]]
 
 MAX_ROWS = 8
 HEAD_DIMS = (64, 128, 256)
@@ -59,7 +55,7 @@ def is_walked(q: mx.array, keys: mx.array) -> bool:
     heads, rows, dim = q.shape
     is_small = rows <= MAX_ROWS and rows * heads // keys.shape[0] <= _MMA_ROWS * _MAX_MMA_TILES
     is_bf16 = q.dtype == keys.dtype == mx.bfloat16
-    return is_small and is_bf16 and dim in HEAD_DIMS and mx.cuda.is_available() and mx.default_device() == mx.gpu
+    return is_small and is_bf16 and dim in HEAD_DIMS and is_cuda()
 
 
 def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
@@ -80,7 +76,7 @@ def walk(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array
     parts = max(1, _BLOCKS_TO_FILL // kv_heads)
     constants = {"ROWS": rows, "HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "TILES": -(-rows * heads // kv_heads // _MMA_ROWS)}
     constants |= {"PARTS": parts, "BLOCK_TOKENS": pages.block_tokens, "FIRST": first}
-    partial, scale = _kernel("partition", ("q", "keys", "values", "blocks", "positions"), ("partial", "scale"))(
+    partial, scale = kernel("paged_attention_partition", ("q", "keys", "values", "blocks", "positions"), ("partial", "scale"))(
         inputs=[q.swapaxes(0, 1), pages.keys, pages.values, pages.blocks, positions],
         template=list(constants.items()),
         grid=(parts * _THREADS, kv_heads, 1),
@@ -88,7 +84,7 @@ def walk(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array
         output_shapes=[(parts, rows, heads, dim), (parts, rows, heads, 2)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    (out,) = _kernel("join", ("partial", "scale"), ("out",))(
+    (out,) = kernel("paged_attention_join", ("partial", "scale"), ("out",))(
         inputs=[partial, scale],
         template=[("PARTS", parts), ("DIM", dim)],
         grid=(rows * heads * dim, 1, 1),
@@ -125,15 +121,6 @@ def error(query_shape: tuple[int, int, int], *, kv_heads: int, block_tokens: int
     q, keys, values = (x.astype(mx.float32) for x in (q, keys, values))
     expected = portable(q, Pages(keys, values, blocks, block_tokens), positions, length, first, SERVED)
     return float(mx.abs(found - expected).max() / mx.abs(expected).max())
-
-
-@cache
-def _kernel(part: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
-    """MLX keeps compiled kernels on disk by their name alone, so the name tells the source too."""
-    folder = Path(__file__).parent
-    header, body = ((folder / f"paged_attention_{name}").read_text() for name in ("device.cuh", f"{part}.cu"))
-    name = f"paged_attention_{part}_{blake2b((header + body).encode(), digest_size=6).hexdigest()}"
-    return cast("Kernel", mx.fast.cuda_kernel(name=name, input_names=inputs, output_names=outputs, source=body, header=header))
 
 
 @cache

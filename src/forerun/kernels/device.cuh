@@ -1,4 +1,4 @@
-// What the kernels of paged attention take from the device beyond plain C++. The tests put their own in its place.
+// What the kernels take from the device beyond plain C++. The tests put their own in its place (tests/kernels/cuda_on_cpu.h).
 #include <cuda_bf16.h>
 
 namespace forerun {
@@ -12,6 +12,30 @@ struct alignas(4 * count) Words {
 template <int count>
 __device__ inline Words<count> load(const __nv_bfloat16* from) {
   return *reinterpret_cast<const Words<count>*>(from);
+}
+
+// Eight numbers that lie side by side, at once; in memory the first is at a multiple of their bytes, 16 at most.
+__device__ inline void load_eight(const float* from, float (&to)[8]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(from)[i];
+    to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
+  }
+}
+
+__device__ inline void load_eight(const __nv_bfloat16* from, float (&to)[8]) {
+  const Words<4> words = load<4>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = __uint_as_float(words.word[i] << 16);
+    to[2 * i + 1] = __uint_as_float(words.word[i] & 0xffff0000u);
+  }
+}
+
+__device__ inline void store_eight(const float (&from)[8], float* to) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    reinterpret_cast<float4*>(to)[i] = make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]);
 }
 
 // sums [16, 8] += a [16, 16] b [16, 8], spread over the warp as the instruction wants it: of each lane, with row = lane / 4 and

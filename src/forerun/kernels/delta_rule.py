@@ -1,0 +1,66 @@
+"""The gated delta rule by the fastest way of the device. Knows rows of one sequence, nothing of layers or caches.
+
+`sweep` is a CUDA kernel that goes row after row with the state in registers: the prefix law holds bit for bit, and any number of rows takes
+one launch (MLX's own falls back to array operations there). Elsewhere `gated_delta.chunks`. The law is in gated_delta.py.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from forerun.kernels import gated_delta
+from forerun.kernels.cuda_source import is_cuda, kernel
+
+KEY_DIMS = (64, 128)
+_THREADS = 128
+_LANES = 8
+
+
+def delta_rule(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
+    """By `sweep` where it runs, else by `gated_delta.chunks`. Arguments and results as in `gated_delta.steps`."""
+    rule = sweep if is_swept(q, v) else gated_delta.chunks
+    return rule(q, k, v, g, beta, state)
+
+
+def is_swept(q: mx.array, v: mx.array) -> bool:
+    """Whether the CUDA kernel runs for q [rows, key_heads, key_dim] and v [rows, value_heads, value_dim] on the default device."""
+    rows, _, value_dim = v.shape
+    is_of_size = rows > 0 and q.shape[2] in KEY_DIMS and value_dim % (_THREADS // _LANES) == 0
+    return is_of_size and q.dtype == v.dtype and q.dtype in (mx.bfloat16, mx.float32) and is_cuda()
+
+
+def sweep(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
+    """The CUDA kernel: sums in float32, y in the type of v. Arguments as in `gated_delta.steps`; only if `is_swept`."""
+    _, key_heads, key_dim = q.shape
+    _, value_heads, value_dim = v.shape
+    constants = {"KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_HEADS": value_heads, "VALUE_DIM": value_dim, "THREADS": _THREADS}
+    y, after = kernel("delta_rule", ("q", "k", "v", "g", "beta", "state"), ("y", "after"))(
+        inputs=[q, k, v, g, beta, state],
+        template=[("T", v.dtype), *constants.items()],
+        grid=(value_dim * _LANES, value_heads, 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[v.shape, state.shape],
+        output_dtypes=[v.dtype, mx.float32],
+    )
+    return y, after
+
+
+def check(device: mx.Device) -> float | None:
+    """The largest of `error` over shapes of real models, None where the kernel does not run. Below 0.01 all is well."""
+    with mx.stream(device):
+        if not is_swept(mx.zeros((1, 1, 64)), mx.zeros((1, 1, 64))):
+            return None
+        shapes = ((1, 16, 48, 128), (4, 16, 48, 128), (200, 16, 16, 128), (7, 4, 8, 64))
+        return max(error(*shape, dtype) for shape in shapes for dtype in (mx.bfloat16, mx.float32))
+
+
+def error(rows: int, key_heads: int, value_heads: int, dim: int, dtype: mx.Dtype) -> float:
+    """Of `sweep` against `gated_delta.steps` in float32, on random rows: the larger of both largest differences over the largest value."""
+    shapes = ((rows, key_heads, dim), (rows, key_heads, dim), (rows, value_heads, dim), *[(rows, value_heads)] * 2, (value_heads, dim, dim))
+    q, k, v, g, beta, state = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
+    q, k, v = (x.astype(dtype) for x in (q * dim**-0.5, k / mx.linalg.norm(k, axis=-1, keepdims=True), v))
+    g, beta, state = mx.exp(-0.1 * mx.abs(g)), mx.sigmoid(beta).astype(dtype), 0.1 * state
+    found = sweep(q, k, v, g, beta, state)
+    q, k, v, beta = (x.astype(mx.float32) for x in (q, k, v, beta))
+    pairs = zip(found, gated_delta.steps(q, k, v, g, beta, state), strict=True)
+    return max(float(mx.abs(a.astype(mx.float32) - b).max() / mx.abs(b).max()) for a, b in pairs)

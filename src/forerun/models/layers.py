@@ -62,7 +62,7 @@ class Rope:
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
         """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
         most = self._most_rows(x)
-        parts = [self._turn(x[i : i + most], positions[i : i + most]) for i in range(0, max(1, x.shape[0]), most)]
+        parts = [self._turn(x[i : i + most], positions[i : i + most]) for i in range(0, x.shape[0], most)]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
     def _turn(self, x: mx.array, positions: mx.array) -> mx.array:
@@ -71,4 +71,4 @@ class Rope:
     def _most_rows(self, x: mx.array) -> int:
         """Rows that one launch can take: of few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the 64 that there may be."""
         rows, heads, _ = x.shape
-        return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else max(1, rows)
+        return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else rows

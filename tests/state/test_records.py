@@ -12,6 +12,7 @@ from tests.running import differing, empty, logits, marks, read
 
 from forerun.errors import DamagedRecordError
 from forerun.kernels.numerics import REFERENCE
+from forerun.state import contiguous, paged, records
 from forerun.state.cache import Cache, Snapshot, layout_name, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
@@ -45,6 +46,16 @@ def whole() -> tuple[Cache[Any], list[Snapshot]]:
     return marks(FAMILY, TOKENS, [100, SEGMENT_TOKENS, SEGMENT_TOKENS + 77, len(TOKENS)])
 
 
+@pytest.fixture(params=["memory shared", "memory apart"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device whose arrays the host must not look at, too."""
+    if request.param == "memory apart":
+        for module in (contiguous, paged, records):
+            monkeypatch.setattr(module, "is_shared", lambda: False)
+            monkeypatch.setattr(module, "host", None)
+
+
+@pytest.mark.usefixtures("memory")
 def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -> None:
     cache, (*_, last) = whole
     back = materialise(Arena(FAMILY.spec), segments_of(cache, TOKENS), mark_of(last, TOKENS), Contiguous(), 10)
@@ -54,6 +65,7 @@ def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -
     assert differing(read(FAMILY, TOKENS + more, back), read(FAMILY, TOKENS + more)) == []
 
 
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("which", range(3))
 def test_a_mark_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
     cache, found = whole
@@ -84,14 +96,16 @@ def test_an_empty_cache_reads_as_any() -> None:
     assert differing(read(FAMILY, TOKENS[:60], empty(FAMILY, 0)), read(FAMILY, TOKENS[:60], empty(FAMILY, 5000))) == []
 
 
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("layout", [Contiguous(), Paged(16)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_every_dtype_comes_back_bit_for_bit(dtype: str) -> None:
+def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
     spec = StateSpec(
         (RecurrentSpec((ArraySpec("tail", (3, 8), dtype), ArraySpec("matrix", (2, 4, 6), "float32"))), AttentionSpec(2, 4, dtype)),
         (AttentionSpec(1, 8, dtype),),
         ArraySpec("hidden", (5,), dtype),
     )
-    cache = materialise(Arena(spec), [], None, Contiguous(), 300)
+    cache = materialise(Arena(spec), [], None, layout, 300)
     for layer, of in enumerate(spec.attention):
         rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
         cache.store.write(layer, 0, rows[0], -rows[1])
@@ -101,7 +115,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str) -> None:
     tokens = tiny.words(0, 270)
     segments, mark = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
     assert [len(r.payload) for r in (*segments, mark)] == [270 * spec.bytes_per_token, spec.bytes_per_mark]
-    back = materialise(Arena(spec), segments, mark, Contiguous(), 10)
+    back = materialise(Arena(spec), segments, mark, layout, 10)
     assert differing(back, cache) == []
     assert [a.dtype for a in back.arrays()] == [a.dtype for a in cache.arrays()]
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import is_walked, one_page, walk
 from forerun.kernels.write_rows import write_rows
-from forerun.state.host import Host, host, is_shared
+from forerun.state.host import Host, fetched, host, is_shared, sent
 from forerun.state.spec import AttentionSpec
 
 CAPACITY_STEP_TOKENS = 256
@@ -63,17 +63,27 @@ class ContiguousStore:
             keys, values = keys[:, :stop], values[:, :stop]
         return numerics.attention(q, keys, values, positions, first)
 
+    def take(self, start: int, stop: int) -> list[mx.array]:
+        return [a[:, start:stop] for a in self.buffers]
+
+    def put(self, start: int, rows: Sequence[mx.array]) -> None:
+        for i, part in enumerate(rows):
+            self.buffers[i] = write_rows(self.buffers[i], part, start)
+        mx.eval(self.buffers)
+
     def rows(self, start: int, stop: int) -> list[Host]:
+        if not is_shared():
+            return fetched(self.take(start, stop))
         mx.eval(self.buffers)
         return [host(a)[:, start:stop] for a in self.buffers]
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
+        if not is_shared():
+            self.put(start, [sent(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
+            return
         mx.eval(self.buffers)
-        for i, part in enumerate(rows):
-            if is_shared():
-                host(self.buffers[i])[:, start : start + part.shape[1]] = part
-            else:
-                self.buffers[i] = write_rows(self.buffers[i], mx.array(part).view(self.buffers[i].dtype), start)
+        for buffer, part in zip(self.buffers, rows, strict=True):
+            host(buffer)[:, start : start + part.shape[1]] = part
 
     def constants(self) -> list[mx.array]:
         return []

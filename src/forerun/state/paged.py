@@ -14,7 +14,7 @@ from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import Pages, paged_attention
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
-from forerun.state.host import Host, host
+from forerun.state.host import Host, fetched, host, is_shared, sent
 from forerun.state.spec import AttentionSpec
 
 
@@ -112,17 +112,25 @@ class PagedStore:
     def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
         return paged_attention(q, self._pages(layer), positions, stop, first, numerics)
 
-    def rows(self, start: int, stop: int) -> list[Host]:
+    def take(self, start: int, stop: int) -> list[mx.array]:
         at = self._places(mx.arange(start, stop, dtype=mx.int32))
-        gathered = [mx.take(a, at, axis=1) for a in self.buffers]
+        return [mx.take(a, at, axis=1) for a in self.buffers]
+
+    def put(self, start: int, rows: Sequence[mx.array]) -> None:
+        at = self._places(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
+        for i, part in enumerate(rows):
+            self.buffers[i] = put_rows(self.buffers[i], part, at)
+        mx.eval(self.buffers)
+
+    def rows(self, start: int, stop: int) -> list[Host]:
+        gathered = self.take(start, stop)
+        if not is_shared():
+            return fetched(gathered)
         mx.eval(gathered)
         return [host(a) for a in gathered]
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
-        at = self._places(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
-        for i, part in enumerate(rows):
-            self.buffers[i] = put_rows(self.buffers[i], mx.array(part).view(self.buffers[i].dtype), at)
-        mx.eval(self.buffers)
+        self.put(start, [sent(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
 
     def constants(self) -> list[mx.array]:
         return [self._blocks]

@@ -13,7 +13,7 @@ import numpy as np
 
 from forerun.errors import DamagedRecordError
 from forerun.state.cache import Arrays, Cache, Snapshot
-from forerun.state.host import NUMPY, Host, host
+from forerun.state.host import NUMPY, Host, fetched, host, is_shared, sent
 from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
@@ -50,8 +50,9 @@ def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
 
 def extract_mark(snapshot: Snapshot) -> memoryview:
     """The payload of a mark."""
-    mx.eval(snapshot.arrays())
-    return _joined([host(a) for a in snapshot.arrays()])
+    arrays = snapshot.arrays()
+    mx.eval(arrays)
+    return _joined([host(a) for a in arrays] if is_shared() else fetched(arrays))
 
 
 def relayout(cache: Cache[L], layout: M) -> Cache[M]:
@@ -62,7 +63,7 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     if cache.layout != layout:
         store = cache.arena.store(layout, store.capacity)
         for start in range(0, cache.length, _ROWS_AT_ONCE):
-            store.fill(start, cache.store.rows(start, min(start + _ROWS_AT_ONCE, cache.length)))
+            store.put(start, cache.store.take(start, min(start + _ROWS_AT_ONCE, cache.length)))
     new = Cache(cache.arena, layout, store, cache.snapshot())
     new.draft_length = cache.draft_length
     cache.is_broken = True
@@ -110,8 +111,7 @@ def _snapshot(spec: StateSpec, mark: Record) -> Snapshot:
 
 
 def _array(data: memoryview, spec: ArraySpec) -> mx.array:
-    raw = mx.array(np.frombuffer(data, NUMPY[spec.dtype]).reshape(spec.shape))
-    return raw if spec.dtype == "float32" else raw.view(getattr(mx, spec.dtype))
+    return sent(np.frombuffer(data, NUMPY[spec.dtype]).reshape(spec.shape), getattr(mx, spec.dtype))
 
 
 def _empty(spec: StateSpec) -> Snapshot:

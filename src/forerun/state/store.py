@@ -47,11 +47,17 @@ class Store(Protocol):
     def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
         """Attention of q [heads, rows, dim] at `positions` [rows] over the rows first..stop of the layer."""
 
+    def take(self, start: int, stop: int) -> list[mx.array]:
+        """Keys and values [kv_heads, stop - start, head_dim] of each layer, in the order of a segment. Not evaluated."""
+
+    def put(self, start: int, rows: Sequence[mx.array]) -> None:
+        """Put such rows at `start`, and evaluate."""
+
     def rows(self, start: int, stop: int) -> list[Host]:
-        """Keys and values [kv_heads, stop - start, head_dim] of each layer, in the order of a segment, as the host sees them."""
+        """As `take`, as the host sees them; of no use once the store has changed."""
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
-        """Put such rows at `start`."""
+        """As `put`, of rows as the host sees them."""
 
     def constants(self) -> list[mx.array]:
         """Arrays beside `buffers` that a compiled step needs and does not change."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 THERMAL = {"state": None, "reason": "this platform gives no thermal reading"}
 
 
@@ -58,8 +60,12 @@ def write(path: Path | None, result: dict[str, Any]) -> None:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown: no git checkout"
+    """Of the checkout; of a copy without one, what a file COMMIT beside `src` says."""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    named = ROOT / "COMMIT"
+    return named.read_text().strip() if named.exists() else "unknown: no git checkout and no file COMMIT"
 
 
 def _processor() -> str:

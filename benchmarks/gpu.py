@@ -29,6 +29,7 @@ from forerun.models.qwen3_5 import Qwen35  # noqa: E402
 from forerun.state.layout import Contiguous, Paged  # noqa: E402
 from on_gpu import bundled, correct, peer, steps  # noqa: E402
 from on_gpu.attention import PAGE_TOKENS, attention  # noqa: E402
+from on_gpu.delta import delta  # noqa: E402
 from on_gpu.report import Report, seconds, short  # noqa: E402
 from on_gpu.restore import Restores  # noqa: E402
 from on_gpu.shapes import SHAPES, filled, random_family  # noqa: E402
@@ -105,8 +106,9 @@ def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:
 
 
 def device() -> str:
+    """What kind of device, not which one."""
     info = mx.device_info(mx.default_device())
-    return ", ".join(f"{name} {value}" for name, value in info.items())
+    return ", ".join(f"{name} {value}" for name, value in info.items() if name not in ("uuid", "pci_bus_id", "free_memory"))
 
 
 def free() -> None:
@@ -134,6 +136,8 @@ def ours(report: Report, name: str, config: Mapping[str, Any], scale: Scale) -> 
                 f"attention_{rows}_at_{length}",
                 lambda r=rows, n=length, c=capacity: attention(family.config, n, c, r, scale.copy_bytes),
             )
+    for rows in (1, 4, 8, 512):
+        report.part(name, f"delta_rule_{rows}", lambda r=rows: delta(family.config, r))
     free()
     with tempfile.TemporaryDirectory() as folder:
         Restores(report, name, compiled, Path(folder), scale.long).run(3)

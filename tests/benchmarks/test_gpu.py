@@ -21,9 +21,19 @@ PARTS = {
         "write_in_place",
         "host",
         "chunked_delta_rule",
+        "delta_kernel_error",
     },
     "bundled": {"reference_outputs", "step_8_compiled", "draft_eager", "drafting_greedy_compiled", "drafting_sampled_eager"},
-    "shape-27B": {"floor", "step_4_eager", "pieces_1_compiled", "step_1_paged(64)_at_1100", "attention_8_at_1100", "restore_ssd", "ratios"},
+    "shape-27B": {
+        "floor",
+        "step_4_eager",
+        "pieces_1_compiled",
+        "step_1_paged(64)_at_1100",
+        "attention_8_at_1100",
+        "delta_rule_4",
+        "restore_ssd",
+        "ratios",
+    },
 }
 
 

@@ -17,7 +17,7 @@ STEPS_UP_TO_ROWS = 16
 
 
 def delta(config: Config, rows: int) -> dict[str, Any]:
-    """Microseconds of one layer: our kernel; MLX's rule row by row for few rows, else chunks of array operations. No call waits for another."""
+    """Microseconds of one layer: our kernel; MLX's rule row by row for few rows, else chunks of array operations. Calls are independent."""
     keys, values = (rows, config.key_heads, config.key_dim), (rows, config.value_heads, config.value_dim)
     q, k, v = (noise(mx.zeros(shape, mx.bfloat16), i) * config.key_dim**-0.5 for i, shape in enumerate((keys, keys, values)))
     g, beta = (mx.sigmoid(noise(mx.zeros(values[:2]), i)) for i in (3, 4))

@@ -21,6 +21,7 @@ from tests.running import differing, read, step
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
+from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.errors import NumericsError
@@ -55,7 +56,7 @@ class Plain:
 
     def state(self, length: int) -> Cache[Contiguous]:
         """As it was after `length` tokens; not to be written to."""
-        return Cache(self.last.spec, self.last.layout, self.last.store, self.snapshots[length - len(self.prompt)])
+        return Cache(self.last.arena, self.last.layout, self.last.store, self.snapshots[length - len(self.prompt)])
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def generation(
 ) -> Generation:
     """An answer of TOKENS tokens, unless `ends` says otherwise."""
     ends = {"max_tokens": TOKENS, "stop_ids": frozenset()} | ends
-    return Generation(family, state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
+    return Generation(StepTable(family, eager_reason="test"), state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
 
 
 @cache

@@ -1,0 +1,162 @@
+"""One answer: however it ends, its text and tokens are those of plain decoding, and what is stored goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import tiny
+from tests.running import differing, greedy, logits, read
+from tests.talking import GREEDY, SEEDED, cold, generation, tokenizer
+
+from forerun.decode.generate import Generation
+from forerun.state.cache import Cache
+from forerun.values import Finish, Sampling
+
+FAMILY = tiny.family()
+PROMPT = tiny.words("generate", 30)
+NUM = 40
+DEPTHS = [0, 1, 2, 3, 7]
+
+
+def answered(**asked: Any) -> tuple[Generation, Cache[Any], str]:
+    """A whole answer, its cache, and its text."""
+    cache = read(FAMILY, PROMPT)
+    answer = generation(FAMILY, cache, PROMPT, **asked)
+    text = "".join(piece.text for piece in answer)
+    return answer, cache, text
+
+
+@cache
+def plain() -> tuple[int, ...]:
+    """What the model says if nothing ends it before NUM tokens."""
+    return tuple(answered(max_tokens=NUM)[0].tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    tokens: tuple[int, ...]
+    text: str
+    finish: Finish
+    num_shown: int
+
+
+def expected(max_tokens: int, stop_ids: Sequence[int], stop: Sequence[str]) -> Expected:
+    """By looking at ever longer beginnings of the plain answer."""
+    for n in range(1, max_tokens + 1):
+        tokens = plain()[:n]
+        if tokens[-1] in stop_ids:
+            return Expected(tokens[:-1], tokenizer().decode(tokens[:-1]), "stop", n - 1)
+        text = tokenizer().decode(tokens)
+        if found := [text.index(s) for s in stop if s in text]:
+            return Expected(tokens, text[: min(found)], "stop", fitting(min(found)))
+    return Expected(plain()[:max_tokens], tokenizer().decode(plain()[:max_tokens]), "length", max_tokens)
+
+
+def fitting(characters: int) -> int:
+    """How many tokens of the plain answer have all their text within its first characters."""
+    whole = tokenizer().decode(plain())
+    ends = [n for n in range(NUM + 1) if whole.startswith(tokenizer().decode(plain()[:n])[: characters + 1])]
+    return max(n for n in ends if len(tokenizer().decode(plain()[:n])) <= characters)
+
+
+def pieces_of_the_answer() -> list[str]:
+    """Strings that occur in the plain answer, of one to four characters that no token splits."""
+    text = tokenizer().decode(plain())
+    found = {text[i : i + n] for i in range(len(text)) for n in (1, 2, 4)}
+    return sorted(piece for piece in found if piece.isascii())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    depth=st.sampled_from(DEPTHS),
+    max_tokens=st.integers(1, NUM),
+    stop_ids=st.lists(st.sampled_from(range(NUM)), max_size=2),
+    stop=st.lists(st.integers(0, 1 << 20), max_size=2),
+)
+def test_an_answer_ends_where_it_should_and_goes_on_from_there(depth: int, max_tokens: int, stop_ids: list[int], stop: list[int]) -> None:
+    ids, pieces = [plain()[i] for i in stop_ids if i > 3], pieces_of_the_answer()
+    strings = tuple(pieces[i % len(pieces)] for i in stop)
+    answer, state, text = answered(depth=depth, max_tokens=max_tokens, stop_ids=frozenset(ids), stop=strings)
+    wanted = expected(max_tokens, ids, strings)
+    assert (tuple(answer.tokens), text, answer.finish) == (wanted.tokens, wanted.text, wanted.finish)
+    assert (answer.num_shown, answer.num_sampled) == (
+        wanted.num_shown,
+        len(wanted.tokens) + (wanted.finish == "stop" and not stopped(answer)),
+    )
+    check_stored(answer, state, depth)
+
+
+def stopped(answer: Generation) -> bool:
+    """Whether a stop string ended it."""
+    return answer._answer.stopped
+
+
+def check_stored(answer: Generation, state: Cache[Any], depth: int) -> None:
+    """What is stored is a beginning of what was shown, close to its end, and its state is that of reading it."""
+    stored = answer.store()
+    assert stored == [*PROMPT, *answer.tokens][: len(stored)]
+    lost = len(PROMPT) + answer.num_shown - len(stored)
+    assert 0 <= lost <= (depth + 2 if stopped(answer) else answer.finish != "stop")
+    assert differing(state, cold(stored)) == []
+    assert mx.array_equal(logits(FAMILY, state), logits(FAMILY, cold(stored)))
+    assert greedy(FAMILY, state, 3) == greedy(FAMILY, read(FAMILY, stored), 3)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("pieces", [1, 2, 3, 6])
+def test_it_may_be_left_at_any_piece(depth: int, pieces: int) -> None:
+    state = read(FAMILY, PROMPT)
+    answer = generation(FAMILY, state, PROMPT, depth=depth, max_tokens=NUM)
+    for _, _piece in zip(range(pieces), answer, strict=False):
+        pass
+    assert tuple(answer.tokens) == plain()[: len(answer.tokens)]
+    assert len(answer.tokens) >= pieces
+    assert answer.finish is None
+    check_stored(answer, state, depth)
+
+
+def test_the_first_token_may_end_it() -> None:
+    answer, state, text = answered(stop_ids=frozenset(plain()[:1]))
+    assert (answer.tokens, answer.finish, answer.num_sampled, text) == ([], "stop", 1, "")
+    assert answer.store() == PROMPT
+    assert differing(state, cold(PROMPT)) == []
+
+
+def test_a_stop_string_after_many_tokens_without_draft_rows() -> None:
+    """As many as are made at once, one less and one more: the stop string's tokens are given but never become state."""
+    long = tuple(answered(max_tokens=70)[0].tokens)
+    for num in range(60, 70):
+        stop = tokenizer().decode(long[num - 3 : num])
+        if stop.isascii() and stop not in tokenizer().decode(long[: num - 1]):
+            answer, state, _ = answered(max_tokens=70, stop=(stop,))
+            assert len(answer.tokens) == num
+            check_stored(answer, state, 0)
+
+
+def test_a_bias_decides() -> None:
+    assert answered(sampling=replace(GREEDY, logit_bias={17: 100.0}), max_tokens=6)[0].tokens == [17] * 6
+    kept = {17, 40}
+    biased = replace(SEEDED, logit_bias={token: -100.0 for token in range(tiny.VOCAB) if token not in kept})
+    assert set(answered(sampling=biased, max_tokens=12)[0].tokens) == kept
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("penalised", [replace(GREEDY, presence_penalty=100.0), replace(GREEDY, frequency_penalty=100.0)])
+def test_penalties_of_the_answer_keep_it_from_saying_things_twice(depth: int, penalised: Sampling) -> None:
+    tokens = answered(sampling=penalised, max_tokens=NUM, depth=depth)[0].tokens
+    assert len(set(tokens)) == NUM > len(set(answered(sampling=GREEDY, max_tokens=NUM)[0].tokens))
+    assert set(tokens) & set(PROMPT)  # the prompt is not counted
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_the_repetition_penalty_counts_the_prompt_too(depth: int) -> None:
+    tokens = answered(sampling=replace(GREEDY, repetition_penalty=1e6), max_tokens=20, depth=depth)[0].tokens
+    assert len(set(tokens)) == 20
+    assert not set(tokens) & set(PROMPT)

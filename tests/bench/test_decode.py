@@ -12,6 +12,7 @@ from tests import tiny
 
 from forerun.bench.decode import PLAIN, Bench, Sample, Way, prompts, rates, summary
 from forerun.config import environ_without_settings
+from forerun.decode.compiled import StepTable
 from forerun.decode.depth import policy_for
 from forerun.decode.tally import Round, Tally
 from forerun.models.load import DEMO_MODEL
@@ -31,7 +32,7 @@ def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0,
 def test_every_turn_is_answered_in_every_way_as_often() -> None:
     words = tiny.words("bench", 90)
     turns = [Prompt(tuple(words[:40]), 35, False), Prompt(tuple(words[:35] + words[:30]), 60, False)]
-    ways = [Way("greedy", arm, tiny.family(), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))]
+    ways = [Way("greedy", arm, StepTable(tiny.family(), eager_reason="test"), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))]
     bench = Bench(TOKENIZER, turns, ways, repeats=2, answer_tokens=12)
     samples = list(bench.samples())
     assert len(samples) == bench.num_samples == 8

@@ -20,7 +20,11 @@ from forerun.decode.generate import Generation
 from forerun.state.cache import Cache
 from forerun.values import Finish, Sampling
 
-FAMILIES: dict[str, Any] = {"tiny": tiny.family(), "fake": FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)}  # the fake one drafts well
+FAMILIES: dict[str, Any] = {  # bad drafts, mixed ones, and none that is wrong
+    "tiny": tiny.family(),
+    "fake": FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB),
+    "perfect": FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB, wrong_every=1 << 20),
+}
 PROMPT = tiny.words("generate", 30)
 NUM = 40
 DEPTHS = [0, 1, 2, 3, 7]
@@ -30,8 +34,7 @@ def answered(name: str = "tiny", **asked: Any) -> tuple[Generation, Cache[Any], 
     """A whole answer, its cache, and its text."""
     cache = read(FAMILIES[name], PROMPT)
     answer = generation(FAMILIES[name], cache, PROMPT, **asked)
-    text = "".join(piece.text for piece in answer)
-    return answer, cache, text
+    return answer, cache, "".join(piece.text for piece in answer)
 
 
 @cache
@@ -108,8 +111,6 @@ def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -
     assert stored == [*PROMPT, *answer.tokens][: len(stored)]
     lost = len(PROMPT) + answer.num_shown - len(stored)
     assert 0 <= lost <= (depth + 2 if stopped(answer) else answer.finish != "stop")
-    if stopped(answer) and len(answer.tokens) - answer.num_shown == 1:  # all of the stop string is in the last token
-        assert lost == 0
     family, again = FAMILIES[name], read(FAMILIES[name], stored)
     assert differing(state, again) == []
     assert mx.array_equal(logits(family, state), logits(family, again))
@@ -151,6 +152,16 @@ def test_a_stop_string_after_many_tokens_without_draft_rows() -> None:
 def test_what_could_have_been_a_stop_string_is_shown_at_the_end() -> None:
     text = answered(max_tokens=12)[2]
     assert answered(max_tokens=12, stop=(text[-3:] + "never",))[2] == text
+
+
+@pytest.mark.parametrize("num_hidden", [1, 2, 3])
+def test_nothing_is_lost_if_the_stop_string_comes_in_one_round(num_hidden: int) -> None:
+    stop = tokenizer().decode(plain("perfect")[:5])[5 - num_hidden :]
+    assert (len(stop), stop.isascii()) == (num_hidden, True)
+    answer, state, _ = answered("perfect", depth=7, stop=(stop,))
+    assert (answer.num_shown, len(answer.tokens), answer.tally.rounds) == (5 - num_hidden, 5, 1)
+    assert answer.store() == [*PROMPT, *plain("perfect")[: 5 - num_hidden]]
+    assert differing(state, read(FAMILIES["perfect"], [*PROMPT, *plain("perfect")[: 5 - num_hidden]])) == []
 
 
 def test_a_bias_decides() -> None:

@@ -24,6 +24,7 @@ from forerun.bank.index import Index
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
+from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL
@@ -249,3 +250,57 @@ def test_a_long_plain_answer_leaves_the_draft_rows_of_its_tokens() -> None:
     answer = generation(tiny.family(), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
     assert len(list(answer)) == 150
     assert differing(state, read(tiny.family(), answer.store())) == []
+
+
+class Watched(Guessing):
+    """Drafts by its own head. drafts: logits by the number of tokens given before the round, and the draft's depth."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family, (), 0.0, 0)
+        self.drafts: dict[tuple[int, int], mx.array] = {}
+
+    def head(self, hidden: mx.array) -> mx.array:
+        logits = self._family.head(hidden)
+        if self._drafting:
+            self.drafts[len(self.generation.tokens), self._drafted] = logits
+            self._drafted += 1
+        return logits
+
+
+def drafts_of(prompt: list[int], policy: DepthPolicy, max_tokens: int) -> tuple[dict[tuple[int, int], mx.array], list[int]]:
+    family, state = Watched(tiny.family()), read(tiny.family(), prompt)
+    family.generation = generation(family, state, prompt, GREEDY, policy, max_tokens=max_tokens)
+    assert len(list(family.generation)) > 0
+    return family.drafts, family.generation.tokens
+
+
+def test_what_is_drafted_does_not_depend_on_the_rounds_before() -> None:
+    prompt = tiny.words("watched", 20)
+    seen, tokens = drafts_of(prompt, Restless(range(8)), TOKENS)
+    starts = {given for given, _ in seen}
+    assert len(starts) > 20
+    for start in sorted(starts)[::5]:
+        fresh, _ = drafts_of([*prompt, *tokens[: start - 1]], DepthPolicy((7,)), TOKENS - start + 1)
+        own = {depth: logits for (given, depth), logits in seen.items() if given == start}
+        assert all(mx.array_equal(logits, fresh[1, depth]) for depth, logits in own.items())
+
+
+class Timekeeper(DepthPolicy):
+    """Two rounds of each depth; keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(range(8))
+        self.told: list[Round] = []
+
+    def choose(self, context_tokens: int, limit: int) -> int:
+        return min(len(self.told) // 2 % 3, limit)
+
+    def observe(self, context_tokens: int, done: Round) -> None:
+        self.told.append(done)
+
+
+def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
+    policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
+    assert len(list(generation(tiny.family(), state, plain(1).prompt, GREEDY, policy))) > 12
+    for i, done in enumerate(policy.told[:12]):
+        assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)

@@ -119,7 +119,7 @@ def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("pieces", [1, 2, 3, 6])
+@pytest.mark.parametrize("pieces", [1, 2, 3, 5])
 def test_it_may_be_left_at_any_piece(name: str, depth: int, pieces: int) -> None:
     state = read(FAMILIES[name], PROMPT)
     answer = generation(FAMILIES[name], state, PROMPT, depth=depth, max_tokens=NUM)

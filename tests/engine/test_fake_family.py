@@ -13,6 +13,7 @@ from tests.talking import GREEDY, SEEDED, generation
 from forerun.state.layout import Contiguous
 from forerun.state.record import Record
 from forerun.state.records import extract, extract_mark, materialise
+from forerun.state.store import Arena
 from forerun.values import Sampling
 
 VOCAB = 500
@@ -40,7 +41,7 @@ def test_its_state_comes_back() -> None:
     cache = read(family, PROMPT)
     segment = Record("segment", "", "", "", 0, tuple(PROMPT), extract(cache, 0, len(PROMPT)))
     mark = Record("mark", "", "", "", 0, tuple(PROMPT), extract_mark(cache.snapshot()))
-    back = materialise(family.spec, [segment], mark, Contiguous(), 10)
+    back = materialise(Arena(family.spec), [segment], mark, Contiguous(), 10)
     assert differing(back, cache) == []
     assert greedy(family, back, 20) == greedy(family, cache, 20)
 
@@ -50,7 +51,7 @@ def test_a_lost_row_is_noticed(layer: int, depth: int) -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     cache = read(family, PROMPT)
     assert PROMPT[333] % 7
-    cache.store.values[layer][:, 333] = 0.0
+    cache.store.buffers[2 * layer + 1][:, 333] = 0.0
     with pytest.raises(AssertionError, match="attention sees"):
         list(generation(family, cache, PROMPT, depth=depth))
 

@@ -28,6 +28,7 @@ from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Sampling
 
+TINY = tiny.family()
 IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
 GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
@@ -66,9 +67,9 @@ def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other
     return Generation(family, cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
 
 
-def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | None = None, **other: Any) -> Told:
-    """One turn of the tiny model: restore, read, answer, remember."""
-    family, message_end = tiny.family(), max(1, len(prompt) - SUFFIX)
+def turn(bank: Bank, prompt: Sequence[int], *, family: Family = TINY, tenant: str = "", session: str | None = None, **other: Any) -> Told:
+    """One turn: restore, read, answer, remember."""
+    message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=Contiguous(), room_tokens=20)
     marks, num_old = list(restored.marks), len(restored.marks)
     for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}))):
@@ -85,7 +86,7 @@ def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | 
 
 @cache
 def _cold(tokens: tuple[int, ...]) -> Cache[Contiguous]:
-    return read(tiny.family(), tokens)
+    return read(TINY, tokens)
 
 
 def cold(tokens: Sequence[int]) -> Cache[Contiguous]:

@@ -35,9 +35,16 @@ SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
 SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
 
 
-def opened(folder: Path | None, *, ram_limit_bytes: int = 1 << 30, disk_limit_bytes: int = 1 << 30, identity: Identity = IDENTITY) -> Bank:
-    """A bank of the tiny model's conversations, on disk in `folder` if one is given."""
-    spec = tiny.family().spec
+def opened(
+    folder: Path | None,
+    *,
+    family: Family = TINY,
+    ram_limit_bytes: int = 1 << 30,
+    disk_limit_bytes: int = 1 << 30,
+    identity: Identity = IDENTITY,
+) -> Bank:
+    """A bank of the family's conversations, on disk in `folder` if one is given."""
+    spec = family.spec
     if folder is None:
         return Bank(spec, identity, disk=None, secret=b"secret", ram_limit_bytes=ram_limit_bytes)
     index = Index.hold(folder)

@@ -20,6 +20,7 @@ from forerun.bank.disk import DiskTier
 from forerun.errors import BankFullError
 from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
+from forerun.state.store import Arena
 
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
 TOKEN_BYTES, MARK_BYTES = TINY.spec.bytes_per_token, TINY.spec.bytes_per_mark
@@ -376,7 +377,7 @@ def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path,
     """As if the spec had changed without the identity: the bytes are whole, but they do not fit."""
     family = tiny.family(seed=1)
     with closing(opened(folder)) as bank:
-        bank._spec = replace(family.spec, draft_layers=family.spec.draft_layers * 2)
+        bank._arena = Arena(replace(family.spec, draft_layers=family.spec.draft_layers * 2))
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
         assert "does not fit" in restored.reason

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import mlx.core as mx
+
+# MLX's CUDA kernel takes each row as a batch of one and cannot be launched with 128 of them (invalid argument, seen on 0.32.4).
+_ROPE_ROWS = 64
 
 
 def silu(x: mx.array) -> mx.array:
@@ -59,4 +63,16 @@ class Rope:
 
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
         """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
+        if x.shape[0] > _ROPE_ROWS and mx.default_device() != mx.cpu:
+            return self.by_angles(x, positions)
         return mx.fast.rope(x[:, :, None], self.dims, traditional=False, base=self.theta, scale=1.0, offset=positions)[:, :, 0]
+
+    def by_angles(self, x: mx.array, positions: mx.array) -> mx.array:
+        """The same in plain array operations."""
+        half = self.dims // 2
+        frequencies = mx.exp(mx.arange(half) * (-math.log(self.theta) / half))
+        angles = positions[:, None, None] * frequencies
+        left, right, rest = mx.split(x, (half, self.dims), axis=-1)
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        turned = [left * cos - right * sin, left * sin + right * cos]
+        return mx.concatenate([*(t.astype(x.dtype) for t in turned), rest], axis=-1)

@@ -184,6 +184,16 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     assert bank.health().sessions == 1
 
 
+def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
+    first = turn(bank, FIRST)
+    turn(bank, first.stored + tiny.words(2, 20))  # leaves marks at places that the edit will fill with other tokens
+    edited = turn(bank, first.stored + tiny.words("edited", 100))
+    prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
+    third = turn(bank, prompt)
+    assert origin(third) == ("ram", len(first.stored))
+    assert exact(third, prompt)
+
+
 def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
     first = turn(bank, FIRST)
     prompt = first.stored + tiny.words(2, 20)

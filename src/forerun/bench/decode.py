@@ -24,7 +24,8 @@ from forerun.demo.turns import TEMPLATE_ARGS
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous
-from forerun.state.records import materialise
+from forerun.state.record import Record
+from forerun.state.records import extract, extract_mark, materialise
 from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.text.prompt import Prompt, Prompter
@@ -75,7 +76,10 @@ def prompts(tokenizer: Tokenizer, prompter: Prompter, context_tokens: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Answers each turn in each way, `repeats` times, in an order that changes. Answers end where the model ends them, or at the limit."""
+    """Answers each turn in each way, `repeats` times. Answers end where the model ends them, or at the limit.
+
+    The ways take turns round by round, each with a cache of its own, so that whatever else the machine does slows all of them alike.
+    """
 
     tokenizer: Tokenizer
     turns: Sequence[Prompt]
@@ -89,16 +93,18 @@ class Bench:
 
     def samples(self) -> Iterator[Sample]:
         """Each answer when it is there. Reading the prompts is not measured."""
-        family, order = self.ways[0].steps.family, random.Random(0)
-        cache = materialise(Arena(family.spec), [], None, Contiguous(), len(self.turns[-1].tokens) + self.answer_tokens)
+        family = self.ways[0].steps.family
+        arena = Arena(family.spec)
+        cache = materialise(arena, [], None, Contiguous(), len(self.turns[-1].tokens))
         for turn, prompt in enumerate(self.turns):
-            next_turn, end = _read(family, cache, prompt)
+            next_turn = _read(family, cache, prompt)
+            records = _records(cache, prompt)
             for repeat in range(self.repeats):
-                for way in order.sample(self.ways, len(self.ways)):
-                    answer = self._generation(cache, prompt, way)
-                    seconds = _seconds(answer, cache)
-                    yield Sample(turn, repeat, way.law, way.arm, answer.num_sampled - 1, seconds, answer.tally)
-                    cache.cut(end)
+                caches = [materialise(arena, records[:1], records[1], Contiguous(), self.answer_tokens) for _ in self.ways]
+                runs = [Run(self._generation(own, prompt, way), own) for own, way in zip(caches, self.ways, strict=True)]
+                _in_turn(runs, random.Random(repeat))
+                for way, run in zip(self.ways, runs, strict=True):
+                    yield Sample(turn, repeat, way.law, way.arm, run.answer.num_sampled - 1, run.seconds, run.answer.tally)
             cache.cut(next_turn)
 
     def _generation(self, cache: Cache[Contiguous], prompt: Prompt, way: Way) -> Generation:
@@ -112,6 +118,33 @@ class Bench:
             stop_ids=self.tokenizer.stop_ids,
             policy=way.policy,
         )
+
+
+class Run:
+    """An answer in the making. seconds: what its tokens after the first took, with all that must be stored of them."""
+
+    def __init__(self, answer: Generation, cache: Cache[Contiguous]) -> None:
+        self.answer, self.seconds = answer, 0.0
+        self._cache, self._pieces = cache, iter(answer)
+        next(self._pieces)
+
+    def step(self) -> bool:
+        """One round, or the end. Returns whether there may be more."""
+        start_s = time.perf_counter()
+        is_over = next(self._pieces, None) is None
+        if is_over:
+            self.answer.store()
+            mx.eval(self._cache.arrays())
+        self.seconds += time.perf_counter() - start_s
+        return not is_over
+
+
+def _in_turn(runs: Sequence[Run], order: random.Random) -> None:
+    """A round of each, in an order that changes, until all are over."""
+    under_way = list(runs)
+    while under_way:
+        order.shuffle(under_way)
+        under_way = [run for run in under_way if run.step()]
 
 
 def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
@@ -140,19 +173,13 @@ def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:
     return {name: [sum(getattr(s.tally, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
 
 
-def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> tuple[Snapshot, Snapshot]:
-    """Read what the cache lacks of the prompt; the states where the next turn goes on, and at the end."""
+def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
+    """Read what the cache lacks of the prompt; returns where the next turn goes on."""
     marks = [mark for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for mark in new]
-    return marks[0], cache.snapshot()
+    return marks[0]
 
 
-def _seconds(answer: Generation, cache: Cache[Contiguous]) -> float:
-    """How long the answer's tokens after the first take, with all that must be stored of them."""
-    pieces = iter(answer)
-    next(pieces)
-    start_s = time.perf_counter()
-    for _ in pieces:
-        pass
-    answer.store()
-    mx.eval(cache.arrays())
-    return time.perf_counter() - start_s
+def _records(cache: Cache[Contiguous], prompt: Prompt) -> tuple[Record, Record]:
+    """The state as a segment and a mark, from which any number of caches can be made."""
+    segment, mark = extract(cache, 0, cache.length), extract_mark(cache.snapshot())
+    return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("mark", "", "", "", 0, prompt.tokens, mark)

@@ -1,7 +1,12 @@
 """Before any test imports MLX: no setting of the user's, a cache folder of the tests' own, and the BLAS of the reference numerics."""
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from forerun import config
 from forerun.kernels import blas
@@ -13,4 +18,24 @@ os.environ["XDG_CACHE_HOME"] = str(_home / "cache")
 os.environ["XDG_CONFIG_HOME"] = str(_home / "config")
 
 config.prepare(config.Config())
-blas.load("auto", row_invariant=True)
+BLAS = blas.load("auto", row_invariant=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--results", type=Path, help="folder to write what the long tests counted")
+
+
+@pytest.fixture
+def write_result(request: pytest.FixtureRequest) -> Callable[[str, dict[str, Any]], None]:
+    """Writes NAME.json if a folder is given, with the evidence that every result file has."""
+
+    def write(name: str, found: dict[str, Any]) -> None:
+        folder: Path | None = request.config.getoption("--results")
+        if folder is not None:
+            from benchmarks.evidence import evidence
+            from tests import tiny
+
+            head = evidence(blas=BLAS, model_digest=tiny.demo().digest, numerics="reference", config={"test": request.node.nodeid})
+            (folder / f"{name}.json").write_text(json.dumps(head | found, indent=1) + "\n")
+
+    return write

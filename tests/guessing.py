@@ -1,4 +1,4 @@
-"""A family whose drafts are as good as a test wants them, whatever its draft head makes of its rows; it records what the trunk says."""
+"""Families that tell what their trunk says, and one whose drafts are as good as a test wants them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from forerun.decode.generate import Generation
-from forerun.kernels.numerics import Numerics
 from forerun.models.base import Family
 from forerun.state.cache import View
 from forerun.state.spec import StateSpec
 
 
-class Guessing:
-    """`family`, but a draft is the token of `answer` at its place with probability `right`, else another one.
+class Recording:
+    """`family`, unchanged. Set `generation` before it is iterated; its prompt must have been read by `family` itself.
 
-    Set `generation` before it is iterated. logits: of the trunk, one array [rows, vocab] a round, the first token's before them.
+    logits: of the trunk, one array [rows, vocab] a round, the first token's before them.
     """
 
-    def __init__(self, family: Family, answer: Sequence[int], right: float, seed: object) -> None:
+    def __init__(self, family: Family) -> None:
         self.name, self.linear_shapes, self.context_tokens = family.name, family.linear_shapes, family.context_tokens
+        self.vocab, self.numerics = family.vocab, family.numerics
         self.spec: StateSpec = family.spec
-        self.vocab: int = family.vocab
-        self.numerics: Numerics = family.numerics
         self.generation: Generation
         self.logits: list[mx.array] = []
-        self._family, self._answer, self._right = family, answer, right
-        self._rng = random.Random(str(seed))
+        self._family = family
         self._drafting, self._drafted = False, 0
 
     def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
@@ -43,9 +40,37 @@ class Guessing:
         if not self._drafting:
             self.logits.append(self._family.head(hidden))
             return self.logits[-1]
-        place = len(self.generation.tokens) + self._drafted
+        self._drafted += 1
+        return self.guess(hidden, len(self.generation.tokens), self._drafted)
+
+    def guess(self, hidden: mx.array, given: int, depth: int) -> mx.array:
+        """Logits [1, vocab] of the draft of this depth (1, 2, ...) after `given` tokens of the answer."""
+        return self._family.head(hidden)
+
+
+class Guessing(Recording):
+    """A draft is the token of `answer` at its place with probability `right`, else another one."""
+
+    def __init__(self, family: Family, answer: Sequence[int], right: float, seed: object) -> None:
+        super().__init__(family)
+        self._answer, self._right = answer, right
+        self._rng = random.Random(str(seed))
+
+    def guess(self, hidden: mx.array, given: int, depth: int) -> mx.array:
+        place = given + depth - 1
         token = self._answer[place] if place < len(self._answer) else 0
         if self._rng.random() > self._right:
             token = (token + 1) % self.vocab
-        self._drafted += 1
         return mx.where(mx.arange(self.vocab) == token, 40.0, 0.0)[None]
+
+
+class Watched(Recording):
+    """drafts: their logits, by the number of tokens given before the round, and the draft's depth."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family)
+        self.drafts: dict[tuple[int, int], mx.array] = {}
+
+    def guess(self, hidden: mx.array, given: int, depth: int) -> mx.array:
+        self.drafts[given, depth] = super().guess(hidden, given, depth)
+        return self.drafts[given, depth]

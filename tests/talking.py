@@ -29,15 +29,23 @@ from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Sampling
 
+TINY = tiny.family()
 IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
 GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
 SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
 
 
-def opened(folder: Path | None, *, ram_limit_bytes: int = 1 << 30, disk_limit_bytes: int = 1 << 30, identity: Identity = IDENTITY) -> Bank:
-    """A bank of the tiny model's conversations, on disk in `folder` if one is given."""
-    spec = tiny.family().spec
+def opened(
+    folder: Path | None,
+    *,
+    family: Family = TINY,
+    ram_limit_bytes: int = 1 << 30,
+    disk_limit_bytes: int = 1 << 30,
+    identity: Identity = IDENTITY,
+) -> Bank:
+    """A bank of the family's conversations, on disk in `folder` if one is given."""
+    spec = family.spec
     if folder is None:
         return Bank(spec, identity, disk=None, secret=b"secret", ram_limit_bytes=ram_limit_bytes)
     index = Index.hold(folder)
@@ -67,9 +75,9 @@ def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other
     return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
 
 
-def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | None = None, **other: Any) -> Told:
-    """One turn of the tiny model: restore, read, answer, remember."""
-    family, message_end = tiny.family(), max(1, len(prompt) - SUFFIX)
+def turn(bank: Bank, prompt: Sequence[int], *, family: Family = TINY, tenant: str = "", session: str | None = None, **other: Any) -> Told:
+    """One turn: restore, read, answer, remember."""
+    message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=Contiguous(), room_tokens=20)
     marks, num_old = list(restored.marks), len(restored.marks)
     for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}))):
@@ -86,7 +94,7 @@ def turn(bank: Bank, prompt: Sequence[int], *, tenant: str = "", session: str | 
 
 @cache
 def _cold(tokens: tuple[int, ...]) -> Cache[Contiguous]:
-    return read(tiny.family(), tokens)
+    return read(TINY, tokens)
 
 
 def cold(tokens: Sequence[int]) -> Cache[Contiguous]:

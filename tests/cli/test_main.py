@@ -39,10 +39,11 @@ def test_usage_errors(forerun: Callable[..., Any], arguments: tuple[str, ...]) -
 
 
 FLAGS = {
-    "serve": "--host --port --bank-dir --bank-ram-bytes --bank-disk-bytes --context --numerics --api-key-file --json",
+    "serve": "--host --port --bank-dir --bank-ram-bytes --bank-disk-bytes --context --numerics --draft-depth --api-key-file --json",
     "chat": "--url --session",
     "demo": "--json --scale --numerics",
     "bank": "ls show verify prune",
+    "bench": "decode",
 }
 
 

@@ -130,7 +130,7 @@ def test_a_machine_that_slows_down_changes_no_choice() -> None:
 
 def test_a_round_that_was_held_up_changes_no_choice() -> None:
     machine = Machine(
-        DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * (100 if position % 97 == 0 else 1) for s in STEPS]
+        DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * (100 if position % 7 == 0 else 1) for s in STEPS]
     )
     tally = machine.run(6000)
     assert tally.depths[1] > 0.9 * tally.rounds

@@ -1,123 +1,43 @@
 """Under reference numerics drafting changes nothing but the time: tokens, logits and state are those of plain decoding, bit for bit.
 
-24 prompts x 48 tokens at every depth, from state that comes from nowhere, from RAM and from SSD, ended at random places.
+24 prompts x 48 tokens at every depth, from state that comes from RAM and from SSD, ended at random places.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.guessing import Guessing
-from tests.running import differing, read, step
+from tests.drafting import GREEDY, SEEDED, Plain, check, generation, plainly, run
+from tests.guessing import Guessing, Recording, Watched
+from tests.running import differing, read
 
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
 from forerun.decode.depth import DepthPolicy
-from forerun.decode.generate import Generation
+from forerun.decode.tally import Round
 from forerun.errors import NumericsError
-from forerun.models.base import Family
-from forerun.models.load import DEMO_MODEL
-from forerun.sampling import count_prompt, distribution, draw_coupled, gumbel
-from forerun.state.cache import Cache, Snapshot
+from forerun.state.cache import lend
 from forerun.state.layout import Contiguous
 from forerun.state.record import Identity
-from forerun.text.answer import Answer
-from forerun.text.tokenizer import Tokenizer
-from forerun.values import Sampling, Source
+from forerun.values import Source
 
 PROMPTS, TOKENS = range(24), 48
-GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
-SEED = 7
-# Coupled noise gives the tokens of plain decoding at any depth; penalties count what a round drafts.
-SEEDED = Sampling(1.0, 0.95, 20, 0.0, SEED, 1.1, 0.2, 0.1, {5: 1.0})
 DEPTHS = {str(depth): (depth,) for depth in (0, 1, 2, 3, 7)} | {"auto": tuple(range(4))}
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A prompt and what plain decoding makes of it: tokens, the logits [tokens, vocab] that they were drawn from, and all states."""
-
-    prompt: list[int]
-    sampling: Sampling
-    tokens: list[int]
-    logits: mx.array
-    last: Cache[Contiguous]
-    snapshots: list[Snapshot]
-
-    def state(self, length: int) -> Cache[Contiguous]:
-        """As it was after `length` tokens; not to be written to."""
-        return Cache(self.last.spec, self.last.layout, self.last.store, self.snapshots[length - len(self.prompt)])
-
-
-@dataclass(frozen=True)
-class Drafted:
-    """What a run with drafts gave, and the tokens that the cache was left with."""
-
-    tokens: list[int]
-    logits: mx.array
-    accepted: int
-    stored: list[int]
-
-
-def generation(
-    family: Family, state: Cache[Any], prompt: Sequence[int], sampling: Sampling, policy: DepthPolicy, **ends: Any
-) -> Generation:
-    """An answer of TOKENS tokens, unless `ends` says otherwise."""
-    ends = {"max_tokens": TOKENS, "stop_ids": frozenset()} | ends
-    return Generation(family, state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
-
-
-@cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(DEMO_MODEL)
 
 
 @cache
 def plain(number: int) -> Plain:
-    """Without rounds: a forward of one row a token."""
+    """What is wanted of a prompt, by its number."""
     prompt = tiny.words(("prompt", number), random.Random(number).choice([3, 40, 120, 230, 250, 500]))
-    sampling, state = SEEDED if number % 3 == 0 else GREEDY, read(tiny.family(), prompt)
-    tokens, rows, snapshots = list[int](), [tiny.family().head(state.hidden[None])], [state.snapshot()]
-    counts = count_prompt(mx.array(prompt, dtype=mx.int32), tiny.VOCAB)
-    while len(tokens) < TOKENS:
-        noise = gumbel(SEED, mx.array([state.length], dtype=mx.int32), tiny.VOCAB)
-        tokens.append(int(draw_coupled(distribution(rows[-1], sampling, counts), noise).item()))
-        counts = counts.extended(mx.array(tokens[-1:], dtype=mx.int32))
-        rows.append(step(tiny.family(), state, tokens[-1:]))
-        snapshots.append(state.snapshot())
-    return Plain(prompt, sampling, tokens, mx.concatenate(rows), state, snapshots)
-
-
-def run(state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
-    """Draft up to a random place: a limit, a stop token, or a client that leaves."""
-    family, rows = Guessing(tiny.family(), wanted.tokens, rng.choice([0.5, 0.9, 1.0]), rng.random()), list[mx.array]()
-    place, how = rng.randrange(1, TOKENS), rng.choice(["limit", "stop", "leave"])
-    ends = {"limit": {"max_tokens": place}, "stop": {"stop_ids": frozenset([wanted.tokens[place]])}, "leave": {}}[how]
-    family.generation = answer = generation(family, state, wanted.prompt, wanted.sampling, policy, **ends)
-    for _ in answer:
-        rows.append(family.logits[-1][: answer.num_sampled - sum(len(taken) for taken in rows)])
-        if how == "leave" and answer.num_sampled > place:
-            break
-    stored = answer.store()
-    return Drafted(answer.tokens, mx.concatenate(rows), sum(answer.tally.accepted), stored)
-
-
-def check(drafted: Drafted, state: Cache[Contiguous], wanted: Plain) -> None:
-    """Nothing tells the run from plain decoding, and its state goes on as if it had read one token after the other."""
-    assert drafted.tokens == wanted.tokens[: len(drafted.tokens)]
-    assert mx.array_equal(drafted.logits, wanted.logits[: drafted.logits.shape[0]])
-    assert drafted.stored == [*wanted.prompt, *drafted.tokens][: len(drafted.stored)]
-    assert len(drafted.stored) >= len(wanted.prompt) + len(drafted.tokens) - 1
-    assert differing(state, wanted.state(len(drafted.stored))) == []
+    return plainly(tiny.family(), prompt, SEEDED if number % 3 == 0 else GREEDY, TOKENS)
 
 
 def open_bank(disk: DiskTier | None) -> Bank:
@@ -189,7 +109,8 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
     for wanted in map(plain, PROMPTS):
         found = bank.restore(wanted.prompt, tenant="", session=None, layout=Contiguous(), room_tokens=TOKENS)
         assert (found.source, found.reused_tokens) == (source, len(wanted.prompt))
-        drafted = run(found.cache, wanted, policy, rng)
+        family = Guessing(tiny.family(), wanted.tokens, rng.choice([0.5, 0.9, 1.0]), rng.random())
+        drafted = run(family, found.cache, wanted, policy, rng)
         check(drafted, found.cache, wanted)
         accepted += drafted.accepted
         if source == "ram":
@@ -210,7 +131,7 @@ def test_a_round_that_fails_teaches_nothing_and_breaks_the_cache() -> None:
     wanted, policy = plain(1), DepthPolicy((2,))
     state = read(tiny.family(), wanted.prompt)
     family = Failing(tiny.family(), wanted.tokens, 1.0, 0)
-    family.generation = answer = generation(family, state, wanted.prompt, wanted.sampling, policy)
+    family.generation = answer = generation(family, state, wanted.prompt, wanted.sampling, policy, max_tokens=TOKENS)
     pieces = iter(answer)
     for _ in range(5):
         next(pieces)
@@ -223,17 +144,17 @@ def test_a_round_that_fails_teaches_nothing_and_breaks_the_cache() -> None:
 
 def test_no_draft_is_made_that_cannot_become_part_of_the_answer() -> None:
     wanted = plain(1)
-    for max_tokens in (1, 2, 3):
+    for max_tokens in (1, 2, 3, 5):
         state = read(tiny.family(), wanted.prompt)
         answer = generation(tiny.family(), state, wanted.prompt, wanted.sampling, DepthPolicy((7,)), max_tokens=max_tokens)
         assert len(list(answer)) > 0
-        assert answer.tally.deepest < max(1, max_tokens - 1) + 1
+        assert answer.tally.deepest == max(0, max_tokens - 2)
         assert answer.tokens == wanted.tokens[:max_tokens]
 
 
 def test_a_model_without_a_draft_head_decodes_plainly() -> None:
     family = tiny.family()
-    headless = Guessing(family, (), 0.0, 0)
+    headless = Recording(family)
     headless.spec = replace(family.spec, draft_layers=())
     prompt = tiny.words("headless", 20)
     state = read(headless, prompt)
@@ -248,3 +169,61 @@ def test_a_long_plain_answer_leaves_the_draft_rows_of_its_tokens() -> None:
     answer = generation(tiny.family(), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
     assert len(list(answer)) == 150
     assert differing(state, read(tiny.family(), answer.store())) == []
+
+
+def drafts_of(prompt: list[int], policy: DepthPolicy, max_tokens: int) -> tuple[dict[tuple[int, int], mx.array], list[int]]:
+    family, state = Watched(tiny.family()), read(tiny.family(), prompt)
+    family.generation = generation(family, state, prompt, GREEDY, policy, max_tokens=max_tokens)
+    assert len(list(family.generation)) > 0
+    return family.drafts, family.generation.tokens
+
+
+def test_what_is_drafted_does_not_depend_on_the_rounds_before() -> None:
+    prompt = tiny.words("watched", 20)
+    seen, tokens = drafts_of(prompt, Restless(range(8)), TOKENS)
+    starts = {given for given, _ in seen}
+    assert len(starts) > 20
+    for start in sorted(starts)[::5]:
+        fresh, _ = drafts_of([*prompt, *tokens[: start - 1]], DepthPolicy((7,)), TOKENS - start + 1)
+        own = {depth: logits for (given, depth), logits in seen.items() if given == start}
+        assert all(mx.array_equal(logits, fresh[1, depth]) for depth, logits in own.items())
+
+
+class Timekeeper(DepthPolicy):
+    """Two rounds of each depth; keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(range(8))
+        self.told: list[Round] = []
+
+    def choose(self, context_tokens: int, limit: int) -> int:
+        return min(len(self.told) // 2 % 3, limit)
+
+    def observe(self, context_tokens: int, done: Round) -> None:
+        self.told.append(done)
+
+
+def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
+    policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
+    assert len(list(generation(tiny.family(), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
+    for i, done in enumerate(policy.told[:12]):
+        assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)
+
+
+@pytest.mark.parametrize("num", [3, 7])
+def test_a_draft_reads_those_before_it_as_if_they_were_state(num: int) -> None:
+    prompt = tiny.words("chain", 40)
+    scratch, kept = chain(prompt, num, keep=0), chain(prompt, num, keep=1)
+    assert all(mx.array_equal(one, other) for one, other in zip(scratch, kept, strict=True))
+
+
+def chain(prompt: list[int], num: int, keep: int) -> list[mx.array]:
+    """Hiddens of drafts, each made of the one before it, which was kept or not."""
+    family, state = tiny.family(), read(tiny.family(), prompt)
+    made = [state.hidden[None]]
+    with lend([state], family.numerics) as view:
+        for token in range(num):
+            made.append(family.draft(made[-1], mx.array([token]), [1], view))
+            if keep:
+                view.keep_draft([keep])
+    return made

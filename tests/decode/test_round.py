@@ -15,6 +15,7 @@ from tests.running import differing, logits, read, step
 from tests.talking import GREEDY, SEEDED, cold
 
 from forerun.decode import round as round_module
+from forerun.decode.compiled import StepTable
 from forerun.decode.round import Rounds
 from forerun.errors import NumericsError
 from forerun.models.base import Family
@@ -40,7 +41,7 @@ def plain(family: Family, prompt: list[int], sampling: Sampling, num: int) -> tu
     while len(tokens) < num:
         if tokens:
             step(family, cache, tokens[-1:])
-        rounds = Rounds(family, cache, prompt, sampling)
+        rounds = Rounds(StepTable(family, eager_reason="test"), cache, prompt, sampling)
         if tokens:
             rounds.give(tokens)
         tokens.append(rounds.first())
@@ -51,7 +52,7 @@ def drafted(family: Family, prompt: list[int], sampling: Sampling, num: int, dep
     """The same by rounds of these depths."""
     cache = read(family, prompt)
     tokens: list[int] = []
-    rounds = Rounds(family, cache, prompt, sampling)
+    rounds = Rounds(StepTable(family, eager_reason="test"), cache, prompt, sampling)
 
     def take(new: list[int]) -> int:
         kept = new[: num - len(tokens)]
@@ -122,7 +123,7 @@ def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPa
     for before in (1, 4, 5, 6, 7):
         cache = read(family, prompt)
         tokens: list[int] = []
-        rounds = Rounds(family, cache, prompt, GREEDY)
+        rounds = Rounds(StepTable(family, eager_reason="test"), cache, prompt, GREEDY)
 
         def take(new: list[int], rows: int, rounds: Rounds = rounds, tokens: list[int] = tokens) -> int:
             tokens += new
@@ -188,7 +189,7 @@ def test_the_first_token_is_never_made_of_what_is_no_number(law: str, bad: Calla
     sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[law]
     family: Any = Spoiled(lambda found, call: bad(found))
     with pytest.raises(NumericsError):
-        Rounds(family, read(FAMILY, PROMPT[:30]), PROMPT[:30], sampling).first()
+        Rounds(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT[:30]), PROMPT[:30], sampling).first()
 
 
 @pytest.mark.parametrize("law", ["greedy", "seeded", "fresh"])
@@ -199,7 +200,7 @@ def test_no_token_is_made_of_what_is_no_number(law: str, bad: Callable[[mx.array
     sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[law]
     family: Any = Spoiled(lambda found, now: bad(found) if now == call else found)
     cache = read(FAMILY, PROMPT[:30])
-    rounds = Rounds(family, cache, PROMPT[:30], sampling)
+    rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], sampling)
     rounds.give([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)
@@ -211,7 +212,7 @@ def test_a_single_bad_row_of_a_verification_is_enough() -> None:
     """Even a row whose token would not be needed."""
     family: Any = Spoiled(lambda found, now: mx.concatenate([found[:-1], found[-1:] * mx.nan]) if now == 4 else found)
     cache = read(FAMILY, PROMPT[:30])
-    rounds = Rounds(family, cache, PROMPT[:30], GREEDY)
+    rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], GREEDY)
     rounds.give([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)

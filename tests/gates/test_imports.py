@@ -23,6 +23,7 @@ LEVELS = (
     ("engine",),
     ("serve",),
     ("demo",),
+    ("bench",),
     ("cli",),
     ("__main__",),
 )

@@ -12,7 +12,30 @@ from forerun.values import BankHealth, Done, Event, Health, Job, ModelInfo, Repo
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
-REPORT = Report("s1", "ram", "contiguous", "eager", "reference", 3, 4, 0.0, 0.01, 0.02, 100.0, 50.0, 1, 1.0, (1,), (0,), (0, 1), "")
+REPORT = Report(
+    "s1",
+    "ram",
+    "contiguous",
+    0,
+    "eager",
+    1,
+    0,
+    {"asked": 1},
+    "reference",
+    3,
+    4,
+    0.0,
+    0.01,
+    0.02,
+    100.0,
+    50.0,
+    1,
+    1.0,
+    (1,),
+    (0,),
+    (0, 1),
+    "",
+)
 DONE = Done("stop", Usage(7, 3, 2), REPORT)
 
 Step = Event | Exception | float  # an event to give, an error to raise, or seconds to wait

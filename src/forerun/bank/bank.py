@@ -22,13 +22,14 @@ from forerun.bank.writer import Writer
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import Chain, Identity
+from forerun.state.record import Chain, Identity, Record
 from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 from forerun.values import BankHealth, Source
 
 _LOOKS = 3
+_WRITE_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Bank:
             live = self._best_live(tokens, tenant)
             mark = live.mark_within(live.shared(tokens)) if live else None
             found, plan = self._look_up(chain, tokens, problems)
+            if self._has_awaited(chain, tokens, max(mark.position if mark else 0, plan.position if plan else 0)):
+                continue
             if live and mark and mark.position >= (plan.position if plan else 1):
                 if self._may_take(live, mark, session):
                     return self._take(live, mark, tokens, layout, problems)
@@ -164,6 +167,20 @@ class Bank:
         except BankError as error:
             problems.add(error, None)
             return None, None
+
+    def _has_awaited(self, chain: Chain, tokens: Sequence[int], reached: int) -> bool:
+        """Whether marks of the prompt beyond `reached` were on their way to the disk and have now arrived. Computing again would take
+        longer: a conversation larger than RAM leaves it at the end of every turn, and its next turn may begin at once.
+        """
+        if self._writer is None or not self._writer.num_waiting:
+            return False
+        nodes = set(chain.nodes(tokens))
+
+        def is_needed(record: Record) -> bool:
+            own = tuple(tokens[record.start : record.stop])
+            return record.kind == "mark" and record.stop > reached and record.parent in nodes and record.tokens == own
+
+        return self._writer.wait_for(is_needed, _WRITE_WAIT_S)
 
     def _chain(self, tenant: str) -> Chain:
         return Chain(self._secret, tenant, self._identity)

@@ -69,6 +69,15 @@ class Writer:
         with self._state:
             return self._state.wait_for(lambda: not self._queue and not self._used, limit_s)
 
+    def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
+        """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
+
+        def waits() -> bool:
+            return any(is_wanted(record) for record, _, _ in self._queue)
+
+        with self._state:
+            return waits() and self._state.wait_for(lambda: not waits(), limit_s)
+
     def close(self) -> None:
         """Stop after the record being written; what waits behind it is dropped."""
         with self._state:

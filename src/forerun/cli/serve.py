@@ -55,6 +55,8 @@ def serve(
     context: Annotated[int | None, option("context")] = None,
     numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
+    decode_layout: Annotated[str | None, option("decode_layout")] = None,
+    eager: Annotated[bool | None, typer.Option("--eager", help=Config.model_fields["eager"].description, show_default=False)] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from statistics import median
+from typing import Literal
 
 from forerun.decode.tally import MAX_DEPTH, Round
 
@@ -25,6 +26,7 @@ PROBE_FRAC = 0.01
 PROBE_ROUNDS = 4  # the first of them is not timed
 PROBE_GAP_ROUNDS = 16
 BETTER_BY = 1.02
+AUTO_DEPTH = 3
 MIN_CONTEXT_TOKENS = 1024
 WARN_DRAFTS, WARN_BELOW = 200, 0.05
 WARNING = (
@@ -158,3 +160,8 @@ class DepthPolicy:
             nearest = min(self._times, key=lambda other: abs(other - size), default=None)
             self._times[size] = Times() if nearest is None else deepcopy(self._times[nearest])
         return self._times[size]
+
+
+def policy_for(setting: int | Literal["auto"]) -> DepthPolicy:
+    """The policy of a setting: a depth that never changes, or the best of 0 to AUTO_DEPTH."""
+    return DepthPolicy(range(AUTO_DEPTH + 1) if setting == "auto" else (setting,))

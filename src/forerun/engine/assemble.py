@@ -18,7 +18,7 @@ from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.config import Config
 from forerun.decode.compiled import StepTable, warm_up
-from forerun.decode.depth import WARNING, DepthPolicy
+from forerun.decode.depth import WARNING, DepthPolicy, policy_for
 from forerun.engine.local import LocalEngine
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
@@ -37,7 +37,6 @@ from forerun.values import ModelInfo, Sampling
 log = logging.getLogger(__name__)
 DISK_LIMIT_BYTES = 20 << 30
 MLX_CACHE_BYTES = 1 << 30
-AUTO_DEPTH = 3
 NO_COMPILER = "no compiler"
 
 
@@ -143,8 +142,8 @@ def _policy(config: Config, family: Family) -> DepthPolicy:
     if not family.spec.draft_layers and config.draft_depth != 0:
         log.warning("the checkpoint has no MTP layers: it is served without drafting")
     if not family.spec.draft_layers:
-        return DepthPolicy((0,))
-    return DepthPolicy(range(AUTO_DEPTH + 1) if config.draft_depth == "auto" else (config.draft_depth,))
+        return policy_for(0)
+    return policy_for(config.draft_depth)
 
 
 def _degraded(model: Model) -> tuple[str, ...]:

@@ -1,0 +1,87 @@
+"""How much faster is decoding with drafts than plain decoding, at which depth, and what does a head cost that is always wrong?
+
+    python benchmarks/decode.py [--model FOLDER] [--context 1000 4000] [--repeats 5] [--answer 64] [--dry-run] [--out FILE]
+
+The measurement of `forerun bench decode` with more arms: depths 0 (plain) to 3, auto, and auto with a head whose drafts are those that it
+thinks least likely ("wrong"). All arms are interleaved in one process; greedy, and at temperature 1.0, top-p 0.95, top-k 20. The prompts
+are the user turns of the demo's conversation; the first has about --context tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from forerun.bench.subject import Subject, load
+from forerun.config import Config
+
+ARMS: dict[str, Any] = {"plain": 0, "depth 1": 1, "depth 2": 2, "depth 3": 3, "auto": "auto", "wrong": "auto"}
+
+
+class Contrary:
+    """A family whose draft head says the opposite of what it thinks."""
+
+    def __init__(self, family: Any) -> None:
+        self._family = family
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    def draft(self, *arguments: Any) -> Any:
+        return -self._family.draft(*arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="model folder; the bundled model if not given")
+    parser.add_argument("--numerics", choices=["auto", "reference", "served"], default="auto")
+    parser.add_argument("--context", type=int, nargs="+", default=[1000, 4000])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--answer", type=int, default=64)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.dry_run:
+        print(f"would answer five turns at {options.context} tokens, {options.repeats} times greedy and sampled, in each of {list(ARMS)}")
+        return
+    measure(load(Config(model=options.model, numerics=options.numerics)), options)
+
+
+def measure(subject: Subject, options: argparse.Namespace) -> None:
+    from evidence import evidence, ratio_interval, write
+    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, rates, summary
+    from forerun.decode.compiled import StepTable
+    from forerun.decode.depth import policy_for
+
+    results = []
+    tables = {wrong: StepTable(Contrary(subject.family) if wrong else subject.family, eager_reason="") for wrong in (False, True)}
+    for context_tokens in options.context:
+        ways = [Way(law, arm, tables[arm == "wrong"], policy_for(depth)) for law in LAWS for arm, depth in ARMS.items()]
+        turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
+        samples = list(Bench(subject.tokenizer, turns, ways, options.repeats, options.answer).samples())
+        rows = summary(samples)
+        for row in rows:
+            law = row["law"]
+            row["ratio_to_plain"] = ratio_interval(rates(samples, law, row["arm"]), rates(samples, law, PLAIN))
+        results.append({"context_tokens": len(turns[0].tokens), "rows": rows, "samples": [asdict(sample) for sample in samples]})
+        show(len(turns[0].tokens), rows)
+    config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {"laws": {k: asdict(v) for k, v in LAWS.items()}}
+    head = evidence(blas=subject.blas, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
+    write(options.out, head | {"results": results})
+
+
+def show(context_tokens: int, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        ratio, depths = row["ratio_to_plain"], " ".join(map(str, row["depths"]))
+        interval = f"{ratio['median']:5.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        print(
+            f"{context_tokens:6d} {row['law']:8s} {row['arm']:8s} {row['tok_per_s']:6.1f} tok/s {interval} rounds by depth {depths}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""How fast is decoding with drafts against plain decoding? On the user turns of the demo's conversation, all ways interleaved.
+
+Measures; knows no terminal and no result file. Imports MLX: what must be set before that is the caller's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
+from forerun.decode.generate import Generation
+from forerun.decode.prefill import prefill
+from forerun.decode.tally import Tally
+from forerun.demo.conversation import SMALL, Message, package_sources, record
+from forerun.demo.turns import TEMPLATE_ARGS
+from forerun.models.base import Family
+from forerun.state.cache import Cache, Snapshot
+from forerun.state.layout import Contiguous
+from forerun.state.record import Record
+from forerun.state.records import extract, extract_mark, materialise
+from forerun.state.store import Arena
+from forerun.text.answer import Answer
+from forerun.text.prompt import Prompt, Prompter
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import Chat, Sampling
+
+PLAIN = "plain"
+GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+LAWS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
+# What the conversation's tools, its system prompt and its other messages take.
+_AROUND_TOKENS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of decoding, by the name of its law and of its arm. Its policy learns from one sample to the next, as a server's does."""
+
+    law: str
+    arm: str
+    steps: StepTable
+    policy: DepthPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answer: its tokens after the first, and the seconds that they took."""
+
+    turn: int
+    repeat: int
+    law: str
+    arm: str
+    tokens: int
+    seconds: float
+    tally: Tally
+
+
+def prompts(tokenizer: Tokenizer, prompter: Prompter, context_tokens: int) -> list[Prompt]:
+    """The user turns of the demo's conversation, the first at about `context_tokens`. Assistants before them have said "Done."."""
+    scale = replace(SMALL, first_read_tokens=max(SMALL.first_read_tokens, context_tokens - _AROUND_TOKENS))
+    talk = record(package_sources(), scale, lambda text: len(tokenizer.encode(text, tenant="")))
+    messages: list[Message] = list(talk.opening)
+    turns = [tuple(messages)]
+    for continuation in talk.continuations:
+        messages += [{"role": "assistant", "content": "Done."}, *continuation]
+        turns.append(tuple(messages))
+    return [prompter.encode(Chat(turn, talk.tools, TEMPLATE_ARGS), tenant="") for turn in turns]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Answers each turn in each way, `repeats` times. Answers end where the model ends them, or at the limit.
+
+    The ways take turns round by round, each with a cache of its own, so that whatever else the machine does slows all of them alike.
+    """
+
+    tokenizer: Tokenizer
+    turns: Sequence[Prompt]
+    ways: Sequence[Way]
+    repeats: int
+    answer_tokens: int
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.turns) * self.repeats * len(self.ways)
+
+    def samples(self) -> Iterator[Sample]:
+        """Each answer when it is there. Reading the prompts is not measured."""
+        family = self.ways[0].steps.family
+        arena = Arena(family.spec)
+        cache = materialise(arena, [], None, Contiguous(), len(self.turns[-1].tokens))
+        for turn, prompt in enumerate(self.turns):
+            next_turn = _read(family, cache, prompt)
+            records = _records(cache, prompt)
+            for repeat in range(self.repeats):
+                caches = [materialise(arena, records[:1], records[1], Contiguous(), self.answer_tokens) for _ in self.ways]
+                runs = [Run(self._generation(own, prompt, way), own) for own, way in zip(caches, self.ways, strict=True)]
+                _in_turn(runs, random.Random(repeat))
+                for way, run in zip(self.ways, runs, strict=True):
+                    yield Sample(turn, repeat, way.law, way.arm, run.answer.num_sampled - 1, run.seconds, run.answer.tally)
+            cache.cut(next_turn)
+
+    def _generation(self, cache: Cache[Contiguous], prompt: Prompt, way: Way) -> Generation:
+        return Generation(
+            way.steps,
+            cache,
+            prompt.tokens,
+            LAWS[way.law],
+            Answer(self.tokenizer, ()),
+            max_tokens=self.answer_tokens,
+            stop_ids=self.tokenizer.stop_ids,
+            policy=way.policy,
+        )
+
+
+class Run:
+    """An answer in the making. seconds: what its tokens after the first took, with all that must be stored of them."""
+
+    def __init__(self, answer: Generation, cache: Cache[Contiguous]) -> None:
+        self.answer, self.seconds = answer, 0.0
+        self._cache, self._pieces = cache, iter(answer)
+        next(self._pieces)
+
+    def step(self) -> bool:
+        """One round, or the end. Returns whether there may be more."""
+        start_s = time.perf_counter()
+        is_over = next(self._pieces, None) is None
+        if is_over:
+            self.answer.store()
+            mx.eval(self._cache.arrays())
+        self.seconds += time.perf_counter() - start_s
+        return not is_over
+
+
+def _in_turn(runs: Sequence[Run], order: random.Random) -> None:
+    """A round of each, in an order that changes, until all are over."""
+    under_way = list(runs)
+    while under_way:
+        order.shuffle(under_way)
+        under_way = [run for run in under_way if run.step()]
+
+
+def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """Of each law and arm, plain first: tokens a second (median over repeats, all turns together), the ratio to plain, what was drafted."""
+    rows, pairs = [], {(sample.law, sample.arm) for sample in samples}
+    for law, arm in sorted(pairs, key=lambda pair: (pair[0], pair[1] != PLAIN, pair[1])):
+        own = [sample for sample in samples if (sample.law, sample.arm) == (law, arm)]
+        speeds = rates(samples, law, arm)
+        ratios = [a / b for a, b in zip(speeds, rates(samples, law, PLAIN), strict=True)]
+        row = {"law": law, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
+        rows.append(row | {"tokens_per_round": sum(s.tokens for s in own) / sum(s.tally.rounds for s in own)} | _drafts(own))
+    return rows
+
+
+def rates(samples: Sequence[Sample], law: str, arm: str) -> list[float]:
+    """Tokens a second of each repeat, all turns together."""
+    own = [sample for sample in samples if (sample.law, sample.arm) == (law, arm)]
+    repeats = sorted({sample.repeat for sample in own})
+    return [sum(s.tokens for s in own if s.repeat == r) / sum(s.seconds for s in own if s.repeat == r) for r in repeats]
+
+
+def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Sums by depth, up to the deepest that occurs."""
+    deepest = max(sample.tally.deepest for sample in samples)
+    sizes = {"drafted": deepest, "accepted": deepest, "depths": deepest + 1}
+    return {name: [sum(getattr(s.tally, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
+
+
+def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
+    """Read what the cache lacks of the prompt; returns where the next turn goes on."""
+    marks = [mark for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for mark in new]
+    return marks[0]
+
+
+def _records(cache: Cache[Contiguous], prompt: Prompt) -> tuple[Record, Record]:
+    """The state as a segment and a mark, from which any number of caches can be made."""
+    segment, mark = extract(cache, 0, cache.length), extract_mark(cache.snapshot())
+    return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("mark", "", "", "", 0, prompt.tokens, mark)

@@ -1,0 +1,46 @@
+"""What is measured: a model in this process, loaded as a server would load it, without a bank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forerun.config import Config, prepare
+from forerun.engine.start import runs_on_cpu
+from forerun.errors import UnsupportedError
+from forerun.kernels import blas
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from forerun.models.base import Family
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A loaded model, and what it runs with."""
+
+    name: str
+    digest: str
+    family: Family
+    tokenizer: Tokenizer
+    prompter: Prompter
+    blas: str
+
+
+def load(config: Config) -> Subject:
+    """The model of these settings. Nothing may have imported mlx.core before. Raises ModelError; UnsupportedError without a draft head."""
+    is_reference = config.numerics == "reference" or (config.numerics == "auto" and runs_on_cpu())
+    prepare(config)
+    blas_name = blas.load(config.blas, row_invariant=is_reference)
+    from forerun.kernels.numerics import REFERENCE, SERVED
+    from forerun.models import load as models
+
+    folder = Path(config.model) if config.model else models.DEMO_MODEL
+    numerics, dtype = REFERENCE if is_reference else SERVED, "float32" if runs_on_cpu() else "bfloat16"
+    loaded, tokenizer = models.load(folder, numerics, dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
+    if not loaded.family.spec.draft_layers:
+        raise UnsupportedError(f"{folder} has no MTP layers: there is nothing to compare")
+    return Subject(folder.name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), blas_name)

@@ -1,0 +1,68 @@
+"""`forerun bench`: measurements on this machine. Knows settings and the terminal; what is measured, in forerun.bench, is imported last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from forerun.cli.serve import described, option
+from forerun.config import load
+
+app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+COLUMNS = ("law", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure on this machine."""
+
+
+@app.command()
+def decode(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=described("model"), show_default=False)] = None,
+    numerics: Annotated[str | None, option("numerics")] = None,
+    draft_depth: Annotated[str | None, option("draft_depth")] = None,
+    context: Annotated[list[int], typer.Option(help="length of the first prompt, in tokens; may be given several times")] = [1000, 4000],  # noqa: B006
+    repeats: Annotated[int, typer.Option(min=1, help="how often each of five turns is answered in each way")] = 3,
+    answer_tokens: Annotated[int, typer.Option(min=2, help="longest answer")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Decode with and without drafts, in turn, and compare. Greedy is temperature 0; sampled is temperature 1.0, top-p 0.95, top-k 20."""
+    config = load({"model": model, "numerics": numerics, "draft_depth": draft_depth})
+    from forerun.bench.subject import load as load_subject
+
+    subject = load_subject(config)
+    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, summary
+    from forerun.decode.compiled import StepTable
+    from forerun.decode.depth import policy_for
+
+    rows: list[dict[str, Any]] = []
+    steps = StepTable(subject.family, eager_reason="")
+    for context_tokens in context:
+        ways = [Way(law, arm, steps, policy_for(depth)) for law in LAWS for arm, depth in ((PLAIN, 0), ("draft", config.draft_depth))]
+        turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
+        measured = Bench(subject.tokenizer, turns, ways, repeats, answer_tokens)
+        shown = track(measured.samples(), f"{context_tokens} tokens", measured.num_samples, console=Console(stderr=True), transient=True)
+        rows += [{"context_tokens": len(turns[0].tokens), **row} for row in summary(list(shown))]
+    if as_json:
+        about = {"model": subject.name, "numerics": subject.family.numerics.name, "blas": subject.blas}
+        typer.echo(json.dumps(about | {"draft_depth": config.draft_depth, "results": rows}))
+    else:
+        Console(highlight=False).print(table(rows))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """One row a law and context: the way with drafts beside the plain one."""
+    drawn = Table(*COLUMNS, box=None)
+    for plain, drafting in zip(rows[::2], rows[1::2], strict=True):
+        accepted = " ".join(f"{a}/{d}" for a, d in zip(drafting["accepted"], drafting["drafted"], strict=True))
+        speeds = (f"{plain['tok_per_s']:.1f}", f"{drafting['tok_per_s']:.1f}", f"{drafting['ratio_to_plain']:.2f}")
+        figures = (*speeds, f"{drafting['tokens_per_round']:.2f}", accepted, " ".join(map(str, drafting["depths"])))
+        drawn.add_row(drafting["law"], f"{drafting['context_tokens']:,}", *figures)
+    return drawn

@@ -1,0 +1,393 @@
+"""The bank over turns: forks, limits, damage, strangers. Exactness is the contract's business (tests/contracts/test_restore.py)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.records import path_of
+from tests.running import differing, read
+from tests.talking import IDENTITY, SUFFIX, TINY, Told, cold, opened, turn
+
+from forerun.bank.bank import Bank
+from forerun.bank.disk import DiskTier
+from forerun.errors import BankFullError
+from forerun.state.layout import Contiguous
+from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
+from forerun.state.store import Arena
+
+FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
+TOKEN_BYTES, MARK_BYTES = TINY.spec.bytes_per_token, TINY.spec.bytes_per_mark
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bank"
+
+
+@pytest.fixture
+def bank(folder: Path) -> Iterator[Bank]:
+    with closing(opened(folder)) as bank:
+        yield bank
+
+
+class Home:
+    """A folder and the bank in it, which may be opened anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bank = folder, opened(folder)
+
+    def reopen(self, **other: Any) -> None:
+        assert self.bank.flush(10)
+        self.bank.close()
+        self.bank = opened(self.folder, **other)
+
+
+@pytest.fixture
+def home(folder: Path) -> Iterator[Home]:
+    home = Home(folder)
+    yield home
+    home.bank.close()
+
+
+def origin(told: Told) -> tuple[str, int]:
+    return told.restored.source, told.restored.reused_tokens
+
+
+def exact(told: Told, prompt: list[int]) -> bool:
+    """Whether the answer is the one of a bank that knows nothing."""
+    with closing(opened(None)) as nothing:
+        return told.stored == turn(nothing, prompt).stored
+
+
+def inventory(bank: Bank) -> list[RecordInfo]:
+    """What is on disk, when all is written."""
+    assert bank.flush(10)
+    assert bank._disk is not None
+    return sorted(bank._disk.inventory(), key=lambda info: (info.kind, info.stop))
+
+
+def damage(folder: Path, info: RecordInfo) -> None:
+    with path_of(folder, info.key).open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+
+
+# --- one conversation
+
+
+def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
+    told = turn(bank, FIRST)
+    assert origin(told) == ("cold", 0)
+    assert told.restored.reason == "no stored conversation begins like this prompt"
+
+
+def test_a_conversation_keeps_its_name(home: Home) -> None:
+    first = turn(home.bank, FIRST)
+    second = turn(home.bank, first.stored + tiny.words(2, 40))
+    home.reopen()
+    third = turn(home.bank, second.stored + tiny.words(3, 40))
+    assert (first.restored.source, second.restored.source, third.restored.source) == ("cold", "ram", "ssd")
+    assert first.restored.session == second.restored.session == third.restored.session != ""
+
+
+def test_a_name_that_is_given_is_kept(bank: Bank) -> None:
+    first = turn(bank, FIRST, session="mine")
+    assert first.restored.session == "mine"
+    assert origin(turn(bank, first.stored + tiny.words(2, 40), session="mine")) == ("ram", len(first.stored))
+
+
+def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[RecordInfo] = []
+    put = DiskTier.put
+
+    def noted(tier: DiskTier, record: Record) -> None:
+        written.append(record.info)
+        put(tier, record)
+
+    monkeypatch.setattr(DiskTier, "put", noted)
+    stored: list[int] = []
+    for number, num in enumerate([SEGMENT_TOKENS + 100, 40, 40, SEGMENT_TOKENS, 40]):
+        before = len(stored)
+        written.clear()
+        stored = turn(bank, stored + tiny.words(number, num)).stored
+        assert bank.flush(10)
+        new = len(stored) - before
+        tail = before % SEGMENT_TOKENS  # an open segment is written anew
+        assert sum(i.num_bytes for i in written if i.kind == "segment") == (tail + new) * TOKEN_BYTES
+        assert sum(i.num_bytes for i in written if i.kind == "mark") == 2 * MARK_BYTES
+    segments = [i for i in inventory(bank) if i.kind == "segment"]
+    assert sum(len(i.tokens) for i in segments) == len(stored)  # and what the new one holds is dropped
+
+
+def test_capturing_is_bounded(bank: Bank) -> None:
+    turn(bank, tiny.words("long", SEGMENT_TOKENS + 10))
+    pending = bank.health().pending_writes
+    assert pending == 2 + 2
+    for left in reversed(range(pending)):
+        assert bank.capture_one()
+        assert sum(len(live.pending) for live in bank._lives) == left
+    assert not bank.capture_one()
+
+
+def test_what_is_broken_or_does_not_fit_is_not_remembered(bank: Bank) -> None:
+    tokens = tiny.words(0, 50)
+    broken, short, empty = (read(TINY, tokens) for _ in range(3))
+    broken.is_broken = True
+    empty.cut(bank.cold(session=None, layout=Contiguous(), room_tokens=0, reason="").cache.snapshot())
+    for cache, told in ((broken, tokens), (short, tokens[:-1]), (empty, [])):
+        bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
+    assert bank.health().sessions == 0
+
+
+# --- forks
+
+
+@pytest.mark.parametrize("names", [(None, None), ("a", "b")])
+@pytest.mark.parametrize("way", ["ram", "ssd"])
+def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tuple[Any, Any], way: str) -> None:
+    told = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
+    for number in range(3):
+        if way == "ssd":
+            home.reopen()
+        for i, name in enumerate(names):
+            prompt = told[i].stored + tiny.words((i, number), 30)
+            after = turn(home.bank, prompt, session=name)
+            assert origin(after) == (way, len(told[i].stored))
+            assert exact(after, prompt)
+            told[i] = after
+
+
+def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
+    first = turn(bank, FIRST, session="a")
+    prompt = first.stored + tiny.words(2, 40)
+    told = [turn(bank, prompt, session=name) for name in ("a", "b", "a", "b")]
+    assert [t.restored.session for t in told] == ["a", "b", "a", "b"]
+    assert [t.restored.source for t in told] == ["ram"] * 4
+    assert len({tuple(t.stored) for t in told}) == 1
+
+
+def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
+    first = turn(bank, FIRST)
+    second = turn(bank, first.stored + tiny.words(2, 20))
+    edited = turn(bank, first.stored + tiny.words("edited", 20))
+    assert origin(edited) == ("ram", len(first.stored))
+    assert edited.restored.session == second.restored.session
+    assert bank.health().sessions == 1
+
+
+def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
+    first = turn(bank, FIRST)
+    turn(bank, first.stored + tiny.words(2, 20))  # leaves marks at places that the edit will fill with other tokens
+    edited = turn(bank, first.stored + tiny.words("edited", 100))
+    prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
+    third = turn(bank, prompt)
+    assert origin(third) == ("ram", len(first.stored))
+    assert exact(third, prompt)
+
+
+def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
+    first = turn(bank, FIRST)
+    prompt = first.stored + tiny.words(2, 20)
+    one, other = (bank.restore(prompt, tenant="", session=None, layout=Contiguous(), room_tokens=20) for _ in range(2))
+    assert one.cache is not other.cache
+    assert one.source == "ram"
+    read(TINY, prompt, other.cache)
+    assert differing(one.cache, cold(prompt[: one.reused_tokens])) == []
+
+
+# --- limits
+
+
+def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
+    told = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
+    told["a"] = turn(bank, told["a"].stored + tiny.words(2, 20))
+    assert bank.flush(10)
+    bank._ram_limit_bytes = bank.ram_bytes - 1
+    assert bank.trim() == 1
+    sources = {who: origin(turn(bank, told[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
+    assert sources == {"a": "ram", "b": "ssd", "c": "ram"}
+
+
+def test_what_leaves_ram_was_captured_before(folder: Path) -> None:
+    with closing(opened(folder, ram_limit_bytes=0)) as bank:
+        told = turn(bank, FIRST)
+        assert bank.health().sessions == 0
+        assert bank.flush(10)
+        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
+
+
+def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
+    prompt = tiny.words("large", 2 * SEGMENT_TOKENS)
+    with closing(opened(folder, ram_limit_bytes=SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
+        told = turn(bank, prompt)
+        assert bank.flush(10)
+        assert bank.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
+        again = turn(bank, told.stored + tiny.words(2, 20))
+        assert origin(again) == ("ssd", len(told.stored))
+        assert exact(again, told.stored + tiny.words(2, 20))
+
+
+def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+
+    def slowly(tier: DiskTier, record: Record) -> None:
+        assert may_write.wait(10)
+        put(tier, record)
+
+    monkeypatch.setattr(DiskTier, "put", slowly)
+    with closing(opened(folder, ram_limit_bytes=0)) as bank:
+        told = turn(bank, FIRST)
+        assert bank.health().pending_writes > 0
+        threading.Timer(0.2, may_write.set).start()
+        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
+
+
+def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    with closing(opened(folder)) as bank:
+        told = turn(bank, FIRST)
+        while bank.capture_one():
+            pass
+        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+        assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
+        assert not may_write.is_set()
+        may_write.set()
+
+
+def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:
+    with closing(opened(None, ram_limit_bytes=0)) as forgetful:
+        told = turn(forgetful, FIRST)
+        assert (forgetful.ram_bytes, forgetful.health().sessions) == (0, 0)
+        assert origin(turn(forgetful, told.stored)) == ("cold", 0)
+
+
+def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
+    room = 4 << 20
+    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=room)) as bank:
+        told = {}
+        for who in range(4):
+            told[who] = turn(bank, tiny.words(who, SEGMENT_TOKENS))
+            assert bank.flush(10)
+            assert bank.health().disk_bytes <= room
+        assert bank.skipped == {}
+        sources = [origin(turn(bank, told[who].stored)) for who in (3, 0)]
+        assert sources == [("ssd", len(told[3].stored)), ("cold", 0)]
+
+
+def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tier: DiskTier, record: Record) -> None:
+        raise BankFullError("no space left", reason="disk")
+
+    monkeypatch.setattr(DiskTier, "put", full)
+    with closing(opened(folder)) as bank:
+        told = turn(bank, FIRST)
+        assert bank.flush(10)
+        assert bank.skipped == {"no room: disk": 3}
+        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+
+
+# --- strangers
+
+
+def test_another_tenant_finds_nothing(home: Home) -> None:
+    told = turn(home.bank, FIRST, tenant="alice")
+    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("cold", 0)
+    home.reopen()
+    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("ssd", 31)  # his own by now
+    assert origin(turn(home.bank, told.stored, tenant="")) == ("cold", 0)
+    assert origin(turn(home.bank, told.stored, tenant="alice")) == ("ssd", len(told.stored))
+
+
+def test_another_tenant_cannot_name_a_session_of_mine(bank: Bank) -> None:
+    told = turn(bank, FIRST, tenant="alice", session="work")
+    assert origin(turn(bank, told.stored, tenant="bob", session="work")) == ("cold", 0)
+
+
+@pytest.mark.parametrize("field", ["weights", "mtp_head", "tokenizer", "template", "kv_dtype", "numerics"])
+def test_state_of_another_identity_is_no_candidate(home: Home, field: str) -> None:
+    told = turn(home.bank, FIRST)
+    other: dict[str, Any] = {field: "other"}
+    home.reopen(identity=replace(IDENTITY, **other))
+    assert origin(turn(home.bank, told.stored)) == ("cold", 0)
+    home.reopen()
+    assert origin(turn(home.bank, told.stored)) == ("ssd", len(told.stored))
+
+
+# --- damage
+
+
+@pytest.fixture
+def two_turns(folder: Path) -> list[int]:
+    """What is stored of two turns that are on disk: marks at 31, at the end of the first turn, before the suffix, and at the end."""
+    with closing(opened(folder)) as bank:
+        first = turn(bank, FIRST)
+        stored = turn(bank, first.stored + tiny.words(2, SEGMENT_TOKENS)).stored
+        assert bank.flush(10)
+    return stored
+
+
+def damaged(folder: Path, which: Callable[[RecordInfo], bool]) -> int:
+    with closing(opened(folder)) as bank:
+        chosen = [info for info in inventory(bank) if which(info)]
+    for info in chosen:
+        damage(folder, info)
+    return len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("which", "reused"),
+    [
+        (lambda info: info.kind == "mark" and info.stop > 1190, -19 - SUFFIX),
+        (lambda info: info.kind == "mark" and info.stop > 1150, len(FIRST) + 19),
+        (lambda info: info.kind == "segment" and info.start > 0, len(FIRST) + 19),
+        (lambda info: info.kind == "segment" and info.start == 0, 0),
+        (lambda info: True, 0),
+    ],
+    ids=["last mark", "both late marks", "last segment", "first segment", "everything"],
+)
+def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
+    folder: Path, two_turns: list[int], which: Callable[[RecordInfo], bool], reused: int
+) -> None:
+    num = damaged(folder, which)
+    assert num
+    prompt, expected = two_turns + tiny.words(3, 20), reused if reused >= 0 else len(two_turns) + reused
+    with closing(opened(folder)) as bank:
+        told = turn(bank, prompt)
+        assert origin(told) == ("ssd" if expected else "cold", expected)
+        assert told.restored.reason.startswith("set aside: ")
+        assert "checksum" in told.restored.reason
+        assert exact(told, prompt)
+        assert 1 <= bank.health().quarantined <= num
+        assert bank.flush(10)
+    with closing(opened(folder)) as bank:  # what was missing was written anew
+        assert origin(turn(bank, told.stored + tiny.words(4, 20))) == ("ssd", len(told.stored))
+
+
+def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
+    with closing(opened(folder)) as bank:
+        last = inventory(bank)[3]
+        assert (last.kind, last.stop) == ("mark", len(two_turns))
+        path_of(folder, last.key).unlink()
+        told = turn(bank, two_turns)
+        assert origin(told) == ("ssd", len(two_turns) - 19 - SUFFIX)
+        assert exact(told, two_turns)
+
+
+def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path, two_turns: list[int]) -> None:
+    """As if the spec had changed without the identity: the bytes are whole, but they do not fit."""
+    family = tiny.family(seed=1)
+    with closing(opened(folder)) as bank:
+        bank._arena = Arena(replace(family.spec, draft_layers=family.spec.draft_layers * 2))
+        restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
+        assert (restored.source, restored.reused_tokens) == ("cold", 0)
+        assert "does not fit" in restored.reason

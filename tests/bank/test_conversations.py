@@ -1,0 +1,127 @@
+"""Random trees of conversations on one bank, through restarts, kills, short RAM and damage: every turn is as if nothing had been stored,
+and as long as nothing was lost, a conversation goes on from its very end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.records import path_of
+from tests.running import differing, greedy, read
+from tests.talking import GREEDY, opened, turn
+
+from forerun.state.cache import Cache
+from forerun.state.record import SEGMENT_TOKENS
+
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+NUM = 8
+SYSTEM = [*tiny.words("system", 60), tiny.END]
+
+
+@cache
+def fresh(tokens: tuple[int, ...]) -> Cache[Any]:
+    return read(FAMILY, tokens)
+
+
+def answer(prompt: Sequence[int]) -> list[int]:
+    return greedy(FAMILY, read(FAMILY, prompt), NUM)
+
+
+@dataclass
+class Talk:
+    """A conversation: whose it is, what is stored of it, and whether the bank has had no reason to lose any of it."""
+
+    tenant: str
+    session: str | None
+    stored: list[int] = field(default_factory=lambda: list(SYSTEM))
+    is_intact: bool = False
+
+
+class World:
+    """A bank and those who talk on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bank = folder, opened(folder, family=FAMILY)
+        self.talks = [Talk("alice", None), Talk("alice", "named"), Talk("bob", None)]
+        self.num_turns = 0
+
+    def say(self, which: int, kept: float, num: int, depth: int) -> None:
+        """A turn that keeps this share of what is stored; less than all of it is a new branch."""
+        talk, self.num_turns = self.talks[which % len(self.talks)], self.num_turns + 1
+        cut = len(talk.stored) if kept > 0.5 else len(SYSTEM) + int(2 * kept * (len(talk.stored) - len(SYSTEM)))
+        prompt = talk.stored[:cut] + tiny.words(self.num_turns, num)
+        told = turn(
+            self.bank, prompt, family=FAMILY, tenant=talk.tenant, session=talk.session, sampling=GREEDY, max_tokens=NUM, depth=depth
+        )
+        reused = told.restored.reused_tokens
+        assert reused <= cut
+        assert (told.restored.source == "cold") == (reused == 0)
+        assert told.stored == [*prompt, *answer(prompt)][: len(told.stored)]
+        assert len(told.stored) == len(prompt) + NUM - 1
+        assert differing(told.restored.cache, fresh(tuple(told.stored))) == []
+        if talk.is_intact and cut == len(talk.stored):
+            assert reused == cut
+        after = Talk(talk.tenant, talk.session, told.stored, is_intact=True)
+        if cut < len(talk.stored):
+            self.talks.append(after)
+        else:
+            self.talks[which % len(self.talks)] = after
+
+    def restart(self, flushes: bool) -> None:
+        """In order, or as after a kill: what waits is lost."""
+        if flushes:
+            assert self.bank.flush(10)
+        else:
+            self.lose()
+        self.bank.close()
+        self.bank = opened(self.folder, family=FAMILY)
+
+    def press(self) -> None:
+        """RAM is short for a moment."""
+        limit, self.bank._ram_limit_bytes = self.bank._ram_limit_bytes, 0
+        self.bank.trim()
+        self.bank._ram_limit_bytes = limit
+
+    def damage(self, which: int) -> None:
+        """A bit of a record flips."""
+        assert self.bank.flush(10)
+        assert self.bank._disk is not None
+        keys = sorted(info.key for info in self.bank._disk.inventory())
+        if keys:
+            path = path_of(self.folder, keys[which % len(keys)])
+            spoilt = bytearray(path.read_bytes())
+            spoilt[which % len(spoilt)] ^= 4
+            path.write_bytes(spoilt)
+            self.lose()
+
+    def lose(self) -> None:
+        for talk in self.talks:
+            talk.is_intact = False
+
+
+says = st.tuples(
+    st.just("say"), st.integers(0, 30), st.floats(0, 1), st.sampled_from([1, 20, 300, SEGMENT_TOKENS - 69, 1200]), st.sampled_from([0, 3])
+)
+others = st.one_of(
+    st.tuples(st.just("restart"), st.booleans()), st.tuples(st.just("press")), st.tuples(st.just("damage"), st.integers(0, 1 << 20))
+)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.one_of(says, says, others), min_size=3, max_size=14))
+def test_nothing_that_happens_changes_an_answer(moves: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "bank")
+        try:
+            for name, *arguments in moves:
+                getattr(world, name)(*arguments)
+        finally:
+            world.bank.close()

@@ -1,0 +1,70 @@
+"""The measurement of decoding: what is compared, and what the sums mean. On the tiny model; speeds are of no interest here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from tests import tiny
+
+from forerun.bench.decode import PLAIN, Bench, Sample, Way, prompts, rates, summary
+from forerun.config import environ_without_settings
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import policy_for
+from forerun.decode.tally import Round, Tally
+from forerun.models.load import DEMO_MODEL
+from forerun.text.prompt import Prompt, Prompter
+from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.load(DEMO_MODEL)
+
+
+def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0, accepted: int = 0) -> Sample:
+    tally = Tally()
+    tally.add(Round([0] * (accepted + 1), drafted, accepted, None))
+    return Sample(0, repeat, "greedy", arm, tokens, seconds, tally)
+
+
+def test_every_turn_is_answered_in_every_way_as_often() -> None:
+    words = tiny.words("bench", 90)
+    turns = [Prompt(tuple(words[:40]), 35, False), Prompt(tuple(words[:35] + words[:30]), 60, False)]
+    ways = [Way("greedy", arm, StepTable(tiny.family(), eager_reason="test"), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))]
+    bench = Bench(TOKENIZER, turns, ways, repeats=2, answer_tokens=12)
+    samples = list(bench.samples())
+    assert len(samples) == bench.num_samples == 8
+    assert {(s.turn, s.repeat, s.arm) for s in samples} == {(t, r, a) for t in (0, 1) for r in (0, 1) for a in (PLAIN, "two")}
+    assert all(s.tally.deepest == (2 if s.arm == "two" else 0) for s in samples)
+    assert all(s.seconds > 0 and s.tokens == s.tally.rounds + sum(s.tally.accepted) == 11 for s in samples)
+
+
+def test_a_summary_pools_turns_and_compares_within_repeats() -> None:
+    samples = [sample(0, "deep", 30, 1.0, 2, 1), sample(0, PLAIN, 10, 1.0), sample(1, PLAIN, 10, 2.0), sample(1, "deep", 20, 2.0, 1, 1)]
+    samples += [sample(0, PLAIN, 30, 1.0)]
+    assert rates(samples, "greedy", PLAIN) == [20, 5]
+    plain, deep = summary(samples)
+    assert (plain["arm"], plain["ratio_to_plain"], plain["depths"]) == (PLAIN, 1, [3])
+    assert (deep["tok_per_s"], deep["ratio_to_plain"], deep["tokens_per_round"]) == (20, (1.5 + 2) / 2, 25)
+    assert (deep["drafted"], deep["accepted"], deep["depths"]) == ([2, 1], [2, 0], [0, 1, 1])
+
+
+@pytest.mark.parametrize("context_tokens", [600, 1500])
+def test_the_prompts_are_one_conversation_of_about_the_length_asked_for(context_tokens: int) -> None:
+    turns = prompts(TOKENIZER, Prompter(TOKENIZER, Template.load(DEMO_MODEL)), context_tokens)
+    assert len(turns) == 5
+    assert abs(len(turns[0].tokens) - context_tokens) < 150
+    for one, following in pairwise(turns):
+        assert following.tokens[: one.message_end] == one.tokens[: one.message_end]
+
+
+def test_the_command_measures_the_bundled_model() -> None:
+    options = ["--context", "500", "--repeats", "1", "--answer-tokens", "6", "--draft-depth", "1", "--json"]
+    command = [sys.executable, "-m", "forerun.cli", "bench", "decode", *options]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environ_without_settings())
+    figures = json.loads(ran.stdout)
+    assert (figures["model"], figures["draft_depth"]) == ("demo-model", 1)
+    assert [(row["law"], row["arm"]) for row in figures["results"]] == [(law, a) for law in ("greedy", "sampled") for a in (PLAIN, "draft")]
+    assert all(row["tok_per_s"] > 0 for row in figures["results"])

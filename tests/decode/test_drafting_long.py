@@ -1,0 +1,141 @@
+"""The bundled model: 200 prompts x 64 tokens with drafts are plain decoding, and as many drafts are accepted as another program finds.
+
+With `--results FOLDER` what was counted is written there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.drafting import GREEDY, SEEDED, check, generation, plainly, run
+from tests.guessing import Recording
+from tests.running import read
+from tests.talking import tokenizer
+
+from forerun.bank.bank import Bank
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Index
+from forerun.decode.depth import DepthPolicy
+from forerun.decode.tally import Round
+from forerun.demo.conversation import package_sources
+from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous
+from forerun.state.record import Identity
+from forerun.values import Sampling, Source
+
+Write = Callable[[str, dict[str, Any]], None]
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+PROMPTS, TOKENS = range(200), 64
+DEPTHS = [(1,), (2,), (3,), (7,), (0, 1, 2, 3)]
+IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
+STOPS = tokenizer().stop_ids
+pytestmark = pytest.mark.long
+
+
+def open_bank(folder: Path) -> Bank:
+    disk = DiskTier(folder, limit_bytes=1 << 32, index=Index.hold(folder))
+    return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=b"secret", ram_limit_bytes=1 << 30)
+
+
+def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
+    """The state of the whole prompt: read, or remembered and restored."""
+    cache = read(tiny.demo().family, prompt)
+    if source == "cold":
+        return cache
+    bank = open_bank(folder)
+    bank.remember(cache, prompt, [cache.snapshot()], session="", tenant="", new=1)
+    if source == "ssd":
+        assert bank.flush(60)
+        bank.close()
+        bank = open_bank(folder)
+    found = bank.restore(prompt, tenant="", session=None, layout=Contiguous(), room_tokens=TOKENS)
+    assert (found.source, found.reused_tokens) == (source, len(prompt))
+    bank.close()
+    return found.cache
+
+
+def piece_of_source(rng: random.Random) -> list[int]:
+    """20 to 300 tokens of the package's own files."""
+    tokens = tokenizer().encode(rng.choice(sorted(package_sources().values())), tenant="")
+    num = rng.randrange(20, 300)
+    start = rng.randrange(max(1, len(tokens) - num))
+    return tokens[start : start + num]
+
+
+def test_200_answers(tmp_path: Path, write_result: Write) -> None:
+    family, counts = tiny.demo().family, Counter[str]()
+    for number in PROMPTS:
+        rng = random.Random(number)
+        wanted = plainly(family, piece_of_source(rng), SEEDED if number % 3 == 0 else GREEDY, TOKENS)
+        source: Source = rng.choice(["cold", "ram", "ssd"])
+        cache, recording = state(wanted.prompt, source, tmp_path / str(number)), Recording(family)
+        drafted = run(recording, cache, wanted, DepthPolicy(DEPTHS[number % len(DEPTHS)]), rng)
+        check(drafted, cache, wanted)
+        seen = {"answers": 1, source: 1, "tokens": len(drafted.tokens), "drafted": drafted.drafted, "accepted": drafted.accepted}
+        counts.update(seen)
+    assert counts["accepted"] > 2000
+    write_result("drafting_is_plain_decoding", {"counts": counts, "differences": 0})
+
+
+class Watching(DepthPolicy):
+    """Depth 3; keeps where each round began and what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__((3,))
+        self.told: list[tuple[int, Round]] = []
+
+    def observe(self, context_tokens: int, done: Round) -> None:
+        self.told.append((context_tokens, done))
+
+
+def accepted(prompt: list[int], sampling: Sampling, num: int, cache: Cache[Contiguous]) -> list[int]:
+    """Of each round whose drafts all lie in the answer: how many were accepted."""
+    policy = Watching()
+    answer = generation(tiny.demo().family, cache, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
+    assert len(list(answer)) > 0
+    last = len(prompt) + answer.num_sampled - 1
+    return [done.accepted for context_tokens, done in policy.told if context_tokens + 3 <= last and done.drafted == 3]
+
+
+def rates(rounds: list[int]) -> list[float]:
+    """Acceptance by depth, of the drafts whose predecessors were accepted."""
+    return [sum(n > depth for n in rounds) / sum(n >= depth for n in rounds) for depth in range(3)]
+
+
+@pytest.mark.parametrize("law", ["greedy", "sampled"])
+def test_acceptance_is_what_the_training_code_finds(law: str, write_result: Write) -> None:
+    found = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())
+    sampling = GREEDY if law == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
+    rounds = []
+    for prompt in found["prompts"] * (1 if law == "greedy" else 30):
+        rounds += accepted(prompt, sampling, found["new_tokens"], read(tiny.demo().family, prompt))
+    print(law, len(rounds), rates(rounds), found[law])
+    write_result(f"acceptance_served_{law}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds)})
+    assert rates(rounds) == pytest.approx(wanted_rates(found[law]), abs=0.03)
+
+
+def wanted_rates(found: dict[str, Any]) -> list[float]:
+    """Where the rounds themselves were walked through, of those; else of all positions."""
+    if "walked" not in found:
+        return list(found["conditional_by_depth"])
+    steps = [found["walked"]["steps"], *found["walked"]["accepted"]]
+    return [after / before for before, after in pairwise(steps)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_a_restored_conversation_accepts_as_many_drafts(sampling: Sampling, tmp_path: Path) -> None:
+    prompts = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())["prompts"]
+    kinds: dict[Source, list[int]] = {"cold": [], "ram": [], "ssd": []}
+    for source, rounds in kinds.items():
+        for number, prompt in enumerate(prompts):
+            rounds += accepted(prompt, sampling, 192, state(prompt, source, tmp_path / f"{number} {source}"))[:64]
+    assert len(kinds["cold"]) > 40
+    assert kinds["cold"] == kinds["ram"] == kinds["ssd"]

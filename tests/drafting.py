@@ -1,0 +1,102 @@
+"""Answers with drafts held against plain decoding: a forward of one row a token, without rounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from tests.guessing import Recording
+from tests.running import differing, read, step
+from tests.talking import tokenizer
+
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
+from forerun.decode.generate import Generation
+from forerun.models.base import Family
+from forerun.sampling import count_prompt, distribution, draw_coupled, gumbel
+from forerun.state.cache import Cache, Snapshot
+from forerun.state.layout import Contiguous
+from forerun.text.answer import Answer
+from forerun.values import Sampling
+
+GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+SEED = 7
+# Coupled noise gives the tokens of plain decoding at any depth; penalties count what a round drafts.
+SEEDED = Sampling(1.0, 0.95, 20, 0.0, SEED, 1.1, 0.2, 0.1, {5: 1.0})
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A prompt and what plain decoding makes of it: tokens, the logits [tokens + 1, vocab] that they were drawn from, and all states."""
+
+    prompt: list[int]
+    sampling: Sampling
+    tokens: list[int]
+    logits: mx.array
+    last: Cache[Contiguous]
+    snapshots: list[Snapshot]
+
+    def state(self, length: int) -> Cache[Contiguous]:
+        """As it was after `length` tokens; not to be written to."""
+        return Cache(self.last.arena, self.last.layout, self.last.store, self.snapshots[length - len(self.prompt)])
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What a run with drafts gave, and the tokens that the cache was left with."""
+
+    tokens: list[int]
+    logits: mx.array
+    drafted: int
+    accepted: int
+    stored: list[int]
+
+
+def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> Plain:
+    """`num` tokens after the prompt, one forward each."""
+    state = read(family, prompt)
+    tokens, rows, snapshots = list[int](), [family.head(state.hidden[None])], [state.snapshot()]
+    counts = count_prompt(mx.array(prompt, dtype=mx.int32), family.vocab)
+    while len(tokens) < num:
+        noise = gumbel(SEED, mx.array([state.length], dtype=mx.int32), family.vocab)
+        tokens.append(int(draw_coupled(distribution(rows[-1], sampling, counts), noise).item()))
+        counts = counts.extended(mx.array(tokens[-1:], dtype=mx.int32))
+        rows.append(step(family, state, tokens[-1:]))
+        snapshots.append(state.snapshot())
+    return Plain(prompt, sampling, tokens, mx.concatenate(rows), state, snapshots)
+
+
+def generation(
+    family: Family, state: Cache[Any], prompt: Sequence[int], sampling: Sampling, policy: DepthPolicy, **ends: Any
+) -> Generation:
+    """An answer that `ends` end."""
+    ends = {"stop_ids": frozenset()} | ends
+    return Generation(StepTable(family, eager_reason="test"), state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
+
+
+def run(family: Recording, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
+    """Answer with drafts, up to a random place: a limit, a stop token, or a client that leaves."""
+    rows, num = list[mx.array](), len(wanted.tokens)
+    place, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
+    stops = frozenset([wanted.tokens[place]] if how == "stop" else [])
+    limit = place if how == "limit" else num
+    answer = generation(family, state, wanted.prompt, wanted.sampling, policy, max_tokens=limit, stop_ids=stops)
+    family.generation = answer
+    for _ in answer:
+        rows.append(family.logits[-1][: answer.num_sampled - sum(len(taken) for taken in rows)])
+        if how == "leave" and answer.num_sampled > place:
+            break
+    stored = answer.store()
+    return Drafted(answer.tokens, mx.concatenate(rows), sum(answer.tally.drafted), sum(answer.tally.accepted), stored)
+
+
+def check(drafted: Drafted, state: Cache[Contiguous], wanted: Plain) -> None:
+    """Nothing tells the run from plain decoding, and its state goes on as if it had read one token after the other."""
+    assert drafted.tokens == wanted.tokens[: len(drafted.tokens)]
+    assert mx.array_equal(drafted.logits, wanted.logits[: drafted.logits.shape[0]])
+    assert drafted.stored == [*wanted.prompt, *drafted.tokens][: len(drafted.stored)]
+    assert len(drafted.stored) >= len(wanted.prompt) + len(drafted.tokens) - 1
+    assert differing(state, wanted.state(len(drafted.stored))) == []

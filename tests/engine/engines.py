@@ -1,0 +1,114 @@
+"""A real engine around the fake family, what its model is doing held in the test's hand, and requests to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.fake_family import FakeFamily, scattered
+from tests.talking import GREEDY, opened, tokenizer
+
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import DepthPolicy
+from forerun.engine.engine import Run
+from forerun.engine.local import LocalEngine
+from forerun.engine.turn import Model
+from forerun.engine.worker import Worker
+from forerun.models.load import DEMO_MODEL
+from forerun.state.layout import Limits
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.values import Event, Job, ModelInfo, Raw
+
+CONTEXT = 4096
+LIMIT_S = 20.0
+_ids = count()
+
+
+class Gate:
+    """Stands before every forward pass of a family. rows: of the passes so far, the one that is held included."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.errors: list[Exception] = []
+        self._state = threading.Condition()
+        self._tickets: float = float("inf")
+
+    def __call__(self, rows: int) -> None:
+        with self._state:
+            self.rows.append(rows)
+            self._state.notify_all()
+            assert self._state.wait_for(lambda: self._tickets > 0, LIMIT_S)
+            self._tickets -= 1
+        if self.errors:
+            raise self.errors.pop()
+
+    def hold(self, after: int = 0) -> None:
+        """Let `after` more passes through, and no other."""
+        with self._state:
+            self._tickets = after
+            self._state.notify_all()
+
+    def open(self) -> None:
+        """Let all through."""
+        self.hold(1 << 40)
+
+    async def reached(self, num_passes: int) -> None:
+        """Wait until as many passes have begun."""
+
+        def wait() -> None:
+            with self._state:
+                assert self._state.wait_for(lambda: len(self.rows) >= num_passes, LIMIT_S), self.rows
+
+        await asyncio.to_thread(wait)
+
+
+class Rig:
+    """engine: the engine; gate: before its model's passes; family: its model."""
+
+    def __init__(self, folder: Path | None, **bank: Any) -> None:
+        self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
+        self.family.before_pass = self.gate
+        template = Template.load(DEMO_MODEL)
+        worker = Worker(
+            lambda: Model(
+                StepTable(self.family, eager_reason="test"),
+                opened(folder, family=self.family, **bank),
+                tokenizer(),
+                DepthPolicy((0, 1, 2)),
+                Limits(CONTEXT, 64),
+            )
+        )
+        info = ModelInfo("fake", "fake", "cpu", "reference", "none", CONTEXT, 0, GREEDY, demo=False)
+        self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {})
+
+    async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
+        """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""
+        job = Job(f"job-{next(_ids)}", Raw(tuple(tokens)), GREEDY, 10, (), None, "", "use")
+        return await self.engine.submit(replace(job, **asked))
+
+
+@asynccontextmanager
+async def running(folder: Path | None = None, **bank: Any) -> AsyncIterator[Rig]:
+    """An engine, closed at the end."""
+    rig = Rig(folder, **bank)
+    try:
+        yield rig
+    finally:
+        rig.gate.open()
+        await rig.engine.close(LIMIT_S)
+
+
+async def events(run: Run) -> list[Event]:
+    """All events of a request. Raises what ended it."""
+
+    async def gather() -> list[Event]:
+        return [event async for event in run]
+
+    return await asyncio.wait_for(gather(), LIMIT_S)

@@ -1,0 +1,149 @@
+"""What a user sees of drafting: in responses, in /metrics, in /health and in the log; and what the setting means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from prometheus_client import generate_latest
+from tests import tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.talking import GREEDY, IDENTITY, tokenizer
+
+from forerun.bank.bank import Bank
+from forerun.config import Config, load
+from forerun.decode.compiled import StepTable
+from forerun.decode.depth import WARN_DRAFTS, WARNING, DepthPolicy
+from forerun.decode.tally import Round
+from forerun.engine.assemble import _degraded, _policy
+from forerun.engine.local import LocalEngine
+from forerun.engine.turn import Model
+from forerun.engine.worker import Worker
+from forerun.errors import ConfigError, ForerunError
+from forerun.models.load import DEMO_MODEL
+from forerun.state.layout import Limits
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.values import Done, Job, ModelInfo, Raw, Report
+
+VOCAB = 500
+INFO = ModelInfo("fake", "fake", "cpu", "reference", "none", 65536, 0, GREEDY, demo=False)
+
+
+def model(policy: DepthPolicy, wrong_every: int) -> Model:
+    family = FakeFamily(scattered(VOCAB), VOCAB, wrong_every=wrong_every)
+    bank = Bank(family.spec, IDENTITY, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
+    return Model(StepTable(family, eager_reason="test"), bank, tokenizer(), policy, Limits(1 << 20, 64))
+
+
+def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:
+    worker = Worker(lambda: model(policy, wrong_every))
+    loaded, prompter = worker.model(), Prompter(tokenizer(), Template.load(DEMO_MODEL))
+    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: _degraded(loaded), {})
+
+
+def job(max_tokens: int) -> Job:
+    return Job("job", Raw(tuple(range(1, 60))), GREEDY, max_tokens, (), None, "", "use")
+
+
+def report(running: LocalEngine, asked: Job) -> Report:
+    """Of one request, served to its end."""
+
+    async def served() -> Report:
+        events = [event async for event in await running.submit(asked)]
+        assert isinstance(events[-1], Done)
+        return events[-1].report
+
+    return asyncio.run(served())
+
+
+def close(running: LocalEngine) -> None:
+    asyncio.run(running.close(5.0))
+
+
+def test_a_response_says_what_was_drafted_and_accepted() -> None:
+    running = engine(DepthPolicy((3,)))
+    found = report(running, job(max_tokens=12))
+    # The first token needs no round; 4 + 4 tokens, then the last three, of which two are drafts.
+    assert (found.rounds, found.tokens_per_round) == (3, 11 / 3)
+    assert (found.drafted, found.accepted, found.depths) == ((3, 3, 2), (3, 3, 2), (0, 0, 1, 2))
+    single = report(running, replace(job(max_tokens=1), bank="bypass"))
+    assert (single.rounds, single.tokens_per_round, single.drafted, single.accepted, single.depths) == (0, None, (), (), (0,))
+    close(running)
+
+
+def test_metrics_add_up_what_responses_say() -> None:
+    running = engine(DepthPolicy((2,)), wrong_every=5)
+    found = [report(running, job(max_tokens)) for max_tokens in (20, 31)]
+    assert sum(map(sum, (each.accepted for each in found))) < sum(map(sum, (each.drafted for each in found)))
+    lines = generate_latest(running.registry).decode().splitlines()
+    for depth in (0, 1):
+        accepted, drafted = (sum(getattr(each, name)[depth] for each in found) for name in ("accepted", "drafted"))
+        assert 0 < accepted <= drafted
+        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="accepted"}} {accepted}.0' in lines
+        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="rejected"}} {drafted - accepted}.0' in lines
+    assert f'forerun_rounds_total{{depth="2"}} {sum(each.depths[2] for each in found)}.0' in lines
+    close(running)
+
+
+def fail(policy: DepthPolicy, accepted: int) -> None:
+    for _ in range(WARN_DRAFTS // 2):
+        policy.observe(100, Round([0] * (accepted + 1), 2, accepted, None))
+
+
+def test_hopeless_drafts_are_told_until_they_recover(caplog: pytest.LogCaptureFixture) -> None:
+    policy = DepthPolicy((2,))
+    running = engine(policy)
+    assert running.health().reasons == ()
+    fail(policy, accepted=0)
+    assert (running.health().status, running.health().reasons) == ("degraded", (WARNING,))
+    with caplog.at_level(logging.WARNING, "forerun"):
+        report(running, job(max_tokens=1))
+        report(running, job(max_tokens=1))
+        fail(policy, accepted=2)
+        report(running, job(max_tokens=1))
+        close(running)
+    assert [record.message for record in caplog.records] == [WARNING, "drafts are accepted again"]
+    assert running.health().status == "ok"
+
+
+async def cancel(running: LocalEngine, asked: Job) -> None:
+    run = await running.submit(asked)
+    async for _ in run:
+        run.cancel()
+
+
+def test_a_cancelled_request_latches_nothing() -> None:
+    running = engine(DepthPolicy(range(4)))
+    for _ in range(3):
+        with pytest.raises(ForerunError, match="cancelled"):
+            asyncio.run(cancel(running, job(max_tokens=2000)))
+    found = report(running, replace(job(max_tokens=200), bank="bypass"))
+    assert found.drafted[0] > 0
+    assert all(found.depths)
+    close(running)
+
+
+@pytest.mark.parametrize(("setting", "choices"), [("auto", (0, 1, 2, 3)), (0, (0,)), (7, (7,)), ("2", (2,))])
+def test_the_setting_is_a_depth_or_auto(setting: str | int, choices: tuple[int, ...]) -> None:
+    assert _policy(load({"draft_depth": setting}), tiny.family())._choices == choices
+
+
+@pytest.mark.parametrize("setting", ["8", "-1", "some", "1.5"])
+def test_what_is_no_depth_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"draft_depth = '{setting}'") as caught:
+        load({"draft_depth": setting})
+    assert "0 (never) to 7" in caught.value.hint
+
+
+@pytest.mark.parametrize(("setting", "warnings"), [("auto", 1), (2, 1), (0, 0)])
+def test_a_checkpoint_without_a_draft_head_runs_without_drafts_and_says_so(
+    setting: str | int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = FakeFamily(scattered(VOCAB), VOCAB)
+    family.spec = replace(family.spec, draft_layers=())
+    policy = _policy(Config.model_validate({"draft_depth": setting}), family)
+    assert policy.choose(100, 99) == 0
+    assert len(caplog.records) == warnings

@@ -1,0 +1,450 @@
+"""The engine under load: who runs when, who may wait, who gives up, what fails, and how it comes to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running
+from tests.running import greedy, read
+from tests.talking import GREEDY, tokenizer
+
+from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine.engine import Run
+from forerun.engine.plan import MAX_WAITING
+from forerun.engine.worker import Worker
+from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
+from forerun.values import Chat, Done, Event, Queued, Reading, Text
+
+PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
+LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
+
+
+def done(of: list[Event]) -> Done:
+    last = of[-1]
+    assert isinstance(last, Done)
+    return last
+
+
+def text(of: list[Event]) -> str:
+    return "".join(event.text for event in of if isinstance(event, Text))
+
+
+def expected(rig: Rig, prompt: list[int], num: int = 10) -> str:
+    """What the model says, worked out beside the engine."""
+    return tokenizer().decode(greedy(rig.family, read(rig.family, prompt), num))
+
+
+async def until(is_so: Any) -> None:
+    for _ in range(int(LIMIT_S / 0.01)):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+# --- one request
+
+
+def test_events_of_a_request_in_order() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            told = await events(await rig.ask(LONG))
+            assert [type(event) for event in told[:4]] == [Reading] * 4
+            assert [event.done_tokens for event in told if isinstance(event, Reading)] == [0, 512, 1024, 1536]
+            assert all(isinstance(event, Text) for event in told[4:-1])
+            assert text(told) == expected(rig, LONG)
+            assert done(told).finish == "length"
+
+    asyncio.run(scenario())
+
+
+def test_the_report_adds_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            first = done(await events(await rig.ask(PROMPT)))
+            report = first.report
+            assert (report.source, report.reused_tokens, report.computed_tokens, report.reason) == (
+                *("cold", 0, len(PROMPT)),
+                "no stored conversation begins like this prompt",
+            )
+            assert (report.layout, report.step_kind, report.numerics) == ("contiguous", "eager", "reference")
+            assert first.usage.completion_tokens == 10
+            assert 0 <= report.queue_s <= report.queue_s + report.restore_s <= report.ttft_s
+            assert report.prefill_tok_per_s is not None
+            assert report.decode_tok_per_s is not None
+            assert sum(depth * rounds for depth, rounds in enumerate(report.depths)) == sum(report.drafted)
+            assert report.rounds + sum(report.accepted) == 9
+            again = done(await events(await rig.ask(PROMPT)))
+            assert (again.report.source, again.report.reused_tokens, again.report.computed_tokens) == ("ram", len(PROMPT), 0)
+            assert again.report.prefill_tok_per_s is None
+            assert again.report.session == report.session
+            one = done(await events(await rig.ask(PROMPT, max_tokens=1)))
+            assert one.report.decode_tok_per_s is None
+            assert one.usage.completion_tokens == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_conversation_goes_on_and_survives_the_engine(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            first = await events(await rig.ask(PROMPT))
+            assert first
+            stored = PROMPT + greedy(rig.family, read(rig.family, PROMPT), 9)
+            second = await events(await rig.ask([*stored, 5, 6]))
+            assert done(second).report.reused_tokens == len(stored)
+            assert text(second) == expected(rig, [*stored, 5, 6])
+        async with running(tmp_path / "bank") as rig:
+            third = await events(await rig.ask([*stored, 7, 8]))
+            assert (done(third).report.source, done(third).report.reused_tokens) == ("ssd", len(stored))
+            assert text(third) == expected(rig, [*stored, 7, 8])
+
+    asyncio.run(scenario())
+
+
+def test_bypass_neither_reads_nor_writes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            for _ in range(2):
+                report = done(await events(await rig.ask(PROMPT, bank="bypass"))).report
+                assert (report.source, report.reason, report.computed_tokens) == ("cold", "bypass", len(PROMPT))
+            assert rig.engine.health().bank.sessions == 0
+            await events(await rig.ask(PROMPT))
+            assert done(await events(await rig.ask(PROMPT, bank="bypass"))).report.reused_tokens == 0
+            assert done(await events(await rig.ask(PROMPT))).report.reused_tokens == len(PROMPT)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_token_and_a_stop_string_end_it() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            whole = expected(rig, PROMPT)
+            stop_id = min(tokenizer().stop_ids)
+            told = await events(await rig.ask(PROMPT, stop=(whole[4:7],)))
+            assert (text(told), done(told).finish) == (whole[: whole.index(whole[4:7])], "stop")
+            rig.family.script = lambda position, token, total: 33 if position < len(PROMPT) + 3 else stop_id
+            told = await events(await rig.ask(PROMPT, max_tokens=None))
+            assert (text(told), done(told).finish) == (tokenizer().decode([33] * 3), "stop")
+            assert done(told).usage.completion_tokens == 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "complaint"),
+    [
+        ({"tokens": []}, BadRequestError, "empty"),
+        ({"tokens": [1, 1 << 20]}, BadRequestError, "token ids run from 0"),
+        ({"tokens": [1, -1]}, BadRequestError, "token ids run from 0"),
+        ({"tokens": [1] * CONTEXT}, ContextLengthError, f"the prompt has {CONTEXT} tokens"),
+        ({"tokens": [1] * 100, "max_tokens": CONTEXT - 99}, ContextLengthError, f"exceed the context of {CONTEXT}"),
+        ({"tokens": [1], "sampling": replace(GREEDY, logit_bias={1 << 20: 1.0})}, BadRequestError, "logit_bias"),
+    ],
+    ids=["empty", "too large", "negative", "no room", "no room for the answer", "bias"],
+)
+def test_what_cannot_be_served_is_refused_before_it_waits(asked: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            with pytest.raises(error, match=complaint):
+                await rig.ask(**asked)
+            assert rig.engine.health().waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_may_fill_the_context() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            told = done(await events(await rig.ask([1] * (CONTEXT - 20), max_tokens=None)))
+            assert (told.finish, told.usage.completion_tokens) == ("length", 20)
+
+    asyncio.run(scenario())
+
+
+def test_a_chat_is_rendered_and_what_was_sampled_is_known_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            messages: list[dict[str, Any]] = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Hello!"}]
+            off = {"enable_thinking": False}
+            first = await events(await rig.ask([], prompt=Chat(tuple(messages), (), off)))
+            messages += [{"role": "assistant", "content": text(first)}, {"role": "user", "content": "Go on."}]
+            second = done(await events(await rig.ask([], prompt=Chat(tuple(messages), (), off))))
+            assert second.report.reused_tokens >= done(first).usage.prompt_tokens - 12
+
+    asyncio.run(scenario())
+
+
+# --- the queue
+
+
+def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.gate.hold()
+            runs = [await rig.ask(PROMPT[i:], max_tokens=3) for i in range(4)]
+            await rig.gate.reached(1)
+            assert (rig.engine.health().running, rig.engine.health().waiting) == (1, 3)
+            finished: list[int] = []
+
+            async def follow(number: int, run: Run) -> list[Event]:
+                told = await events(run)
+                finished.append(number)
+                return told
+
+            following = [asyncio.create_task(follow(i, run)) for i, run in enumerate(runs)]
+            rig.gate.open()
+            told = [await task for task in following]
+            assert finished == [0, 1, 2, 3]
+            assert [t[0] for t in told[1:]] == [Queued(1), Queued(2), Queued(3)]
+            assert done(told[3]).report.queue_s > 0
+            assert rig.gate.rows[0] == len(PROMPT)
+            assert [rows for rows in rig.gate.rows if rows > 3] == [len(PROMPT) - i for i in range(4)]
+
+    asyncio.run(scenario())
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.gate.hold()
+            runs = [await rig.ask(PROMPT, max_tokens=1)]
+            await rig.gate.reached(1)
+            runs += [await rig.ask(PROMPT[i:], max_tokens=1) for i in range(MAX_WAITING)]
+            with pytest.raises(BusyError, match="16 requests wait already") as caught:
+                await rig.ask(PROMPT)
+            assert caught.value.retry_after_s >= 1
+            runs.pop(3).cancel()
+            runs.append(await rig.ask(PROMPT, max_tokens=1))  # there is room again
+            with pytest.raises(BusyError):
+                await rig.ask(PROMPT)
+            rig.gate.open()
+            assert [done(await events(run)).usage.completion_tokens for run in runs] == [1] * 17
+
+    asyncio.run(scenario())
+
+
+# --- giving up
+
+
+async def cancelled(run: Run) -> None:
+    with pytest.raises(ForerunError, match="was cancelled"):
+        await events(run)
+
+
+def test_given_up_while_it_waits_it_never_runs() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.gate.hold()
+            first = await rig.ask(PROMPT, max_tokens=2)
+            await rig.gate.reached(1)
+            second = await rig.ask(LONG)
+            second.cancel()
+            second.cancel()
+            assert rig.engine.health().waiting == 0
+            await cancelled(second)
+            rig.gate.open()
+            await events(first)
+            await events(await rig.ask(PROMPT[:7], max_tokens=1))
+            assert CHUNK_TOKENS not in rig.gate.rows
+
+    asyncio.run(scenario())
+
+
+def test_given_up_while_its_prompt_is_read_it_stops_after_the_chunk_and_keeps_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.gate.hold()
+            run = await rig.ask(LONG)
+            await rig.gate.reached(1)
+            run.cancel()
+            rig.gate.open()
+            await cancelled(run)
+            assert rig.gate.rows == [CHUNK_TOKENS]
+            again = await events(await rig.ask(LONG))
+            assert done(again).report.reused_tokens == CHUNK_TOKENS
+            assert text(again) == expected(rig, LONG)
+
+    asyncio.run(scenario())
+
+
+def test_given_up_while_it_answers_it_stops_after_the_round_and_keeps_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.gate.hold(after=3)
+            run = await rig.ask(PROMPT, max_tokens=1000)
+            await rig.gate.reached(4)
+            run.cancel()
+            rig.gate.open()
+            await cancelled(run)
+            assert len(rig.gate.rows) == 4
+            continued = PROMPT + greedy(rig.family, read(rig.family, PROMPT), 100)
+            reused = done(await events(await rig.ask(continued))).report.reused_tokens
+            assert reused >= len(PROMPT) + 3  # a round gives a token at least
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_what_is_done_is_nothing() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            run = await rig.ask(PROMPT)
+            await events(run)
+            run.cancel()
+            assert done(await events(await rig.ask(PROMPT))).report.reused_tokens == len(PROMPT)
+
+    asyncio.run(scenario())
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("passes", [0, 1, 4], ids=["in the prompt", "in the first round", "in a later round"])
+def test_one_that_fails_takes_nobody_along(passes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.gate.hold(after=passes)
+            run = await rig.ask(PROMPT, max_tokens=100)
+            await rig.gate.reached(passes + 1)
+            waiting = await rig.ask(PROMPT)
+            rig.gate.errors.append(ZeroDivisionError("in the model"))
+            rig.gate.open()
+            with pytest.raises(ZeroDivisionError):
+                await events(run)
+            told = await events(waiting)
+            assert text(told) == expected(rig, PROMPT)
+            assert done(told).report.reused_tokens == 0  # the cache of the one that failed was dropped
+            assert rig.engine.health().running == 0
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+
+
+def test_what_was_stored_before_a_failure_is_still_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            await events(await rig.ask(PROMPT))
+            stored = PROMPT + greedy(rig.family, read(rig.family, PROMPT), 9)
+            rig.gate.errors.append(ZeroDivisionError("in the model"))
+            with pytest.raises(ZeroDivisionError):
+                await events(await rig.ask([*stored, 5]))
+            told = await events(await rig.ask([*stored, 5]))
+            assert (done(told).report.source, done(told).report.reused_tokens) == ("ssd", len(stored))
+            assert text(told) == expected(rig, [*stored, 5])
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+
+
+def test_a_capture_that_fails_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> bool:
+        raise OSError("no")
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            bank = rig.engine.worker.model().bank
+            with monkeypatch.context() as patched:
+                patched.setattr(bank, "capture_one", failing)
+                told = await events(await rig.ask(LONG))
+            assert text(told) == expected(rig, LONG)
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+
+
+def test_a_model_that_cannot_be_loaded() -> None:
+    def load() -> Any:
+        raise ModelError("it is damaged")
+
+    with pytest.raises(ModelError, match="it is damaged"):
+        Worker(load).model()
+
+
+# --- the end
+
+
+def test_closing_lets_what_runs_and_waits_finish() -> None:
+    async def scenario() -> None:
+        rig = Rig(None)
+        rig.gate.hold()
+        runs = [await rig.ask(PROMPT[i:]) for i in range(3)]
+        await rig.gate.reached(1)
+        closing = asyncio.create_task(rig.engine.close(LIMIT_S))
+        await until(lambda: rig.engine.worker._is_closing)
+        with pytest.raises(BusyError, match="stopping"):
+            await rig.ask(PROMPT)
+        rig.gate.open()
+        assert [done(await events(run)).finish for run in runs] == ["length"] * 3
+        await closing
+        assert not rig.engine.worker._thread.is_alive()
+
+    asyncio.run(scenario())
+
+
+def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        rig = Rig(tmp_path / "bank")
+        rig.gate.hold(after=2)
+        run = await rig.ask(LONG)
+        waiting = await rig.ask(PROMPT)
+        await rig.gate.reached(3)
+        closing = asyncio.create_task(rig.engine.close(4.0))
+        await until(lambda: getattr(run, "is_cancelled", False))
+        rig.gate.open()
+        await closing
+        assert not rig.engine.worker._thread.is_alive()
+        await cancelled(waiting)
+        with pytest.raises(ForerunError, match="was cancelled"):
+            await events(run)
+        async with running(tmp_path / "bank") as again:
+            report = done(await events(await again.ask(LONG))).report
+            assert (report.source, report.reused_tokens) == ("ssd", len(LONG))
+
+    asyncio.run(scenario())
+
+
+def test_events_of_a_client_that_is_gone_go_nowhere() -> None:
+    async def ask(rig: Rig) -> None:
+        rig.gate.hold()
+        await rig.ask(PROMPT)
+        await rig.gate.reached(1)
+
+    async def another(rig: Rig) -> None:
+        rig.gate.open()
+        assert done(await events(await rig.ask(PROMPT))).finish == "length"
+        await rig.engine.close(LIMIT_S)
+
+    rig = Rig(None)
+    asyncio.run(ask(rig))  # its event loop ends with it
+    asyncio.run(another(rig))
+
+
+# --- figures
+
+
+def test_requests_are_counted_by_how_they_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            await events(await rig.ask(PROMPT))
+            rig.gate.errors.append(ZeroDivisionError())
+            with pytest.raises(ZeroDivisionError):
+                await events(await rig.ask(PROMPT[3:]))
+            rig.gate.hold()
+            run = await rig.ask(LONG)
+            run.cancel()
+            rig.gate.open()
+            await cancelled(run)
+            value = rig.engine.registry.get_sample_value
+            assert [value("forerun_requests_total", {"outcome": name}) for name in ("length", "error", "cancelled")] == [1, 1, 1]
+            assert value("forerun_prompt_tokens_total", {"kind": "computed"}) == len(PROMPT)
+            assert value("forerun_completion_tokens_total") == 10
+            assert value("forerun_restores_total", {"source": "cold", "layout": "contiguous"}) == 1
+            assert value("forerun_requests_running") == 0
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())

@@ -102,7 +102,7 @@ def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:
     """Evidence of the run. Weights are random but those of the bundled model."""
     config = scale._asdict() | {"is_tiny": is_tiny}
     found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="served", config=config)
-    return found | {"device": device()}
+    return found | {"device": device(), "model": {"name": "bundled, and shapes of random weights", "quantisation": "none (bfloat16)"}}
 
 
 def device() -> str:

@@ -21,7 +21,8 @@ PARTS = {
         "write_in_place",
         "host",
         "chunked_delta_rule",
-        "delta_kernel_error",
+        "delta_rule_error",
+        "delta_inputs_error",
     },
     "bundled": {"reference_outputs", "step_8_compiled", "draft_eager", "drafting_greedy_compiled", "drafting_sampled_eager"},
     "shape-27B": {

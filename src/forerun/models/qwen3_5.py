@@ -12,14 +12,12 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
-from forerun.kernels.causal_conv import causal_conv
+from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.numerics import GatedDelta, Numerics
 from forerun.models.layers import Linear, Mlp, Norm, Rope, silu
 from forerun.models.weights import Weights
 from forerun.state.cache import Arrays, View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
-
-L2_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +143,9 @@ class DeltaNet:
     def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
         """One sequence's rows. state: conv tail, matrix; inputs: q, k, v as projected [rows, channels], decay, beta [rows, value_heads]."""
         c, (tail, matrix), (qkv, decay, beta) = self.config, state, inputs
-        mixed, tail = causal_conv(tail, qkv, self.conv)
-        qk, v = mx.split(silu(mixed), (2 * c.key_heads * c.key_dim,), axis=-1)
-        qk = mx.fast.rms_norm(qk.reshape(-1, 2 * c.key_heads, c.key_dim), None, L2_EPS / c.key_dim) * c.key_dim**-0.5
-        q, k = mx.split(qk, 2, axis=1)
-        y, matrix = self.gated_delta(q * c.key_dim**-0.5, k, v.reshape(-1, c.value_heads, c.value_dim), decay, beta, matrix)
+        heads = Heads(c.key_heads, c.key_dim, c.value_heads, c.value_dim)
+        q, k, v, tail = delta_inputs(tail, qkv, self.conv, heads)
+        y, matrix = self.gated_delta(q, k, v, decay, beta, matrix)
         return y, (tail, matrix)
 
 

@@ -1,0 +1,92 @@
+"""What a gated DeltaNet layer makes of its projections for the delta rule: a short causal convolution, silu, and q and k of length one.
+
+`portable` by array operations, anywhere; `gather` is a CUDA kernel that takes one launch instead of a dozen. Knows rows of one sequence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from forerun.kernels.causal_conv import causal_conv
+from forerun.kernels.cuda_source import is_cuda, kernel
+
+ONE_OVER_EPS = 1_000_000
+_THREADS = 128
+
+
+class Heads(NamedTuple):
+    """How channels are dealt out: queries, then keys, then values, head by head."""
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+
+
+class Inputs(NamedTuple):
+    """q, k [rows, key_heads, key_dim], v [rows, value_heads, value_dim]; the next tail. q has length key_dim^-1/2, k length one."""
+
+    q: mx.array
+    k: mx.array
+    v: mx.array
+    tail: mx.array
+
+
+def delta_inputs(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
+    """Of x [rows, channels] after tail [width - 1, channels] by the taps weight [width, channels]: by `gather` where it runs."""
+    way = gather if is_gathered(x, weight, heads) else portable
+    return way(tail, x, weight, heads)
+
+
+def is_gathered(x: mx.array, weight: mx.array, heads: Heads) -> bool:
+    """Whether the CUDA kernel runs for these on the default device."""
+    is_of_size = x.shape[0] > 0 and heads.key_dim == heads.value_dim and heads.key_dim % 32 == 0
+    return is_of_size and x.dtype == weight.dtype and x.dtype in (mx.bfloat16, mx.float32) and is_cuda()
+
+
+def portable(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
+    """The reference. Arguments as `delta_inputs`."""
+    mixed, tail = causal_conv(tail, x, weight)
+    dim, qk_heads = heads.key_dim, 2 * heads.key_heads
+    qk, v = mx.split(mixed * mx.sigmoid(mixed), (qk_heads * dim,), axis=-1)
+    qk = mx.fast.rms_norm(qk.reshape(-1, qk_heads, dim), None, 1 / ONE_OVER_EPS / dim) * dim**-0.5
+    q, k = mx.split(qk, 2, axis=1)
+    return Inputs(q * dim**-0.5, k, v.reshape(-1, heads.value_heads, heads.value_dim), tail)
+
+
+def gather(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
+    """The CUDA kernel: sums in float32, results in the type of x. Arguments as `delta_inputs`; only if `is_gathered`."""
+    rows, all_heads = x.shape[0], 2 * heads.key_heads + heads.value_heads
+    constants = {"KEY_HEADS": heads.key_heads, "VALUE_HEADS": heads.value_heads, "DIM": heads.key_dim, "WIDTH": weight.shape[0]}
+    constants |= {"ONE_OVER_EPS": ONE_OVER_EPS, "THREADS": _THREADS}
+    keys, values = (rows, heads.key_heads, heads.key_dim), (rows, heads.value_heads, heads.value_dim)
+    made = kernel("delta_inputs", ("tail", "x", "weight"), ("q", "k", "v", "after"))(
+        inputs=[tail, x, weight],
+        template=[("T", x.dtype), *constants.items()],
+        grid=(-(-rows * all_heads * 32 // _THREADS) * _THREADS, 1, 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[keys, keys, values, tail.shape],
+        output_dtypes=[x.dtype] * 4,
+    )
+    return Inputs(*made)
+
+
+def check(device: mx.Device) -> float | None:
+    """The largest of `error` over shapes of real models, None where the kernel does not run. Below 0.01 all is well."""
+    with mx.stream(device):
+        if not is_gathered(mx.zeros((1, 96)), mx.zeros((4, 96)), Heads(1, 32, 1, 32)):
+            return None
+        cases = ((1, Heads(16, 128, 48, 128)), (4, Heads(16, 128, 16, 128)), (70, Heads(4, 64, 8, 64)))
+        return max(error(rows, heads, dtype) for rows, heads in cases for dtype in (mx.bfloat16, mx.float32))
+
+
+def error(rows: int, heads: Heads, dtype: mx.Dtype) -> float:
+    """Of `gather` against `portable` in float32, on random rows: the largest difference over the largest value of its array."""
+    channels = 2 * heads.key_heads * heads.key_dim + heads.value_heads * heads.value_dim
+    shapes = ((3, channels), (rows, channels), (4, channels))
+    tail, x, weight = (mx.random.normal(s, key=mx.random.key(i)).astype(dtype) for i, s in enumerate(shapes))
+    found = gather(tail, x, weight, heads)
+    expected = portable(tail.astype(mx.float32), x.astype(mx.float32), weight.astype(mx.float32), heads)
+    return max(float(mx.abs(a.astype(mx.float32) - b).max() / mx.abs(b).max()) for a, b in zip(found, expected, strict=True))

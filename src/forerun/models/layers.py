@@ -63,7 +63,7 @@ class Rope:
 
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
         """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
-        if x.shape[0] > _ROPE_ROWS and mx.default_device() != mx.cpu:
+        if x.shape[0] > _ROPE_ROWS and mx.cuda.is_available():
             return self.by_angles(x, positions)
         return mx.fast.rope(x[:, :, None], self.dims, traditional=False, base=self.theta, scale=1.0, offset=positions)[:, :, 0]
 

@@ -147,13 +147,13 @@ def test_capturing_is_bounded(bank: Bank) -> None:
     assert not bank.capture_one()
 
 
-def test_what_is_broken_or_does_not_fit_is_not_remembered(bank: Bank) -> None:
+def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank) -> None:
     tokens = tiny.words(0, 50)
-    broken, short, empty = (read(TINY, tokens) for _ in range(3))
+    broken, other = read(TINY, tokens), read(TINY, tokens)
     broken.is_broken = True
-    empty.cut(bank.cold(session=None, layout=Contiguous(), room_tokens=0, reason="").cache.snapshot())
-    for cache, told in ((broken, tokens), (short, tokens[:-1]), (empty, [])):
-        bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
+    for cache, told in ((broken, tokens), (other, tokens[:-1])):
+        with pytest.raises(ValueError, match="is not the state after"):
+            bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
     assert bank.health().sessions == 0
 
 

@@ -66,8 +66,15 @@ def greedy(family: Family, cache: Cache[Any], num: int) -> list[int]:
 
 
 def differing(one: Cache[Any], other: Cache[Any]) -> list[str]:
-    """In what two caches' states differ, by name; nothing if they are equal bit for bit."""
-    found = [name for name in ("length", "draft_length", "layout") if getattr(one, name) != getattr(other, name)]
+    """In what two caches differ, by name; nothing if their layouts are the same and their states are equal bit for bit."""
+    if one.layout != other.layout:
+        return [f"layout: {one.layout} and {other.layout}"]
+    return differing_state(one, other)
+
+
+def differing_state(one: Cache[Any], other: Cache[Any]) -> list[str]:
+    """In what the states of two caches differ, however they are arranged."""
+    found = [name for name in ("length", "draft_length") if getattr(one, name) != getattr(other, name)]
     if found:
         return [f"{name}: {getattr(one, name)} and {getattr(other, name)}" for name in found]
     n = one.length

@@ -1,6 +1,6 @@
 """One typed Config and the only reader of the environment. Order: default < file < environment < command line.
 
-Also the one place where something must be set before MLX is imported (`prepare`): the compile cache's folder and the BLAS.
+Also the one place that sets the environment before MLX is imported: the compile cache's folder (`prepare`), the BLAS' kernels.
 Knows nothing of MLX itself: `import forerun.config` is cheap.
 """
 
@@ -99,10 +99,10 @@ def load(flags: dict[str, Any]) -> Config:
     try:
         return Config(**merged)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
+        key = str(error.errors()[0]["loc"][0])
+        told = [e["msg"].removeprefix("Value error, ") for e in error.errors() if e["loc"][0] == key]
         raise ConfigError(
-            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {first['msg'].removeprefix('Value error, ')}",
+            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {'; or: '.join(told)}",
             hint=Config.model_fields[key].description or "",
         ) from error
 

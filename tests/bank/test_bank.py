@@ -128,6 +128,15 @@ def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.Monke
     assert sum(len(i.tokens) for i in segments) == len(stored)  # and what the new one holds is dropped
 
 
+@pytest.mark.parametrize("num", [SEGMENT_TOKENS - 1, SEGMENT_TOKENS, SEGMENT_TOKENS + 1])
+def test_a_conversation_may_end_at_the_border_of_a_segment(home: Home, num: int) -> None:
+    told = turn(home.bank, tiny.words("border", num - 19))
+    assert len(told.stored) == num
+    for token in (5, 6):
+        home.reopen()
+        assert origin(turn(home.bank, [*told.stored, token])) == ("ssd", num)
+
+
 def test_capturing_is_bounded(bank: Bank) -> None:
     turn(bank, tiny.words("long", SEGMENT_TOKENS + 10))
     pending = bank.health().pending_writes
@@ -138,13 +147,13 @@ def test_capturing_is_bounded(bank: Bank) -> None:
     assert not bank.capture_one()
 
 
-def test_what_is_broken_or_does_not_fit_is_not_remembered(bank: Bank) -> None:
+def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank) -> None:
     tokens = tiny.words(0, 50)
-    broken, short, empty = (read(TINY, tokens) for _ in range(3))
+    broken, other = read(TINY, tokens), read(TINY, tokens)
     broken.is_broken = True
-    empty.cut(bank.cold(session=None, layout=Contiguous(), room_tokens=0, reason="").cache.snapshot())
-    for cache, told in ((broken, tokens), (short, tokens[:-1]), (empty, [])):
-        bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
+    for cache, told in ((broken, tokens), (other, tokens[:-1])):
+        with pytest.raises(ValueError, match="is not the state after"):
+            bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
     assert bank.health().sessions == 0
 
 
@@ -186,8 +195,9 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
 
 def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
-    turn(bank, first.stored + tiny.words(2, 20))  # leaves marks at places that the edit will fill with other tokens
+    turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
+    assert bank.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
     third = turn(bank, prompt)
     assert origin(third) == ("ram", len(first.stored))

@@ -3,9 +3,11 @@ bit of it and of what follows is as if the prompt had been read from its beginni
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,16 @@ import mlx.core as mx
 import pytest
 from tests import tiny
 from tests.records import opened as opened_tier
-from tests.running import differing, logits, read
+from tests.running import differing_state, logits, read
 from tests.talking import SUFFIX, cold, opened, turn
 
 from forerun.bank import bank as bank_module
 from forerun.bank.bank import Bank, Restored
-from forerun.state.layout import Contiguous, Paged
+from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import SEGMENT_TOKENS
-from forerun.state.records import extract, extract_mark
+from forerun.state.records import extract, extract_mark, materialise, relayout
+from forerun.state.store import Arena
 from forerun.values import Source
 
 HEAD = 40
@@ -38,10 +42,13 @@ class Kept:
     session: str | None
 
 
+Way = Callable[[Path, ExitStack], Kept]
+
+
 def talk(bank: Bank) -> list[int]:
     """Two turns, the second over the end of a segment and with drafts. Returns what is stored."""
     told = turn(bank, FIRST)
-    return turn(bank, [*told.stored, *SECOND], depth=3).stored
+    return turn(bank, [*told.stored, *SECOND], depth=1).stored
 
 
 def in_ram_live(folder: Path, stack: ExitStack) -> Kept:
@@ -56,11 +63,7 @@ def in_ram_records(folder: Path, stack: ExitStack) -> Kept:
 
 def on_disk(folder: Path, stack: ExitStack) -> Kept:
     bank = stack.enter_context(closing(opened(folder, ram_limit_bytes=0)))
-    told = turn(bank, FIRST)
-    assert bank.flush(10)
-    stored = turn(bank, [*told.stored, *SECOND], depth=3).stored
-    assert bank.flush(10)
-    return Kept(bank, stored, "ssd", None)
+    return Kept(bank, talk(bank), "ssd", None)
 
 
 def on_disk_reopened(folder: Path, stack: ExitStack) -> Kept:
@@ -70,30 +73,50 @@ def on_disk_reopened(folder: Path, stack: ExitStack) -> Kept:
     return Kept(stack.enter_context(closing(opened(folder))), stored, "ssd", None)
 
 
-WAYS = [in_ram_live, in_ram_records, on_disk, on_disk_reopened]
-
-
-@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    way: Callable[[Path, ExitStack], Kept] = request.param
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Way], Kept]]:
+    """Every way's bank, made once: a restore from records takes nothing away."""
     with ExitStack() as stack:
-        yield way(tmp_path / "bank", stack)
+
+        @cache
+        def kept(way: Way) -> Kept:
+            return way(tmp_path_factory.mktemp("bank") / "bank", stack)
+
+        yield kept
 
 
-def restore(kept: Kept, tokens: list[int]) -> Restored[Contiguous]:
-    return kept.bank.restore(tokens, tenant="", session=kept.session, layout=Contiguous(), room_tokens=20)
+@pytest.fixture(params=[in_ram_live, in_ram_records, on_disk, on_disk_reopened], ids=lambda way: way.__name__)
+def kept(request: pytest.FixtureRequest, shelf: Callable[[Way], Kept], tmp_path: Path) -> Iterator[Kept]:
+    way: Way = request.param
+    with ExitStack() as stack:
+        yield way(tmp_path / "bank", stack) if way is in_ram_live else shelf(way)  # a live cache is taken away
 
 
-def check(kept: Kept, tokens: list[int], reused: int) -> None:
+@pytest.fixture(params=[Contiguous(), Paged(64)], ids=str)
+def layout(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def restore(kept: Kept, tokens: list[int], layout: L) -> Restored[L]:
+    return kept.bank.restore(tokens, tenant="", session=kept.session, layout=layout, room_tokens=20)
+
+
+def check(kept: Kept, tokens: list[int], layout: L, reused: int) -> None:
     """The contract: `reused` of the tokens come back, as asked and exact, and what follows is exact too."""
-    restored = restore(kept, tokens)
-    assert restored.cache.layout == Contiguous(), f"layout {restored.cache.layout} was not asked for"
+    restored = restore(kept, tokens, layout)
     assert (restored.source, restored.reused_tokens) == (kept.source, reused)
     assert restored.cache.length == reused
-    assert differing(restored.cache, cold(tokens[:reused])) == []
+    check_layout(restored.cache, layout)
+    assert differing_state(restored.cache, cold(tokens[:reused])) == []
     after = read(tiny.family(), tokens, restored.cache)
     assert mx.array_equal(logits(tiny.family(), after), logits(tiny.family(), cold(tokens)))
-    assert differing(after, cold(tokens)) == []
+    assert differing_state(after, cold(tokens)) == []
+
+
+def check_layout(found: Cache[Any], asked: L) -> None:
+    """What the cache says of itself, and how its arrays really lie."""
+    assert found.layout == asked, f"layout {found.layout} was not asked for"
+    assert (found.store.num_blocks > 0) == isinstance(asked, Paged), f"the arrays do not lie as in layout {asked}"
 
 
 def prompt_end(kept: Kept) -> int:
@@ -107,64 +130,77 @@ def test_the_conversation_is_what_the_tests_below_take_it_for(kept: Kept) -> Non
     assert len(set(kept.stored[-19:])) > 5
 
 
-def test_the_same_again(kept: Kept) -> None:
-    check(kept, kept.stored, len(kept.stored))
+def test_the_same_again(kept: Kept, layout: L) -> None:
+    check(kept, kept.stored, layout, len(kept.stored))
 
 
-def test_after_decoded_tokens(kept: Kept) -> None:
-    check(kept, kept.stored + tiny.words("third question", 70), len(kept.stored))
+def test_after_decoded_tokens(kept: Kept, layout: L) -> None:
+    check(kept, kept.stored + tiny.words("third question", 70), layout, len(kept.stored))
 
 
-def test_leaving_at_a_mark(kept: Kept) -> None:
+def test_leaving_at_a_mark(kept: Kept, layout: L) -> None:
     end = prompt_end(kept) - SUFFIX
-    check(kept, kept.stored[:end] + tiny.words("edited", 30), end)
+    check(kept, kept.stored[:end] + tiny.words("edited", 30), layout, end)
 
 
-def test_leaving_among_decoded_tokens(kept: Kept) -> None:
+def test_leaving_among_decoded_tokens(kept: Kept, layout: L) -> None:
     last = prompt_end(kept) - SUFFIX * (kept.source == "ssd")
-    check(kept, kept.stored[: prompt_end(kept) + 9] + tiny.words("edited", 30), last)
+    check(kept, kept.stored[: prompt_end(kept) + 9] + tiny.words("edited", 30), layout, last)
 
 
-def test_leaving_in_an_earlier_turn(kept: Kept) -> None:
-    check(kept, kept.stored[:700] + tiny.words("edited", 30), len(FIRST) + 19)
+def test_leaving_in_an_earlier_turn(kept: Kept, layout: L) -> None:
+    check(kept, kept.stored[:700] + tiny.words("edited", 30), layout, len(FIRST) + 19)
 
 
-def test_sharing_the_first_message_only(kept: Kept) -> None:
-    check(kept, kept.stored[: HEAD + 3] + tiny.words("another", 30), HEAD)
+def test_sharing_the_first_message_only(kept: Kept, layout: L) -> None:
+    check(kept, kept.stored[: HEAD + 3] + tiny.words("another", 30), layout, HEAD)
 
 
-def test_sharing_nothing_that_has_a_mark(kept: Kept) -> None:
-    restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30))
+def test_sharing_nothing_that_has_a_mark(kept: Kept, layout: L) -> None:
+    restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30), layout)
     assert (restored.source, restored.reused_tokens, restored.cache.length) == ("cold", 0, 0)
+    check_layout(restored.cache, layout)
     assert restored.reason == "the prompt and the stored conversation are the same for 39 tokens; no mark lies before that"
 
 
-def test_one_restore_after_the_other(kept: Kept) -> None:
-    forks = [kept.stored[:cut] + tiny.words(cut, 30) for cut in (len(kept.stored), 700, len(kept.stored), HEAD)]
-    for tokens in forks:
-        restored = restore(kept, tokens)
-        assert differing(restored.cache, cold(tokens[: restored.reused_tokens])) == []
-        assert differing(read(tiny.family(), tokens, restored.cache), cold(tokens)) == []
+def test_one_restore_after_the_other_in_changing_layouts(kept: Kept) -> None:
+    layouts: list[Any] = [Paged(64), Contiguous(), Paged(16), Paged(64)]
+    for asked, cut in zip(layouts, (len(kept.stored), 700, len(kept.stored), HEAD), strict=True):
+        tokens = kept.stored[:cut] + tiny.words(cut, 30)
+        restored = restore(kept, tokens, asked)
+        check_layout(restored.cache, asked)
+        assert differing_state(restored.cache, cold(tokens[: restored.reused_tokens])) == []
+        assert differing_state(read(tiny.family(), tokens, restored.cache), cold(tokens)) == []
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_restore_in_another_layout_would_be_seen(way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original fault, forced in at run time: whatever is asked for, the cache that comes back is arranged otherwise."""
+def test_the_original_fault_would_be_seen(kept: Kept, layout: L, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forced in at run time: whatever is asked for, what is built is the other layout."""
+    other: Any = Paged(64) if isinstance(layout, Contiguous) else Contiguous()
 
-    def otherwise(build: Callable[..., Any]) -> Callable[..., Any]:
-        def built(*args: Any) -> Any:
-            cache = build(*args)
-            cache.layout = Paged(16)
-            return cache
+    def built(arena: Arena, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
+        return materialise(arena, segments, mark, other, room_tokens)
 
-        return built
+    monkeypatch.setattr(bank_module, "materialise", built)
+    monkeypatch.setattr(bank_module, "relayout", lambda cache, asked: relayout(cache, other))
+    with pytest.raises(AssertionError, match=rf"layout {re.escape(str(other))} was not asked for"):
+        check(kept, kept.stored, layout, len(kept.stored))
 
-    with ExitStack() as stack:
-        kept = way(tmp_path / "bank", stack)
-        for name in ("materialise", "relayout"):
-            monkeypatch.setattr(bank_module, name, otherwise(getattr(bank_module, name)))
-        with pytest.raises(AssertionError, match=r"layout paged\(16\) was not asked for"):
-            check(kept, kept.stored, len(kept.stored))
+
+def test_the_original_fault_under_the_right_name_would_be_seen(kept: Kept, layout: L, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it hid for 50 hours: every label says what was asked for."""
+    other: Any = Paged(64) if isinstance(layout, Contiguous) else Contiguous()
+
+    def called(cache: Any, name: Any) -> Any:
+        cache.layout = name
+        return cache
+
+    def built(arena: Arena, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
+        return called(materialise(arena, segments, mark, other, room_tokens), asked)
+
+    monkeypatch.setattr(bank_module, "materialise", built)
+    monkeypatch.setattr(bank_module, "relayout", lambda cache, asked: called(relayout(cache, other), asked))
+    with pytest.raises(AssertionError, match="the arrays do not lie as in layout"):
+        check(kept, kept.stored, layout, len(kept.stored))
 
 
 def test_stored_bytes_are_those_of_a_fresh_prefill(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from tests.talking import tokenizer
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
+from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
+from forerun.decode.round import Rounds
 from forerun.decode.tally import Round
 from forerun.demo.conversation import package_sources
 from forerun.state.cache import Cache
@@ -105,29 +107,49 @@ def accepted(prompt: list[int], sampling: Sampling, num: int, cache: Cache[Conti
     return [done.accepted for context_tokens, done in policy.told if context_tokens + 3 <= last and done.drafted == 3]
 
 
+def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, cache: Cache[Contiguous]) -> list[int]:
+    """The same with a round at every position of the answer: all but the first token of each is thrown away."""
+    rounds, seen = Rounds(StepTable(tiny.demo().family, eager_reason="test"), cache, prompt, sampling), []
+    tokens = [rounds.first()]
+    rounds.give(tokens)
+
+    def take(new: list[int]) -> int:
+        tokens.append(new[0])
+        rounds.give(new[:1])
+        return 1
+
+    while len(tokens) < num and tokens[-1] not in STOPS:
+        seen.append(rounds.run(3, take).accepted)
+    return seen[: len(tokens) - 3]
+
+
 def rates(rounds: list[int]) -> list[float]:
     """Acceptance by depth, of the drafts whose predecessors were accepted."""
-    return [sum(n > depth for n in rounds) / sum(n >= depth for n in rounds) for depth in range(3)]
+    return shares([sum(n >= depth for n in rounds) for depth in range(4)])
+
+
+def shares(counts: list[float]) -> list[float]:
+    return [after / before for before, after in pairwise(counts)]
 
 
 @pytest.mark.parametrize("law", ["greedy", "sampled"])
-def test_acceptance_is_what_the_training_code_finds(law: str, write_result: Write) -> None:
+@pytest.mark.parametrize("where", ["walked", "everywhere"])
+def test_acceptance_is_what_the_training_code_finds(law: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = count()
+    monkeypatch.setattr("forerun.decode.round.fresh_seed", lambda: next(seeds))
     found = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())
     sampling = GREEDY if law == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
-    rounds = []
-    for prompt in found["prompts"] * (1 if law == "greedy" else 30):
-        rounds += accepted(prompt, sampling, found["new_tokens"], read(tiny.demo().family, prompt))
-    print(law, len(rounds), rates(rounds), found[law])
-    write_result(f"acceptance_served_{law}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds)})
-    assert rates(rounds) == pytest.approx(wanted_rates(found[law]), abs=0.03)
-
-
-def wanted_rates(found: dict[str, Any]) -> list[float]:
-    """Where the rounds themselves were walked through, of those; else of all positions."""
-    if "walked" not in found:
-        return list(found["conditional_by_depth"])
-    steps = [found["walked"]["steps"], *found["walked"]["accepted"]]
-    return [after / before for before, after in pairwise(steps)]
+    measure, rounds = accepted if where == "walked" else accepted_everywhere, []
+    for prompt in found["prompts"]:
+        cache = read(tiny.demo().family, prompt)
+        end = cache.snapshot()
+        for _ in range(1 if law == "greedy" else 16):
+            rounds += measure(prompt, sampling, found["new_tokens"], cache)
+            cache.cut(end)
+    walk = found[law]["walked"]
+    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[law]["conditional_by_depth"]
+    write_result(f"acceptance_{law}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
+    assert rates(rounds) == pytest.approx(wanted, abs=0.03)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])

@@ -187,8 +187,9 @@ def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
     async def scenario() -> None:
         async with running() as rig:
             rig.gate.hold()
-            runs = [await rig.ask(PROMPT[i:], max_tokens=3) for i in range(4)]
+            runs = [await rig.ask(PROMPT, max_tokens=3)]
             await rig.gate.reached(1)
+            runs += [await rig.ask(PROMPT[i:], max_tokens=3) for i in range(1, 4)]
             assert (rig.engine.health().running, rig.engine.health().waiting) == (1, 3)
             finished: list[int] = []
 

@@ -27,7 +27,7 @@ def stepped(tokens: Sequence[int]) -> Cache[Any]:
 
 
 def test_reading_in_chunks_is_stepping() -> None:
-    assert differing(read(FAMILY, TOKENS[:530]), stepped(TOKENS[:530])) == []
+    assert differing(read(FAMILY, TOKENS[:270]), stepped(TOKENS[:270])) == []
 
 
 def test_a_mark_made_by_replay_is_the_state_there() -> None:
@@ -196,3 +196,12 @@ def drafted(cache: Cache[Any]) -> mx.array:
         hidden = FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
         view.keep_draft([0])
     return hidden
+
+
+def test_nothing_is_kept_of_a_draft_pass() -> None:
+    cache = read(FAMILY, TOKENS[:20])
+    with lend([cache], REFERENCE) as view:
+        hidden = FAMILY.forward(mx.array([5]), [1], view)
+        FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
+        with pytest.raises(RuntimeError, match="draft layers"):
+            view.keep([1], hidden)

@@ -73,3 +73,18 @@ def test_a_store_gives_its_pages_back() -> None:
 def test_a_page_must_divide_the_step_of_capacity() -> None:
     with pytest.raises(ValueError, match="does not divide 256"):
         materialise(Arena(FAMILY.spec), [], None, Paged(48), 0)
+
+
+def test_pages_of_a_broken_cache_are_clean_for_the_next() -> None:
+    arena = Arena(FAMILY.spec)
+    broken = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
+    for buffer in broken.store.buffers:
+        buffer[...] = float("nan")
+    del broken
+    assert differing(as_one(read(FAMILY, TOKENS[:100], materialise(arena, [], None, Paged(16), 300))), read(FAMILY, TOKENS[:100])) == []
+
+
+def test_relayout_leaves_one_copy_even_if_the_old_cache_is_held() -> None:
+    old = read(FAMILY, TOKENS[:300])
+    new = relayout(old, Paged(16))
+    assert old.store is new.store

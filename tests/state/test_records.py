@@ -89,7 +89,7 @@ def test_a_record_stays_while_the_cache_goes_on() -> None:
 
 @pytest.mark.parametrize("room", [0, 1, 156, 157, 1000])
 def test_room_is_made_for_what_comes(room: int) -> None:
-    assert materialise(Arena(FAMILY.spec), [], None, Contiguous(), room).store.capacity == max(1, -(-room // 256)) * CAPACITY_STEP_TOKENS
+    assert materialise(Arena(FAMILY.spec), [], None, Contiguous(), room).store.capacity == max(2, -(-room // 256)) * CAPACITY_STEP_TOKENS
 
 
 def test_an_empty_cache_reads_as_any() -> None:

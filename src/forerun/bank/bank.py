@@ -69,7 +69,7 @@ class Bank:
                 continue
             if live and mark and mark.position >= (plan.position if plan else 1):
                 if self._may_take(live, mark, session):
-                    return self._take(live, mark, tokens, layout, problems)
+                    return self._take(live, mark, tokens, layout, room_tokens, problems)
                 self._settle(live)
                 continue
             if plan is None:
@@ -87,8 +87,8 @@ class Bank:
 
     def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], *, session: str, tenant: str, new: int) -> None:
         """Keep the conversation: `tokens` are what `cache` holds, marks[-new:] were made in this turn. Consumes the cache."""
-        if cache.is_broken or cache.length != len(tokens) or not tokens:
-            return
+        if cache.is_broken or cache.length != len(tokens):
+            raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {m.position: m for m in marks}
         staying = retain.in_ram(sorted(by_position))
         live = Live(cache, list(tokens), [by_position[p] for p in sorted(staying)], self._chain(tenant), session, tenant)
@@ -102,9 +102,9 @@ class Bank:
     def capture_one(self) -> bool:
         """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""
         live = next((x for x in self._lives if x.pending), None)
-        if live is None or self._writer is None:
+        if live is None or self._writer is None or self._writer.is_full:
             return False
-        self._writer.put(live.capture(live.pending.popleft()), session=live.session, tenant=live.tenant)
+        self._capture(live, self._writer)
         return True
 
     def trim(self) -> int:
@@ -112,7 +112,7 @@ class Bank:
         captured for the disk before, if there is one.
         """
         num_evicted = 0
-        while self.ram_bytes > self._ram_limit_bytes and (self._lives or self._memory.num_bytes):
+        while self._held_bytes > self._ram_limit_bytes:
             if self._memory.num_bytes:
                 for entry in self._memory.index.oldest(1):
                     self._memory.delete(entry.info.key)
@@ -124,8 +124,8 @@ class Bank:
 
     def flush(self, limit_s: float) -> bool:
         """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
-        while self.capture_one():
-            pass
+        for live in self._lives:
+            self._capture_all(live)
         return self._writer is None or self._writer.flush(limit_s)
 
     def close(self) -> None:
@@ -139,7 +139,11 @@ class Bank:
     @property
     def ram_bytes(self) -> int:
         """Bytes of conversations in RAM, those that wait for the disk included."""
-        return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes + (self._writer.num_bytes if self._writer else 0)
+        return self._held_bytes + (self._writer.num_bytes if self._writer else 0)
+
+    @property
+    def _held_bytes(self) -> int:
+        return sum(x.num_bytes for x in list(self._lives)) + self._memory.num_bytes
 
     def health(self) -> BankHealth:
         """Figures for people. May be called from any thread."""
@@ -194,12 +198,13 @@ class Bank:
     def _may_take(self, live: Live, mark: Snapshot, session: str | None) -> bool:
         return session in (None, live.session) and retain.takes_over(live.cache.length, mark.position)
 
-    def _take(self, live: Live, mark: Snapshot, tokens: Sequence[int], layout: L, problems: _Problems) -> Restored[L]:
+    def _take(self, live: Live, mark: Snapshot, tokens: Sequence[int], layout: L, room_tokens: int, problems: _Problems) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
         self._capture_all(live)
         self._lives.remove(live)
         reason = _reason(problems, mark.position, None, live, tokens)
         live.cache.cut(mark)
+        live.cache.store.reserve(len(tokens) + room_tokens)
         marks = tuple(m for m in live.marks if m.position <= mark.position)
         return Restored(relayout(live.cache, layout), mark.position, "ram", reason, marks, live.session)
 
@@ -238,7 +243,12 @@ class Bank:
 
     def _capture_all(self, live: Live) -> None:
         while live.pending and self._writer is not None:
-            self._writer.put(live.capture(live.pending.popleft()), session=live.session, tenant=live.tenant)
+            self._capture(live, self._writer)
+
+    def _capture(self, live: Live, writer: Writer) -> None:
+        """One unit, which stays pending until the writer has its bytes. Waits while the writer is full."""
+        writer.put(live.capture(live.pending[0]), session=live.session, tenant=live.tenant, used_s=live.used_s)
+        live.pending.popleft()
 
 
 class _Problems:

@@ -5,6 +5,7 @@ Runs on the thread that owns MLX. Knows nothing of tiers or policy.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ class Unit:
 
 @dataclass(slots=True)
 class Live:
-    """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk."""
+    """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
+    used_s: when it was last used, Unix seconds.
+    """
 
     cache: Cache[Any]
     tokens: list[int]
@@ -37,6 +40,7 @@ class Live:
     session: str
     tenant: str
     pending: deque[Unit] = field(default_factory=deque)
+    used_s: float = field(default_factory=time.time)
 
     def units(self, marks: Collection[Snapshot]) -> Iterator[Unit]:
         """Units for all tokens, and then for these of the marks."""

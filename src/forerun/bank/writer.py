@@ -30,7 +30,7 @@ class Writer:
 
     def __init__(self, disk: DiskTier) -> None:
         self._disk = disk
-        self._queue: deque[tuple[Record, str, str]] = deque()
+        self._queue: deque[tuple[Record, str, str, float]] = deque()
         self._used: deque[Sequence[str]] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
@@ -40,11 +40,19 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
         self._thread.start()
 
-    def put(self, record: Record, *, session: str, tenant: str) -> None:
-        """Have the record written. Waits while more than QUEUE_BYTES wait already."""
+    @property
+    def is_full(self) -> bool:
+        """Whether `put` would wait."""
+        return self._queued_bytes >= QUEUE_BYTES
+
+    def put(self, record: Record, *, session: str, tenant: str, used_s: float) -> None:
+        """Have the record written, as used at `used_s` (Unix seconds): the same for all of a turn, so that a chain ages as one.
+
+        Waits while more than QUEUE_BYTES wait already.
+        """
         with self._state:
-            self._state.wait_for(lambda: self._queued_bytes < QUEUE_BYTES)
-            self._queue.append((record, session, tenant))
+            self._state.wait_for(lambda: not self.is_full)
+            self._queue.append((record, session, tenant, used_s))
             self._queued_bytes += record.payload.nbytes
             self._state.notify_all()
 
@@ -73,7 +81,7 @@ class Writer:
         """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
 
         def waits() -> bool:
-            return any(is_wanted(record) for record, _, _ in self._queue)
+            return any(is_wanted(queued[0]) for queued in self._queue)
 
         with self._state:
             return waits() and self._state.wait_for(lambda: not waits(), limit_s)
@@ -105,7 +113,7 @@ class Writer:
                     self._queued_bytes -= job[0].payload.nbytes
                 self._state.notify_all()
 
-    def _write(self, record: Record, session: str, tenant: str) -> None:
+    def _write(self, record: Record, session: str, tenant: str, used_s: float) -> None:
         while True:
             try:
                 self._disk.put(record)
@@ -115,6 +123,7 @@ class Writer:
                     raise
         self.bytes_written += record.payload.nbytes
         self._disk.index.label([record.key], session=session, tenant=tenant)
+        self._disk.index.touch([record.key], used_s)
         if record.kind == "segment":
             self._drop_shorter(record)
 

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.decode.compiled import StepTable
-from forerun.decode.depth import DepthPolicy
+from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.decode.tally import Tally
@@ -37,6 +37,8 @@ GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 LAWS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
 # What the conversation's tools, its system prompt and its other messages take.
 _AROUND_TOKENS = 500
+WARM_ROUNDS = 3
+Records = tuple[Record, Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,28 @@ class Bench:
         for turn, prompt in enumerate(self.turns):
             next_turn = _read(family, cache, prompt)
             records = _records(cache, prompt)
+            if turn == 0:
+                self._warm_up(arena, records, prompt)
             for repeat in range(self.repeats):
-                caches = [materialise(arena, records[:1], records[1], Contiguous(), self.answer_tokens) for _ in self.ways]
-                runs = [Run(self._generation(own, prompt, way), own) for own, way in zip(caches, self.ways, strict=True)]
+                runs = [self._run(arena, records, prompt, way) for way in self.ways]
                 _in_turn(runs, random.Random(repeat))
                 for way, run in zip(self.ways, runs, strict=True):
                     yield Sample(turn, repeat, way.law, way.arm, run.answer.num_sampled - 1, run.seconds, run.answer.tally)
             cache.cut(next_turn)
 
-    def _generation(self, cache: Cache[Contiguous], prompt: Prompt, way: Way) -> Generation:
-        return Generation(
+    def _warm_up(self, arena: Arena, records: Records, prompt: Prompt) -> None:
+        """A few rounds of every kind, so that none of them is compiled, or tried for the first time, while it is measured."""
+        for way in self.ways:
+            for depth in range(way.policy.deepest + 1):
+                run = self._run(arena, records, prompt, replace(way, policy=policy_for(depth)))
+                while run.answer.tally.rounds < WARM_ROUNDS and run.step():
+                    pass
+
+    def _run(self, arena: Arena, records: Records, prompt: Prompt, way: Way) -> Run:
+        # Room for the longest prompt: steps are traced once a capacity, and so once.
+        room_tokens = len(self.turns[-1].tokens) - len(prompt.tokens) + self.answer_tokens
+        cache = materialise(arena, records[:1], records[1], Contiguous(), room_tokens)
+        answer = Generation(
             way.steps,
             cache,
             prompt.tokens,
@@ -118,6 +132,7 @@ class Bench:
             stop_ids=self.tokenizer.stop_ids,
             policy=way.policy,
         )
+        return Run(answer, cache)
 
 
 class Run:
@@ -179,7 +194,7 @@ def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
     return marks[0]
 
 
-def _records(cache: Cache[Contiguous], prompt: Prompt) -> tuple[Record, Record]:
+def _records(cache: Cache[Contiguous], prompt: Prompt) -> Records:
     """The state as a segment and a mark, from which any number of caches can be made."""
     segment, mark = extract(cache, 0, cache.length), extract_mark(cache.snapshot())
     return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("mark", "", "", "", 0, prompt.tokens, mark)

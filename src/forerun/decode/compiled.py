@@ -48,6 +48,12 @@ class StepTable:
             return view.run(self._pass("draft", cache.layout, rows), rows, hidden, tokens, is_draft=True)
         return self.family.draft(hidden, tokens, [rows], view)
 
+    def release(self) -> None:
+        """Give up all that was compiled, on the thread that ran it. No step may follow."""
+        for each in self._passes.values():
+            each.release()
+        self._passes.clear()
+
     def num_traces(self) -> int:
         """How often a step was traced: once a kind, layout and width, and once more a capacity."""
         return sum(p.num_traces for p in self._passes.values())

@@ -60,7 +60,8 @@ class Rounds:
 
     def give(self, tokens: Sequence[int]) -> None:
         """Tell which tokens of the last `first` or `run` became part of the answer."""
-        self._tokens += tokens
+        if self._cache.spec.draft_layers:
+            self._tokens += tokens
         self._last = tokens[-1]
         if self._counts is not None:
             self._counts = self._counts.extended(mx.array(list(tokens), dtype=mx.int32))
@@ -75,7 +76,8 @@ class Rounds:
             tokens = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1))
             rows = take(tokens)
             view.keep([rows], hidden)
-            self._hidden.append(hidden[:rows])
+            if self._cache.spec.draft_layers:
+                self._hidden.append(hidden[:rows])
             # The last token's row is left to the next draft, which begins with it; with a stop string, tokens may have no row at all.
             if self._num_lagging >= PRIME_ROWS:
                 self._prime(view, self._num_lagging)
@@ -143,13 +145,13 @@ class Rounds:
             # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
             verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
-        return verdict.accepted, verdict.token, drafts, mx.concatenate([is_finite(logits), is_finite(laws)])
+        return verdict.accepted, verdict.token, drafts, mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(laws)]))
 
     def _read(self, verdict: tuple[mx.array, ...]) -> list[int]:
         """The tokens that stand: the round's one host synchronisation."""
         mx.eval(verdict)
         accepted, token, drafts, finite = verdict
-        if not bool(mx.all(finite)):
-            raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged: run `forerun doctor`")
+        if not finite.item():
+            raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
         count = int(np.array(accepted)[0])
         return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]

@@ -24,7 +24,7 @@ from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import blas
-from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
 from forerun.state.layout import Limits, layout_for, limits_of
@@ -43,7 +43,12 @@ NO_COMPILER = "no compiler"
 def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
     """The engine of these settings. The model is loaded on the worker's thread; returns when it is."""
     folder = Path(config.model) if config.model else DEMO_MODEL
+    if not folder.is_dir():
+        raise ModelError(
+            f"no such folder: {folder}", hint="forerun downloads nothing: give a folder with config.json, tokenizer.json, *.safetensors"
+        )
     tokenizer, template = Tokenizer.load(folder), Template.load(folder)
+    defaults = _defaults(folder / "generation_config.json")
     worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
     model = worker.model()
     memory: dict[str, Callable[[], float]] = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
@@ -55,7 +60,7 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
         blas=blas_name,
         context_tokens=_context(config, model.family.context_tokens),
         created_unix_s=int(time.time()),
-        defaults=_defaults(folder / "generation_config.json"),
+        defaults=defaults,
         demo=folder == DEMO_MODEL,
     )
     return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory)
@@ -80,19 +85,26 @@ def _load(
     mx.set_cache_limit(MLX_CACHE_BYTES)
     dtype = "float32" if is_cpu() else "bfloat16"
     loaded = load(folder, REFERENCE if is_reference else SERVED, dtype, progress)
+    _context(config, loaded.family.context_tokens)
     if is_cpu():
         blas.prove_correct(blas_name)
     if is_reference:
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
     policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
-    warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
-    return Model(steps, _bank(config, loaded, tokenizer, template, dtype), tokenizer, policy, limits)
+    model = Model(steps, _bank(config, loaded, tokenizer, template, dtype, blas_name), tokenizer, policy, limits)
+    try:
+        warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
+    except BaseException:
+        steps.release()
+        raise
+    return model
 
 
-def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str) -> Bank:
+def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str, blas_name: str) -> Bank:
     family, path = loaded.family, config.bank_path
-    identity = Identity(loaded.digest, loaded.mtp, tokenizer.digest, template.digest, dtype, family.numerics.name)
+    numerics = f"{family.numerics.name} {VERSION}, {blas_name}"
+    identity = Identity(loaded.digest, loaded.mtp, tokenizer.digest, template.digest, dtype, numerics)
     if config.bank_disk_bytes == 0:
         return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
     index = Index.hold(path)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import mlx.core as mx
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored
@@ -16,6 +19,7 @@ from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.decode.tally import Tally
 from forerun.engine.request import Request
+from forerun.errors import ForerunError, NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot, layout_name
 from forerun.state.layout import Contiguous, Limits, layout_for
@@ -25,6 +29,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Done, Reading, Report, StepKind, Usage
 
 ROOM_TOKENS = 512
+log = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
@@ -91,10 +96,11 @@ class Turn:
     def _restore(self) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
+        layout = layout_for("prefill", len(tokens), self.model.limits)
         if request.job.bank == "bypass":
-            restored = bank.cold(session=session, layout=Contiguous(), room_tokens=len(tokens) + room_tokens, reason="bypass")
+            restored = bank.cold(session=session, layout=layout, room_tokens=len(tokens) + room_tokens, reason="bypass")
         else:
-            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)
+            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
         return restored
 
@@ -105,8 +111,10 @@ class Turn:
         for new in prefill(self.model.family, cache, prompt.tokens, marks_at):
             marks += new
             self._post_reading(restored)
+            if cache.length == len(prompt.tokens):
+                break
             self.between()
-            if self.request.is_cancelled and cache.length < len(prompt.tokens):
+            if self.request.is_cancelled:
                 marks.append(cache.snapshot())
                 self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored)
                 raise Cancelled
@@ -145,9 +153,15 @@ class Turn:
         return Done(generation.finish, usage, self._report(restored, arrangement, usage, generation.tally))
 
     def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
-        if self.request.job.bank == "use":
-            new = len(marks) - len(restored.marks)
+        if self.request.job.bank == "bypass":
+            return
+        if not bool(mx.all(mx.isfinite(cache.hidden))):
+            raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
+        new = len(marks) - len(restored.marks)
+        try:
             self.model.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
+        except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
+            log.exception("request %s: the conversation could not be remembered", self.request.job.id)
 
     def _report(self, restored: Restored[Contiguous], arrangement: Arrangement, usage: Usage, tally: Tally) -> Report:
         t, request = self.timing, self.request

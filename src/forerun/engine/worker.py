@@ -19,6 +19,7 @@ from forerun.values import Queued
 
 log = logging.getLogger(__name__)
 _MEAN_WEIGHT = 0.2
+_LAST_S = 1.0  # of the time for closing, left for letting go
 
 
 class Worker:
@@ -31,6 +32,7 @@ class Worker:
         self._running: Request | None = None
         self._state = threading.Condition()
         self._is_closing = False
+        self._stop_s = 0.0
         self._mean_request_s = 1.0
         self._is_draft_failing = False
         self._model: Future[Model] = Future()
@@ -64,7 +66,7 @@ class Worker:
 
     def close(self, limit_s: float) -> None:
         """Take nothing new; let what runs go on for half of `limit_s`, then cut it off; write what is pending within the rest."""
-        stop_s = time.monotonic() + limit_s
+        self._stop_s = time.monotonic() + limit_s
         with self._state:
             self._is_closing = True
             self._state.notify_all()
@@ -72,7 +74,7 @@ class Worker:
             for request in (*self._waiting, *filter(None, [self._running])):
                 request.cancel()
             self._state.notify_all()
-        self._thread.join(max(0.0, stop_s - time.monotonic()))
+        self._thread.join(max(0.0, self._stop_s - time.monotonic()))
 
     def _run(self) -> None:
         try:
@@ -87,8 +89,10 @@ class Worker:
             with self._state:
                 self._running = None
                 self._state.notify_all()
-        model.bank.flush(limit_s=5.0)
+        if not model.bank.flush(max(0.0, self._stop_s - time.monotonic() - _LAST_S)):
+            log.warning("stopped with %d records not written: they will be read again", model.bank.health().pending_writes)
         model.bank.close()
+        model.steps.release()
 
     def _next(self, model: Model) -> Request | None:
         """The next request; captures one unit after the other while there is none. None: closing."""
@@ -116,7 +120,7 @@ class Worker:
                 self.metrics.served(done)
             request.post(done)
         except Cancelled:
-            self._end(request, "cancelled", ForerunError("the request was cancelled"))
+            self._end(request, "cancelled", self._unwanted())
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("request %s failed", request.job.id)
             self._end(request, "error", error)
@@ -126,10 +130,17 @@ class Worker:
             log.warning(WARNING if is_failing else "drafts are accepted again")
         self._is_draft_failing = is_failing
 
+    def _unwanted(self) -> Exception:
+        """What to tell of a request that was cancelled: by its client, who is gone, or because the server stops."""
+        if self._is_closing:
+            return BusyError("the server is stopping", retry_after_s=10, hint="try again when it is back")
+        return ForerunError("the request was cancelled")
+
     def _end(self, request: Request, outcome: str, error: Exception) -> None:
         if self.metrics:
             self.metrics.ended(outcome)
-        request.post(Failure(error))
+        # Without its traceback, which holds the frames and with them the cache: that is to be freed on this thread.
+        request.post(Failure(error.with_traceback(None)))
 
     def _capture(self, model: Model) -> bool:
         """One unit for the disk; a failure is the bank's own affair and must not end a request."""
@@ -142,4 +153,4 @@ class Worker:
     def _forget_cancelled(self) -> None:
         for request in [r for r in self._waiting if r.is_cancelled]:
             self._waiting.remove(request)
-            self._end(request, "cancelled", ForerunError("the request was cancelled"))
+            self._end(request, "cancelled", self._unwanted())

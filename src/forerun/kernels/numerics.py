@@ -14,6 +14,10 @@ Attention = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
 GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
 
 
+# Part of every state's identity: to be raised with every change that changes a bit of what any family computes.
+VERSION = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """`attention` reads keys in multiples of `key_block`; `gated_delta` is the rule of the recurrent layers."""

@@ -23,7 +23,9 @@ _READ_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. digest: hex, of the weights as stored. mtp: how the draft head is to be named in an Identity."""
+    """A model in memory. digest: hex, of the weights as stored and of the configuration.
+
+    mtp: how the draft head is to be named in an Identity."""
 
     family: Family
     config: Mapping[str, Any]
@@ -47,7 +49,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
         progress("reading weights", i / len(files))
         tensors |= _tensors(file)
     family = FAMILIES[kind](config, tensors, numerics, dtype, str(folder))
-    digest = _digest(files, progress)
+    digest = _digest([folder / "config.json", *files], progress)
     mtp = "none" if not family.spec.draft_layers else f"mtp{len(family.spec.draft_layers)}"
     return Loaded(family, config, digest, mtp)
 
@@ -75,7 +77,7 @@ def _tensors(file: Path) -> dict[str, mx.array]:
 
 
 def _digest(files: list[Path], progress: Callable[[str, float], None]) -> str:
-    """xxh3-128 over names and contents of the weights."""
+    """xxh3-128 over names and contents of these files."""
     total, done, digest = sum(f.stat().st_size for f in files), 0, xxhash.xxh3_128()
     for file in files:
         digest.update(file.name.encode())

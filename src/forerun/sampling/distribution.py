@@ -14,6 +14,7 @@ import mlx.core as mx
 from forerun.errors import BadRequestError
 from forerun.values import Sampling
 
+SMALLEST_TEMPERATURE = 1e-30  # below, float32 divides by zero; the law is that of temperature 0 long before
 BLOCK_TOKENS = 64  # the k largest tokens lie in the k blocks with the largest maxima: a small sort instead of one over the vocabulary
 
 
@@ -62,7 +63,7 @@ def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) ->
     vocab = logits.shape[-1]
     num = 1 if sampling.temperature == 0 else min(sampling.top_k or vocab, vocab)
     largest = mx.max(logits, axis=-1, keepdims=True)
-    temperature = sampling.temperature or 1.0
+    temperature = max(sampling.temperature, SMALLEST_TEMPERATURE) if sampling.temperature else 1.0
     if num == vocab and sampling.top_p >= 1 and sampling.min_p <= 0:
         return mx.softmax((logits - largest) / temperature, axis=-1)
     ids = largest_ids(logits, num)

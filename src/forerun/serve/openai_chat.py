@@ -19,6 +19,7 @@ from forerun.text.reasoning import Piece, Splitter
 from forerun.values import Chat, Done, Event, Job, ModelInfo, Text, Usage
 
 MAX_STOPS = 16
+MAX_STOP_CHARS = 1000
 
 # Fields of this dialect and its usual extensions that would change the answer, each with the values that ask for nothing, besides NOTHING.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -96,7 +97,9 @@ class Request(SamplingFields):
     stream_options: StreamOptions = StreamOptions()
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = Field([])
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]], Field(max_length=MAX_STOPS), BeforeValidator(_listed)
+    ] = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool)]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})

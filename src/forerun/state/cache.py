@@ -106,6 +106,7 @@ class View:
         self._spans: Sequence[int] = ()
         self._starts: list[int] = []  # of a pass that is being compiled: arrays
         self._first = 0
+        self._is_draft = False
         self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
         self._after: dict[int, list[Arrays]] = {}
         self._slots = _slots(caches[0].spec)
@@ -179,6 +180,8 @@ class View:
 
         Before `keep`. Made by replaying the recurrence over the rows up to there.
         """
+        if self._is_draft:
+            raise RuntimeError("the last pass was one of the draft layers: it has no state to mark or keep")
         rows = position - self._starts[j]
         if not 0 < rows <= self._spans[j]:
             raise ValueError(f"position {position} is not inside the new rows {self._starts[j]}..{self._starts[j] + self._spans[j]}")
@@ -200,7 +203,7 @@ class View:
         self._scratch = [0] * len(self._caches)
 
     def _begin(self, spans: Sequence[int], starts: list[int], first: int) -> mx.array:
-        self._spans, self._starts, self._first = spans, starts, first
+        self._spans, self._starts, self._first, self._is_draft = spans, starts, first, first > 0
         for cache, start, n in zip(self._caches, starts, spans, strict=True):
             if isinstance(start, int):
                 cache.store.reserve(start + n)

@@ -16,8 +16,11 @@ CAPACITY_STEP_TOKENS = 256
 
 
 def round_up(tokens: int) -> int:
-    """The capacity that holds `tokens`: a multiple of CAPACITY_STEP_TOKENS, at least one."""
-    return max(1, -(-tokens // CAPACITY_STEP_TOKENS)) * CAPACITY_STEP_TOKENS
+    """The capacity that holds `tokens`: a multiple of CAPACITY_STEP_TOKENS, at least two.
+
+    With one, a compiled step would be made of other kernels than with more, and a conversation would wait for these when it grows.
+    """
+    return max(2, -(-tokens // CAPACITY_STEP_TOKENS)) * CAPACITY_STEP_TOKENS
 
 
 class ContiguousStore:

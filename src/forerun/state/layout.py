@@ -6,7 +6,7 @@ Knows nothing of arrays, capacities or models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, overload
 
 Phase = Literal["prefill", "decode"]
 
@@ -53,6 +53,10 @@ def limits_of(bytes_per_token: int, memory_bytes: int) -> Limits:
     return Limits(min(DENSE_TOKENS, memory_bytes * 4 // 5 // bytes_per_token), PAGE_TOKENS)
 
 
+@overload
+def layout_for(phase: Literal["prefill"], context_tokens: int, limits: Limits) -> Contiguous: ...
+@overload
+def layout_for(phase: Literal["decode"], context_tokens: int, limits: Limits) -> Layout: ...
 def layout_for(phase: Phase, context_tokens: int, limits: Limits) -> Layout:
     """The layout that a cache of `context_tokens` should have in this phase. The one place where a layout is chosen."""
     if phase == "prefill" or context_tokens <= limits.dense_tokens:

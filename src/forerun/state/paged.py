@@ -13,7 +13,7 @@ import mlx.core as mx
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import Pages, paged_attention
 from forerun.kernels.write_rows import put_rows
-from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
 from forerun.state.host import Host, fetched, host, is_shared, sent
 from forerun.state.spec import AttentionSpec
 
@@ -26,6 +26,7 @@ class Pool:
 
     def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
         self.block_tokens, self.buffers = block_tokens, buffers
+        self.bytes_per_block = sum(a.shape[0] * block_tokens * a.shape[2] * a.itemsize for a in buffers)
         self._free: list[int] = []
 
     @classmethod
@@ -40,11 +41,6 @@ class Pool:
         """Pages there are, taken or free."""
         return int(self.buffers[0].shape[1]) // self.block_tokens
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Of all layers together."""
-        return sum(a.shape[0] * self.block_tokens * a.shape[2] * a.itemsize for a in self.buffers)
-
     def take(self, num_blocks: int) -> list[int]:
         """Numbers of pages that nobody holds. Only if none are left does the pool grow, by a quarter at least, array by array."""
         missing = num_blocks - len(self._free)
@@ -54,12 +50,23 @@ class Pool:
             for i in range(len(self.buffers)):
                 self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
                 mx.eval(self.buffers[i])
-        taken, self._free[:] = self._free[:num_blocks], self._free[num_blocks:]
+        taken = self._free[:num_blocks]
+        del self._free[:num_blocks]
+        self._clean(taken)
         return taken
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Let others have the pages. Their rows stay finite."""
+        """Let others have the pages."""
         self._free += blocks
+
+    def _clean(self, blocks: Sequence[int]) -> None:
+        """Zeros: whoever held the pages may have been broken by numbers that are not finite, and a masked NaN leaks (0 x NaN)."""
+        starts = mx.array(list(blocks), dtype=mx.int32) * self.block_tokens
+        at = (starts[:, None] + mx.arange(self.block_tokens, dtype=mx.int32)).reshape(-1)
+        for i in range(len(self.buffers)):
+            heads, _, dim = self.buffers[i].shape
+            self.buffers[i] = put_rows(self.buffers[i], mx.zeros((heads, at.shape[0], dim), dtype=self.buffers[i].dtype), at)
+        mx.eval(self.buffers)
 
 
 class PagedStore:
@@ -72,7 +79,7 @@ class PagedStore:
     def empty(cls, pool: Pool, tokens: int) -> PagedStore:
         """A store with room for `tokens`."""
         store = cls(pool, mx.zeros((0,), dtype=mx.int32))
-        store.reserve(max(1, tokens))
+        store.reserve(round_up(tokens))
         return store
 
     @property
@@ -99,7 +106,7 @@ class PagedStore:
     def reserve(self, tokens: int) -> None:
         """Takes pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
         if tokens > self.capacity:
-            wanted = -(-tokens // CAPACITY_STEP_TOKENS) * CAPACITY_STEP_TOKENS // self._pool.block_tokens
+            wanted = round_up(tokens) // self._pool.block_tokens
             taken = self._pool.take(wanted - self.num_blocks)
             weakref.finalize(self, self._pool.give_back, taken)
             self._blocks = mx.concatenate([self._blocks, mx.array(taken, dtype=mx.int32)])

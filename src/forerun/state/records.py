@@ -66,7 +66,8 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
             store.put(start, cache.store.take(start, min(start + _ROWS_AT_ONCE, cache.length)))
     new = Cache(cache.arena, layout, store, cache.snapshot())
     new.draft_length = cache.draft_length
-    cache.is_broken = True
+    # Whoever still holds the consumed cache must not hold a second copy of the conversation with it.
+    cache.is_broken, cache.store = True, store
     return new
 
 

@@ -43,6 +43,12 @@ class CompiledPass:
         """The pass after `start` rows. The buffers are given away: they are written in place if the caller holds no other reference."""
         return Outcome(*self._step(list(inputs), mx.array(start, dtype=mx.int32), list(recurrent), buffers, constants))
 
+    def release(self) -> None:
+        """Give up what was compiled. On the thread that ran it, whose cache of compiled functions holds it: a thread that ends with
+        something in that cache asks for an interpreter that may be gone, and the process aborts.
+        """
+        del self._step
+
     def _trace(
         self, inputs: list[mx.array], start: mx.array, recurrent: list[Arrays], buffers: list[mx.array], constants: list[mx.array]
     ) -> tuple[mx.array, list[Arrays], list[Arrays], list[mx.array]]:

@@ -1,0 +1,153 @@
+"""`forerun serve` as people run it: real processes on the bundled model, ended in order and killed, spoken to by the openai SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from forerun.demo.server import Server, serve_command
+from forerun.models.load import DEMO_MODEL
+
+SYSTEM = {"role": "system", "content": "You are a helpful assistant. " * 6}
+ASKED = ["Hello!", "Write a list of three colours.", "Count to five.", "Say it again.", "Thank you. Anything else?", "One more thing."]
+NUM = 12
+
+
+class Home:
+    """A bank's folder and the server that runs on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bank, self._log = folder / "bank", folder / "server.log"
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server.start(serve_command(DEMO_MODEL, self.bank, "reference"), self._log)
+
+    def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
+        """The completion, checked for what every completion keeps."""
+        asked = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
+        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        report, usage = answer["forerun"], answer["usage"]
+        assert report["reused_tokens"] + report["computed_tokens"] == usage["prompt_tokens"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == report["reused_tokens"]
+        assert (report["layout"], report["numerics"]) == ("contiguous", "reference")
+        return answer
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    yield home
+    home.server.stop()
+
+
+@pytest.fixture
+def client(home: Home) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def next_turn(home: Home, messages: list[dict[str, Any]], asked: str) -> dict[str, Any]:
+    """Ask in this conversation, and hold the answer against the one without stored state."""
+    messages.append({"role": "user", "content": asked})
+    answer, plain = home.ask(messages), home.ask(messages, forerun={"bank": "bypass"})
+    assert (text(answer), answer["usage"]["completion_tokens"]) == (text(plain), plain["usage"]["completion_tokens"])
+    assert (plain["forerun"]["source"], plain["forerun"]["reason"]) == ("cold", "bypass")
+    messages.append({"role": "assistant", "content": text(answer)})
+    return answer
+
+
+def test_a_conversation_survives_two_restarts(home: Home) -> None:
+    messages: list[dict[str, Any]] = [SYSTEM]
+    answers = [next_turn(home, messages, ASKED[0])]
+    home.server.stop()
+    home.start()
+    answers += [next_turn(home, messages, asked) for asked in ASKED[1:3]]
+    home.server.wait_until_written()
+    home.server.kill()
+    home.start()
+    answers += [next_turn(home, messages, asked) for asked in ASKED[3:5]]
+    reports = [answer["forerun"] for answer in answers]
+    assert [report["source"] for report in reports] == ["cold", "ssd", "ram", "ssd", "ram"]
+    assert len({report["session"] for report in reports}) == 1
+    for before, report in zip(answers, reports[1:], strict=False):
+        assert report["reused_tokens"] >= before["usage"]["prompt_tokens"] - 5  # all but what is rendered anew
+        assert report["computed_tokens"] < 60
+
+
+def test_a_damaged_record_is_read_from_the_prompt_instead(home: Home) -> None:
+    messages = [{"role": "system", "content": "You will be damaged. " * 20}]
+    next_turn(home, messages, ASKED[0])
+    home.server.stop()
+    for record in (home.bank / "records").glob("*/*"):
+        spoilt = bytearray(record.read_bytes())
+        spoilt[-1] ^= 1
+        record.write_bytes(spoilt)
+    home.start()
+    report = next_turn(home, messages, ASKED[1])["forerun"]
+    assert (report["source"], report["reused_tokens"]) == ("cold", 0)
+    assert report["reason"].startswith("set aside: ")
+    assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] > 0
+    assert next_turn(home, messages, ASKED[2])["forerun"]["source"] == "ram"
+
+
+def test_the_openai_sdk(home: Home, client: openai.OpenAI) -> None:
+    messages: Any = [SYSTEM, {"role": "user", "content": "Who are you?"}]
+    assert [model.id for model in client.models.list()] == [home.server.line["model"]]
+    answer = client.chat.completions.create(model="any", messages=messages, max_tokens=NUM, temperature=0)
+    assert answer.choices[0].message.content == text(home.ask(messages, enable_thinking=None))
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    again = client.chat.completions.create(model="any", messages=messages, max_tokens=NUM, temperature=0)
+    assert again.usage is not None
+    assert again.usage.prompt_tokens_details is not None
+    assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("law", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=["greedy", "seeded"])
+def test_a_stream_says_what_a_whole_answer_says(client: openai.OpenAI, law: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"model": "any", "messages": [SYSTEM, {"role": "user", "content": "Name a fruit."}], "max_tokens": NUM, **law}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].model_extra["forerun"]["reused_tokens"] == whole.usage.prompt_tokens
+
+
+def test_a_stop_string_ends_an_answer_and_the_conversation_goes_on(home: Home) -> None:
+    messages = [SYSTEM, {"role": "user", "content": "Tell me about rivers."}]
+    whole = text(home.ask(messages))
+    stop = whole[5:8]
+    cut = home.ask(messages, stop=[stop])
+    assert (text(cut), cut["choices"][0]["finish_reason"]) == (whole[: whole.index(stop)], "stop")
+    messages.append({"role": "assistant", "content": text(cut)})
+    assert next_turn(home, messages, "Go on.")["forerun"]["source"] == "ram"
+
+
+def test_a_client_that_hangs_up_frees_the_engine(home: Home) -> None:
+    body = {"messages": [{"role": "user", "content": "Write a long story. " * 40}], "stream": True, "max_tokens": 4000, "temperature": 0}
+    with httpx.stream("POST", f"{home.server.url}/v1/chat/completions", json=body, timeout=60) as response:
+        next(line for line in response.iter_lines() if line.startswith("data: "))
+    report = home.ask([{"role": "user", "content": "Hello!"}])["forerun"]
+    assert report["queue_s"] < 2
+
+
+def test_a_seed_is_the_same_answer_whatever_was_stored(home: Home) -> None:
+    messages = [SYSTEM, {"role": "user", "content": "Surprise me."}]
+    law = {"temperature": 1.0, "seed": 11}
+    answers = [home.ask(messages, **law, forerun={"bank": bank}) for bank in ("bypass", "use", "use")]
+    assert len({text(answer) for answer in answers}) == 1
+    assert answers[2]["forerun"]["computed_tokens"] == 0
+    assert text(home.ask(messages, temperature=1.0, seed=12)) != text(answers[0])

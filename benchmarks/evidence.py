@@ -24,7 +24,7 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "machine": {"system": platform.platform(), "processor": _processor(), "device": str(mx.default_device())},
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "device": str(mx.default_device())},
         "mlx": mx.__version__,
         "blas": blas,
         "model": {"name": "demo-model", "digest": model_digest, "quantisation": "none (bfloat16 weights, computed in float32)"},

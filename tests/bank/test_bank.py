@@ -1,4 +1,4 @@
-"""The bank over turns: forks, limits, damage, strangers. Exactness is the contract's business (tests/contracts/test_restore.py)."""
+"""The bank over turns of the fake family: forks, limits, damage, strangers. Bits are the business of contracts/test_restore.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import tiny
+from tests import talking, tiny
+from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.running import differing, read
-from tests.talking import IDENTITY, SUFFIX, TINY, Told, cold, opened, turn
+from tests.talking import IDENTITY, SUFFIX, Told
 
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier
@@ -22,8 +24,10 @@ from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
 from forerun.state.store import Arena
 
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
-TOKEN_BYTES, MARK_BYTES = TINY.spec.bytes_per_token, TINY.spec.bytes_per_mark
+TOKEN_BYTES, MARK_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_mark
 
 
 @pytest.fixture
@@ -149,7 +153,7 @@ def test_capturing_is_bounded(bank: Bank) -> None:
 
 def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank) -> None:
     tokens = tiny.words(0, 50)
-    broken, other = read(TINY, tokens), read(TINY, tokens)
+    broken, other = read(FAMILY, tokens), read(FAMILY, tokens)
     broken.is_broken = True
     for cache, told in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
@@ -210,8 +214,8 @@ def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
     one, other = (bank.restore(prompt, tenant="", session=None, layout=Contiguous(), room_tokens=20) for _ in range(2))
     assert one.cache is not other.cache
     assert one.source == "ram"
-    read(TINY, prompt, other.cache)
-    assert differing(one.cache, cold(prompt[: one.reused_tokens])) == []
+    read(FAMILY, prompt, other.cache)
+    assert differing(one.cache, read(FAMILY, prompt[: one.reused_tokens])) == []
 
 
 # --- limits
@@ -286,7 +290,7 @@ def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=room)) as bank:
         told = {}
         for who in range(4):
-            told[who] = turn(bank, tiny.words(who, SEGMENT_TOKENS))
+            told[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
             assert bank.flush(10)
             assert bank.health().disk_bytes <= room
         assert bank.skipped == {}
@@ -395,9 +399,8 @@ def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int
 
 def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path, two_turns: list[int]) -> None:
     """As if the spec had changed without the identity: the bytes are whole, but they do not fit."""
-    family = tiny.family(seed=1)
     with closing(opened(folder)) as bank:
-        bank._arena = Arena(replace(family.spec, draft_layers=family.spec.draft_layers * 2))
+        bank._arena = Arena(replace(FAMILY.spec, draft_layers=FAMILY.spec.draft_layers * 2))
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
         assert "does not fit" in restored.reason

@@ -37,7 +37,7 @@ def as_json(
     return {
         "scale": scale,
         "versions": {name: version(name) for name in ("forerun", "mlx")},
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "num_cpus": os.cpu_count()},
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "processor": platform.machine(), "num_cpus": os.cpu_count()},
         "server": {name: value for name, value in server.items() if name not in PASSING},
         "turns": [_turn(turn, verdict) for turn, verdict in zip(turns, verdicts, strict=True)],
         "faults": list(faults),

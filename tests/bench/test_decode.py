@@ -26,7 +26,7 @@ TOKENIZER = Tokenizer.load(DEMO_MODEL)
 def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0, accepted: int = 0) -> Sample:
     tally = Tally()
     tally.add(Round([0] * (accepted + 1), drafted, accepted, None))
-    return Sample(0, repeat, "greedy", arm, tokens, seconds, tally)
+    return Sample(0, repeat, "greedy", arm, tokens, seconds, 2 * seconds, tally)
 
 
 def test_every_turn_is_answered_in_every_way_as_often() -> None:
@@ -38,13 +38,14 @@ def test_every_turn_is_answered_in_every_way_as_often() -> None:
     assert len(samples) == bench.num_samples == 8
     assert {(s.turn, s.repeat, s.arm) for s in samples} == {(t, r, a) for t in (0, 1) for r in (0, 1) for a in (PLAIN, "two")}
     assert all(s.tally.deepest == (2 if s.arm == "two" else 0) for s in samples)
-    assert all(s.seconds > 0 and s.tokens == s.tally.rounds + sum(s.tally.accepted) == 11 for s in samples)
+    assert all(s.seconds > 0 and s.cpu_seconds > 0 and s.tokens == s.tally.rounds + sum(s.tally.accepted) == 11 for s in samples)
 
 
 def test_a_summary_pools_turns_and_compares_within_repeats() -> None:
     samples = [sample(0, "deep", 30, 1.0, 2, 1), sample(0, PLAIN, 10, 1.0), sample(1, PLAIN, 10, 2.0), sample(1, "deep", 20, 2.0, 1, 1)]
     samples += [sample(0, PLAIN, 30, 1.0)]
     assert rates(samples, "greedy", PLAIN) == [20, 5]
+    assert rates(samples, "greedy", PLAIN, "cpu_seconds") == [10, 2.5]
     plain, deep = summary(samples)
     assert (plain["arm"], plain["ratio_to_plain"], plain["depths"]) == (PLAIN, 1, [3])
     assert (deep["tok_per_s"], deep["ratio_to_plain"], deep["tokens_per_round"]) == (20, (1.5 + 2) / 2, 25)

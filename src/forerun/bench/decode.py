@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
@@ -53,7 +53,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer: its tokens after the first, and the seconds that they took."""
+    """One answer: its tokens after the first, and the seconds that they took, of time and of all processors.
+
+    On a machine that is busy with other work time says little; what the processors spent on this process says more.
+    """
 
     turn: int
     repeat: int
@@ -61,6 +64,7 @@ class Sample:
     arm: str
     tokens: int
     seconds: float
+    cpu_seconds: float
     tally: Tally
 
 
@@ -107,7 +111,8 @@ class Bench:
                 runs = [self._run(arena, records, prompt, way) for way in self.ways]
                 _in_turn(runs, random.Random(repeat))
                 for way, run in zip(self.ways, runs, strict=True):
-                    yield Sample(turn, repeat, way.law, way.arm, run.answer.num_sampled - 1, run.seconds, run.answer.tally)
+                    answer = run.answer
+                    yield Sample(turn, repeat, way.law, way.arm, answer.num_sampled - 1, run.seconds, run.cpu_seconds, answer.tally)
             cache.cut(next_turn)
 
     def _warm_up(self, arena: Arena, records: Records, prompt: Prompt) -> None:
@@ -136,21 +141,22 @@ class Bench:
 
 
 class Run:
-    """An answer in the making. seconds: what its tokens after the first took, with all that must be stored of them."""
+    """An answer in the making. Its seconds are those of its tokens after the first, with all that must be stored of them."""
 
     def __init__(self, answer: Generation, cache: Cache[Contiguous]) -> None:
-        self.answer, self.seconds = answer, 0.0
+        self.answer, self.seconds, self.cpu_seconds = answer, 0.0, 0.0
         self._cache, self._pieces = cache, iter(answer)
         next(self._pieces)
 
     def step(self) -> bool:
         """One round, or the end. Returns whether there may be more."""
-        start_s = time.perf_counter()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         is_over = next(self._pieces, None) is None
         if is_over:
             self.answer.store()
             mx.eval(self._cache.arrays())
         self.seconds += time.perf_counter() - start_s
+        self.cpu_seconds += time.process_time() - start_cpu_s
         return not is_over
 
 
@@ -174,11 +180,11 @@ def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     return rows
 
 
-def rates(samples: Sequence[Sample], law: str, arm: str) -> list[float]:
+def rates(samples: Sequence[Sample], law: str, arm: str, by: Literal["seconds", "cpu_seconds"] = "seconds") -> list[float]:
     """Tokens a second of each repeat, all turns together."""
     own = [sample for sample in samples if (sample.law, sample.arm) == (law, arm)]
     repeats = sorted({sample.repeat for sample in own})
-    return [sum(s.tokens for s in own if s.repeat == r) / sum(s.seconds for s in own if s.repeat == r) for r in repeats]
+    return [sum(s.tokens for s in own if s.repeat == r) / sum(getattr(s, by) for s in own if s.repeat == r) for r in repeats]
 
 
 def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:

@@ -30,6 +30,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Sampling
 
 TINY = tiny.family()
+CONTIGUOUS = Contiguous()
 IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
 GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
@@ -63,7 +64,7 @@ def tokenizer() -> Tokenizer:
 class Told:
     """What a turn gave. stored: the tokens that its state holds; logits [vocab]: those after the prompt."""
 
-    restored: Restored[Contiguous]
+    restored: Restored[Any]
     stored: list[int]
     logits: mx.array
 
@@ -75,10 +76,19 @@ def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other
     return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
 
 
-def turn(bank: Bank, prompt: Sequence[int], *, family: Family = TINY, tenant: str = "", session: str | None = None, **other: Any) -> Told:
+def turn(
+    bank: Bank,
+    prompt: Sequence[int],
+    *,
+    family: Family = TINY,
+    tenant: str = "",
+    session: str | None = None,
+    layout: Any = CONTIGUOUS,
+    **other: Any,
+) -> Told:
     """One turn: restore, read, answer, remember."""
     message_end = max(1, len(prompt) - SUFFIX)
-    restored = bank.restore(prompt, tenant=tenant, session=session, layout=Contiguous(), room_tokens=20)
+    restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, room_tokens=20)
     marks, num_old = list(restored.marks), len(restored.marks)
     for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}))):
         marks += new

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
-from tests.running import differing, greedy, read
+from tests.running import differing_state, greedy, read
 from tests.talking import GREEDY, opened, turn
 
 from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous, Layout, Paged
 from forerun.state.record import SEGMENT_TOKENS
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
@@ -53,20 +54,20 @@ class World:
         self.talks = [Talk("alice", None), Talk("alice", "named"), Talk("bob", None)]
         self.num_turns = 0
 
-    def say(self, which: int, kept: float, num: int, depth: int) -> None:
-        """A turn that keeps this share of what is stored; less than all of it is a new branch."""
+    def say(self, which: int, kept: float, num: int, depth: int, layout: Layout) -> None:
+        """A turn in this layout that keeps this share of what is stored; less than all of it is a new branch."""
         talk, self.num_turns = self.talks[which % len(self.talks)], self.num_turns + 1
         cut = len(talk.stored) if kept > 0.5 else len(SYSTEM) + int(2 * kept * (len(talk.stored) - len(SYSTEM)))
         prompt = talk.stored[:cut] + tiny.words(self.num_turns, num)
-        told = turn(
-            self.bank, prompt, family=FAMILY, tenant=talk.tenant, session=talk.session, sampling=GREEDY, max_tokens=NUM, depth=depth
-        )
+        asked: dict[str, Any] = {"sampling": GREEDY, "max_tokens": NUM, "depth": depth}
+        told = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
         reused = told.restored.reused_tokens
         assert reused <= cut
         assert (told.restored.source == "cold") == (reused == 0)
         assert told.stored == [*prompt, *answer(prompt)][: len(told.stored)]
         assert len(told.stored) == len(prompt) + NUM - 1
-        assert differing(told.restored.cache, fresh(tuple(told.stored))) == []
+        assert told.restored.cache.layout == layout
+        assert differing_state(told.restored.cache, fresh(tuple(told.stored))) == []
         if talk.is_intact and cut == len(talk.stored):
             assert reused == cut
         after = Talk(talk.tenant, talk.session, told.stored, is_intact=True)
@@ -107,9 +108,8 @@ class World:
             talk.is_intact = False
 
 
-says = st.tuples(
-    st.just("say"), st.integers(0, 30), st.floats(0, 1), st.sampled_from([1, 20, 300, SEGMENT_TOKENS - 69, 1200]), st.sampled_from([0, 3])
-)
+lengths, layouts = st.sampled_from([1, 20, 300, SEGMENT_TOKENS - 69, 1200]), st.sampled_from([Contiguous(), Paged(16), Paged(64)])
+says = st.tuples(st.just("say"), st.integers(0, 30), st.floats(0, 1), lengths, st.sampled_from([0, 3]), layouts)
 others = st.one_of(
     st.tuples(st.just("restart"), st.booleans()), st.tuples(st.just("press")), st.tuples(st.just("damage"), st.integers(0, 1 << 20))
 )

@@ -72,7 +72,7 @@ class Gate:
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model."""
 
-    def __init__(self, folder: Path | None, **bank: Any) -> None:
+    def __init__(self, folder: Path | None, dense_tokens: int = CONTEXT, **bank: Any) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
         self.family.before_pass = self.gate
         template = Template.load(DEMO_MODEL)
@@ -82,7 +82,7 @@ class Rig:
                 opened(folder, family=self.family, **bank),
                 tokenizer(),
                 DepthPolicy((0, 1, 2)),
-                Limits(CONTEXT, 64),
+                Limits(dense_tokens, 64),
             )
         )
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", CONTEXT, 0, GREEDY, demo=False)

@@ -107,6 +107,26 @@ def test_a_conversation_goes_on_and_survives_the_engine(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_long_conversation_is_decoded_in_pages_and_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        stored, sources = PROMPT[:20], []
+        for _ in range(2):
+            async with running(tmp_path / "bank", dense_tokens=120) as rig:
+                for _ in range(3):
+                    stored += LONG[len(stored) : len(stored) + 15]
+                    told = await events(await rig.ask(stored, max_tokens=12))
+                    report = done(told).report
+                    assert text(told) == expected(rig, stored, 12)
+                    assert report.layout == ("contiguous" if len(stored) + 12 <= 120 else "paged(64)")
+                    assert (report.paged_blocks > 0) == (report.layout == "paged(64)")
+                    stored += greedy(rig.family, read(rig.family, stored), 11)
+                    sources.append((report.source, report.layout))
+        assert [source for source, _ in sources] == ["cold", "ram", "ram", "ssd", "ram", "ram"]
+        assert [layout for _, layout in sources] == ["contiguous"] * 3 + ["paged(64)"] * 3
+
+    asyncio.run(scenario())
+
+
 def test_bypass_neither_reads_nor_writes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
@@ -394,7 +414,7 @@ def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path) -> No
         run = await rig.ask(LONG)
         waiting = await rig.ask(PROMPT)
         await rig.gate.reached(3)
-        closing = asyncio.create_task(rig.engine.close(4.0))
+        closing = asyncio.create_task(rig.engine.close(8.0))
         await until(lambda: getattr(run, "is_cancelled", False))
         rig.gate.open()
         await closing

@@ -69,34 +69,58 @@ def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> 
     return Plain(prompt, sampling, tokens, mx.concatenate(rows), state, snapshots)
 
 
+def eager(family: Family) -> StepTable:
+    """Steps that call the family each time, so that it may look on."""
+    return StepTable(family, eager_reason="test")
+
+
 def generation(
-    family: Family, state: Cache[Any], prompt: Sequence[int], sampling: Sampling, policy: DepthPolicy, **ends: Any
+    steps: StepTable, state: Cache[Any], prompt: Sequence[int], sampling: Sampling, policy: DepthPolicy, **ends: Any
 ) -> Generation:
     """An answer that `ends` end."""
     ends = {"stop_ids": frozenset()} | ends
-    return Generation(StepTable(family, eager_reason="test"), state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
+    return Generation(steps, state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
 
 
-def run(family: Recording, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
-    """Answer with drafts, up to a random place: a limit, a stop token, or a client that leaves."""
-    rows, num = list[mx.array](), len(wanted.tokens)
+def started(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> tuple[Generation, int]:
+    """An answer with drafts up to a random place, a limit or a stop token; and after how many tokens a client leaves."""
+    num = len(wanted.tokens)
     place, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
     stops = frozenset([wanted.tokens[place]] if how == "stop" else [])
     limit = place if how == "limit" else num
-    answer = generation(family, state, wanted.prompt, wanted.sampling, policy, max_tokens=limit, stop_ids=stops)
-    family.generation = answer
+    answer = generation(steps, state, wanted.prompt, wanted.sampling, policy, max_tokens=limit, stop_ids=stops)
+    return answer, place if how == "leave" else num
+
+
+def run(family: Recording, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
+    """Answer with drafts, looking on."""
+    answer, leave_at = started(eager(family), state, wanted, policy, rng)
+    family.generation, rows = answer, list[mx.array]()
     for _ in answer:
         rows.append(family.logits[-1][: answer.num_sampled - sum(len(taken) for taken in rows)])
-        if how == "leave" and answer.num_sampled > place:
+        if answer.num_sampled > leave_at:
             break
-    stored = answer.store()
-    return Drafted(answer.tokens, mx.concatenate(rows), sum(answer.tally.drafted), sum(answer.tally.accepted), stored)
+    return drafted(answer, mx.concatenate(rows))
 
 
-def check(drafted: Drafted, state: Cache[Contiguous], wanted: Plain) -> None:
+def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
+    """Answer with drafts as a server does: nobody sees any logits but the last."""
+    answer, leave_at = started(steps, state, wanted, policy, rng)
+    for _ in answer:
+        if answer.num_sampled > leave_at:
+            break
+    return drafted(answer, wanted.logits[:0])
+
+
+def drafted(answer: Generation, logits: mx.array) -> Drafted:
+    tally, stored = answer.tally, answer.store()
+    return Drafted(answer.tokens, logits, sum(tally.drafted), sum(tally.accepted), stored)
+
+
+def check(found: Drafted, state: Cache[Contiguous], wanted: Plain) -> None:
     """Nothing tells the run from plain decoding, and its state goes on as if it had read one token after the other."""
-    assert drafted.tokens == wanted.tokens[: len(drafted.tokens)]
-    assert mx.array_equal(drafted.logits, wanted.logits[: drafted.logits.shape[0]])
-    assert drafted.stored == [*wanted.prompt, *drafted.tokens][: len(drafted.stored)]
-    assert len(drafted.stored) >= len(wanted.prompt) + len(drafted.tokens) - 1
-    assert differing(state, wanted.state(len(drafted.stored))) == []
+    assert found.tokens == wanted.tokens[: len(found.tokens)]
+    assert mx.array_equal(found.logits, wanted.logits[: found.logits.shape[0]])
+    assert found.stored == [*wanted.prompt, *found.tokens][: len(found.stored)]
+    assert len(found.stored) >= len(wanted.prompt) + len(found.tokens) - 1
+    assert differing(state, wanted.state(len(found.stored))) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.drafting import GREEDY, SEEDED, Plain, check, generation, plainly, run
+from tests.drafting import GREEDY, SEEDED, Plain, check, eager, generation, plainly, run
 from tests.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
 
@@ -131,7 +131,7 @@ def test_a_round_that_fails_teaches_nothing_and_breaks_the_cache() -> None:
     wanted, policy = plain(1), DepthPolicy((2,))
     state = read(tiny.family(), wanted.prompt)
     family = Failing(tiny.family(), wanted.tokens, 1.0, 0)
-    family.generation = answer = generation(family, state, wanted.prompt, wanted.sampling, policy, max_tokens=TOKENS)
+    family.generation = answer = generation(eager(family), state, wanted.prompt, wanted.sampling, policy, max_tokens=TOKENS)
     pieces = iter(answer)
     for _ in range(5):
         next(pieces)
@@ -146,7 +146,7 @@ def test_no_draft_is_made_that_cannot_become_part_of_the_answer() -> None:
     wanted = plain(1)
     for max_tokens in (1, 2, 3, 5):
         state = read(tiny.family(), wanted.prompt)
-        answer = generation(tiny.family(), state, wanted.prompt, wanted.sampling, DepthPolicy((7,)), max_tokens=max_tokens)
+        answer = generation(eager(tiny.family()), state, wanted.prompt, wanted.sampling, DepthPolicy((7,)), max_tokens=max_tokens)
         assert len(list(answer)) > 0
         assert answer.tally.deepest == max(0, max_tokens - 2)
         assert answer.tokens == wanted.tokens[:max_tokens]
@@ -158,7 +158,7 @@ def test_a_model_without_a_draft_head_decodes_plainly() -> None:
     headless.spec = replace(family.spec, draft_layers=())
     prompt = tiny.words("headless", 20)
     state = read(headless, prompt)
-    answer = generation(headless, state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
+    answer = generation(eager(headless), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
     assert len(list(answer)) == 150
     assert answer.store() == [*prompt, *answer.tokens[:-1]]
 
@@ -166,14 +166,14 @@ def test_a_model_without_a_draft_head_decodes_plainly() -> None:
 def test_a_long_plain_answer_leaves_the_draft_rows_of_its_tokens() -> None:
     prompt = tiny.words("long", 30)
     state = read(tiny.family(), prompt)
-    answer = generation(tiny.family(), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
+    answer = generation(eager(tiny.family()), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
     assert len(list(answer)) == 150
     assert differing(state, read(tiny.family(), answer.store())) == []
 
 
 def drafts_of(prompt: list[int], policy: DepthPolicy, max_tokens: int) -> tuple[dict[tuple[int, int], mx.array], list[int]]:
     family, state = Watched(tiny.family()), read(tiny.family(), prompt)
-    family.generation = generation(family, state, prompt, GREEDY, policy, max_tokens=max_tokens)
+    family.generation = generation(eager(family), state, prompt, GREEDY, policy, max_tokens=max_tokens)
     assert len(list(family.generation)) > 0
     return family.drafts, family.generation.tokens
 
@@ -205,7 +205,7 @@ class Timekeeper(DepthPolicy):
 
 def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
     policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
-    assert len(list(generation(tiny.family(), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
+    assert len(list(generation(eager(tiny.family()), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
     for i, done in enumerate(policy.told[:12]):
         assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)
 

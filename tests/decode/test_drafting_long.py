@@ -9,13 +9,14 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import tiny
-from tests.drafting import GREEDY, SEEDED, check, generation, plainly, run
+from tests.drafting import GREEDY, SEEDED, check, generation, plainly, run, run_compiled
 from tests.guessing import Recording
 from tests.running import read
 from tests.talking import tokenizer
@@ -42,6 +43,11 @@ STOPS = tokenizer().stop_ids
 pytestmark = pytest.mark.long
 
 
+@cache
+def steps() -> StepTable:
+    return StepTable(tiny.demo().family, eager_reason="")
+
+
 def open_bank(folder: Path) -> Bank:
     disk = DiskTier(folder, limit_bytes=1 << 32, index=Index.hold(folder))
     return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=b"secret", ram_limit_bytes=1 << 30)
@@ -49,11 +55,11 @@ def open_bank(folder: Path) -> Bank:
 
 def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
     """The state of the whole prompt: read, or remembered and restored."""
-    cache = read(tiny.demo().family, prompt)
+    live = read(tiny.demo().family, prompt)
     if source == "cold":
-        return cache
+        return live
     bank = open_bank(folder)
-    bank.remember(cache, prompt, [cache.snapshot()], session="", tenant="", new=1)
+    bank.remember(live, prompt, [live.snapshot()], session="", tenant="", new=1)
     if source == "ssd":
         assert bank.flush(60)
         bank.close()
@@ -78,11 +84,13 @@ def test_200_answers(tmp_path: Path, write_result: Write) -> None:
         rng = random.Random(number)
         wanted = plainly(family, piece_of_source(rng), SEEDED if number % 3 == 0 else GREEDY, TOKENS)
         source: Source = rng.choice(["cold", "ram", "ssd"])
-        cache, recording = state(wanted.prompt, source, tmp_path / str(number)), Recording(family)
-        drafted = run(recording, cache, wanted, DepthPolicy(DEPTHS[number % len(DEPTHS)]), rng)
-        check(drafted, cache, wanted)
-        seen = {"answers": 1, source: 1, "tokens": len(drafted.tokens), "drafted": drafted.drafted, "accepted": drafted.accepted}
-        counts.update(seen)
+        live, policy = state(wanted.prompt, source, tmp_path / str(number)), DepthPolicy(DEPTHS[number % len(DEPTHS)])
+        is_compiled = bool(rng.getrandbits(1))
+        run_one = partial(run_compiled, steps()) if is_compiled else partial(run, Recording(family))
+        drafted = run_one(live, wanted, policy, rng)
+        check(drafted, live, wanted)
+        counts.update({"answers": 1, source: 1, "compiled": is_compiled, "tokens": len(drafted.tokens)})
+        counts.update(drafted=drafted.drafted, accepted=drafted.accepted)
     assert counts["accepted"] > 2000
     write_result("drafting_is_plain_decoding", {"counts": counts, "differences": 0})
 
@@ -98,18 +106,18 @@ class Watching(DepthPolicy):
         self.told.append((context_tokens, done))
 
 
-def accepted(prompt: list[int], sampling: Sampling, num: int, cache: Cache[Contiguous]) -> list[int]:
+def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
     """Of each round whose drafts all lie in the answer: how many were accepted."""
     policy = Watching()
-    answer = generation(tiny.demo().family, cache, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
+    answer = generation(steps(), live, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
     assert len(list(answer)) > 0
     last = len(prompt) + answer.num_sampled - 1
     return [done.accepted for context_tokens, done in policy.told if context_tokens + 3 <= last and done.drafted == 3]
 
 
-def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, cache: Cache[Contiguous]) -> list[int]:
+def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
     """The same with a round at every position of the answer: all but the first token of each is thrown away."""
-    rounds, seen = Rounds(StepTable(tiny.demo().family, eager_reason="test"), cache, prompt, sampling), []
+    rounds, seen = Rounds(steps(), live, prompt, sampling), []
     tokens = [rounds.first()]
     rounds.give(tokens)
 
@@ -141,11 +149,11 @@ def test_acceptance_is_what_the_training_code_finds(law: str, where: str, write_
     sampling = GREEDY if law == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
     measure, rounds = accepted if where == "walked" else accepted_everywhere, []
     for prompt in found["prompts"]:
-        cache = read(tiny.demo().family, prompt)
-        end = cache.snapshot()
-        for _ in range(1 if law == "greedy" else 16):
-            rounds += measure(prompt, sampling, found["new_tokens"], cache)
-            cache.cut(end)
+        live = read(tiny.demo().family, prompt)
+        end = live.snapshot()
+        for _ in range(1 if law == "greedy" else 40):
+            rounds += measure(prompt, sampling, found["new_tokens"], live)
+            live.cut(end)
     walk = found[law]["walked"]
     wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[law]["conditional_by_depth"]
     write_result(f"acceptance_{law}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})

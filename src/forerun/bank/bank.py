@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -61,11 +61,15 @@ class Bank:
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """The state of as many of `tokens` as can be had, in `layout`, with room for `room_tokens` more than the prompt. Always a cache."""
         chain, problems = self._chain(tenant), _Problems()
+        is_needed, has_waited = self._is_needed(chain, tokens), False
         while True:
             live = self._best_live(tokens, tenant)
             mark = live.mark_within(live.shared(tokens)) if live else None
+            due = 0 if has_waited else self._due(is_needed)  # before the look-up: what arrives in between is found, or waited for in vain
             found, plan = self._look_up(chain, tokens, problems)
-            if self._has_awaited(chain, tokens, max(mark.position if mark else 0, plan.position if plan else 0)):
+            if self._writer and due > max(mark.position if mark else 0, plan.position if plan else 0):
+                has_waited = True
+                self._writer.wait_for(is_needed, _WRITE_WAIT_S)
                 continue
             if live and mark and mark.position >= (plan.position if plan else 1):
                 if self._may_take(live, mark, session):
@@ -172,19 +176,21 @@ class Bank:
             problems.add(error, None)
             return None, None
 
-    def _has_awaited(self, chain: Chain, tokens: Sequence[int], reached: int) -> bool:
-        """Whether marks of the prompt beyond `reached` were on their way to the disk and have now arrived. Computing again would take
-        longer: a conversation larger than RAM leaves it at the end of every turn, and its next turn may begin at once.
-        """
-        if self._writer is None or not self._writer.num_waiting:
-            return False
+    def _is_needed(self, chain: Chain, tokens: Sequence[int]) -> Callable[[Record], bool]:
+        """Tells marks of the prompt from other records."""
         nodes = set(chain.nodes(tokens))
 
         def is_needed(record: Record) -> bool:
             own = tuple(tokens[record.start : record.stop])
-            return record.kind == "mark" and record.stop > reached and record.parent in nodes and record.tokens == own
+            return record.kind == "mark" and record.parent in nodes and record.tokens == own
 
-        return self._writer.wait_for(is_needed, _WRITE_WAIT_S)
+        return is_needed
+
+    def _due(self, is_needed: Callable[[Record], bool]) -> int:
+        """The deepest needed mark that is on its way to the disk. To compute it again would take longer than to wait: a conversation
+        larger than RAM leaves it at the end of every turn, and its next turn may begin at once.
+        """
+        return max((record.stop for record in self._writer.waiting() if is_needed(record)), default=0) if self._writer else 0
 
     def _chain(self, tenant: str) -> Chain:
         return Chain(self._secret, tenant, self._identity)

@@ -77,6 +77,11 @@ class Writer:
         with self._state:
             return self._state.wait_for(lambda: not self._queue and not self._used, limit_s)
 
+    def waiting(self) -> list[Record]:
+        """What waits, the record being written included."""
+        with self._state:
+            return [queued[0] for queued in self._queue]
+
     def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
         """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
 

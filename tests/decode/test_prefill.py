@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 from tests import tiny
+from tests.fake_family import FakeFamily, scattered
 from tests.running import differing, empty, logits, marks, read
 from tests.talking import cold
 
@@ -14,6 +15,7 @@ from forerun.models.qwen3_5 import Qwen35
 from forerun.state.records import extract
 
 FAMILY = tiny.family()
+FAKE = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # where positions are all that matters
 TOKENS = tiny.words("prefill", 1300)
 
 
@@ -23,8 +25,8 @@ def test_the_grid_is_a_function_of_the_position(position: int, border: int) -> N
 
 
 def lengths(start: int, marks_at: set[int]) -> list[int]:
-    cache = read(FAMILY, TOKENS[:start])
-    return [cache.length for _ in prefill(FAMILY, cache, TOKENS, marks_at)]
+    cache = read(FAKE, TOKENS[:start])
+    return [cache.length for _ in prefill(FAKE, cache, TOKENS, marks_at)]
 
 
 @pytest.mark.parametrize("start", [0, 100, 512])
@@ -34,7 +36,7 @@ def test_chunks_end_on_the_grid_whatever_is_marked(start: int) -> None:
 
 
 def test_marks_come_with_their_chunk_each_once() -> None:
-    found = [[m.position for m in new] for new in prefill(FAMILY, empty(FAMILY), TOKENS, [0, 5, 512, 513, 1300, 1301])]
+    found = [[m.position for m in new] for new in prefill(FAKE, empty(FAKE), TOKENS, [0, 5, 512, 513, 1300, 1301])]
     assert found == [[5, 512], [513], [1300]]
 
 
@@ -45,7 +47,7 @@ def test_a_stop_between_two_chunks_loses_nothing() -> None:
     assert differing(read(FAMILY, TOKENS, cache), cold(TOKENS)) == []
 
 
-@pytest.mark.parametrize("borders", [[1], [511, 512, 513], [300, 700, 1299]], ids=str)
+@pytest.mark.parametrize("borders", [[511, 512, 513], [1, 300, 700, 1299]], ids=str)
 def test_pauses_change_no_bit(borders: list[int]) -> None:
     cache = empty(FAMILY)
     for border in borders:

@@ -94,7 +94,7 @@ def test_every_depth_is_tried_at_once_and_again_and_again() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0))
     assert set(machine.run(20).depths[:4]) & {0} == set()
     for _ in range(10):
-        assert all(machine.run(machine.position + 1000).depths[:4])
+        assert all(machine.run(machine.position + 2500).depths[:4])
 
 
 def test_drafts_that_begin_to_be_accepted_are_noticed() -> None:

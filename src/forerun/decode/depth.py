@@ -7,9 +7,9 @@ clock and no sequence.
 A depth k gives 1 + p1 + p1 p2 + ... + p1..pk tokens a round, pi being the chance that draft i is accepted if those before it were. A
 round's time is measured as a whole, k drafts and a verification of k + 1 rows, since its only synchronisation with the host is at its end.
 
-Acceptance of deeper drafts and times of other depths go stale. So now and then another depth is tried for a few rounds, in turn. Every
-round saves up PROBE_FRAC of its time, and a probe begins when the savings pay for what it is expected to lose: probes are frequent where
-they cost nothing, never cease, and cost about PROBE_FRAC in all. Depths of which no time is known are tried first, at once.
+Acceptance of deeper drafts and times of other depths go stale. So now and then another depth is tried for a few rounds. Every round saves
+up PROBE_FRAC of its time, shared among the depths, and a probe begins when its depth's savings pay for what it is expected to lose: probes
+are frequent where they cost nothing, never cease, and cost about PROBE_FRAC in all. Depths whose time is unknown are tried first, at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
-from statistics import median
+from statistics import median_low
 from typing import Literal
 
 from forerun.decode.tally import MAX_DEPTH, Round
 
 PROBE_FRAC = 0.01
-PROBE_ROUNDS = 4  # the first of them is not timed
+PROBE_ROUNDS = 3  # the first of them is not timed
 PROBE_GAP_ROUNDS = 16
 BETTER_BY = 1.02
 AUTO_DEPTH = 3
@@ -73,23 +73,23 @@ class Times:
     The depth in use sets the pace, a slower machine or a longer context slows all depths; a probe measures its depth against the pace.
     """
 
-    PRIOR_PER_DRAFT, SAMPLES, FOLLOW, LIMIT = 0.5, 9, 0.1, 2.0
+    PRIOR_PER_DRAFT, SAMPLES, FOLLOW, LIMIT = 0.5, 4, 0.1, 2.0
 
     def __init__(self) -> None:
         self.ratios = [1 + self.PRIOR_PER_DRAFT * depth for depth in range(MAX_DEPTH + 1)]
         self._samples: list[deque[float]] = [deque(maxlen=self.SAMPLES) for _ in self.ratios]
         self._pace_s = 0.0
 
-    def num_samples(self, depth: int) -> int:
-        """How many times are known of this depth, at most SAMPLES."""
-        return len(self._samples[depth])
+    def is_known(self, depth: int) -> bool:
+        """Whether this depth was timed in more than one probe: a single one may have met with a burst of other work."""
+        return len(self._samples[depth]) >= PROBE_ROUNDS
 
     def observe(self, depth: int, seconds: float, *, is_probe: bool) -> None:
         """Learn from a round. One that took LIMIT times as long as expected was held up by something else, and counts as LIMIT."""
         self._pace_s = self._pace_s or seconds / self.ratios[depth]
         if is_probe:
             self._samples[depth].append(seconds / self._pace_s)
-            self.ratios[depth] = median(self._samples[depth])
+            self.ratios[depth] = median_low(self._samples[depth])
         else:
             change = seconds / (self._pace_s * self.ratios[depth])
             self._pace_s *= min(max(change, 1 / self.LIMIT), self.LIMIT) ** self.FOLLOW
@@ -101,10 +101,11 @@ class DepthPolicy:
     def __init__(self, choices: Sequence[int]) -> None:
         self.acceptance = Acceptance()
         self._choices = tuple(choices)
-        self._turns = deque(reversed(choices))
         self._times: dict[int, Times] = {}
-        self._depth = choices[-1]
-        self._probe_rounds, self._savings = 0, 0.0
+        self._depth = self._probe = choices[-1]
+        self._probe_rounds = 0
+        self._turns = list(reversed(choices))
+        self._savings = dict.fromkeys(choices, 0.0)
 
     @property
     def deepest(self) -> int:
@@ -113,30 +114,36 @@ class DepthPolicy:
 
     def choose(self, context_tokens: int, limit: int) -> int:
         """The depth of the next round, at most `limit`. context_tokens: the length of what is attended to. Learns nothing."""
-        return min(self._turns[0] if self._probe_rounds else self._best(self._times_at(context_tokens)), limit)
+        return min(self._probe if self._probe_rounds else self._best(self._times_at(context_tokens)), limit)
 
     def observe(self, context_tokens: int, done: Round) -> None:
         """Learn from a round that `choose` decided for the same context, and plan the next one."""
-        times, is_probe = self._times_at(context_tokens), self._probe_rounds > 0 and done.drafted == self._turns[0]
+        times, is_probe = self._times_at(context_tokens), self._probe_rounds > 0 and done.drafted == self._probe
         self.acceptance.observe(done.drafted, done.accepted)
         if done.seconds is not None:
             times.observe(done.drafted, done.seconds, is_probe=is_probe)
         if is_probe:
             self._probe_rounds -= 1
-            if not self._probe_rounds:
-                self._turns.rotate(-1)
-        elif not self._probe_rounds:
+        if not self._probe_rounds:
             self._plan(times)
 
     def _plan(self, times: Times) -> None:
-        """Settle on the best depth, save up for the next probe, and begin it when it can be paid for."""
+        """Settle on the best depth, save up for probes of the others, and begin the first in turn that is paid for."""
         self._depth = self._best(times)
-        self._savings += PROBE_FRAC * times.ratios[self._depth]
-        if self._turns[0] == self._depth and times.num_samples(self._depth):
-            self._turns.rotate(-1)
-        price = max(self._loss(self._turns[0], times), PROBE_FRAC * PROBE_GAP_ROUNDS)
-        if not times.num_samples(self._turns[0]) or self._savings >= price:
-            self._probe_rounds, self._savings = PROBE_ROUNDS, 0.0
+        for depth in self._choices:
+            self._savings[depth] += PROBE_FRAC * times.ratios[self._depth] / len(self._choices)
+        due = next((depth for depth in self._turns if self._is_due(depth, times)), None)
+        if due is not None:
+            self._turns.remove(due)
+            self._turns.append(due)
+            self._savings[due], self._probe, self._probe_rounds = 0.0, due, PROBE_ROUNDS
+
+    def _is_due(self, depth: int, times: Times) -> bool:
+        """Whether a probe of this depth is paid for. Until its time is known it costs nothing; the depth in use needs none."""
+        if not times.is_known(depth):
+            return True
+        price = max(self._loss(depth, times), PROBE_FRAC * PROBE_GAP_ROUNDS)
+        return depth != self._depth and self._savings[depth] >= price
 
     def _loss(self, probe: int, times: Times) -> float:
         """Time that a probe is expected to lose against the depth in use."""

@@ -141,11 +141,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The last event of every request that ends without an error."""
+    """The last event of every request that ends without an error. stop_string: the one that ended the answer, "" if none did."""
 
     finish: Finish
     usage: Usage
     report: Report
+    stop_string: str
 
 
 Event = Queued | Reading | Text | Done

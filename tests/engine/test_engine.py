@@ -148,10 +148,12 @@ def test_a_stop_token_and_a_stop_string_end_it() -> None:
             stop_id = min(tokenizer().stop_ids)
             told = await events(await rig.ask(PROMPT, stop=(whole[4:7],)))
             assert (text(told), done(told).finish) == (whole[: whole.index(whole[4:7])], "stop")
+            assert done(told).stop_string == whole[4:7]
             rig.family.script = lambda position, token, total: 33 if position < len(PROMPT) + 3 else stop_id
             told = await events(await rig.ask(PROMPT, max_tokens=None))
             assert (text(told), done(told).finish) == (tokenizer().decode([33] * 3), "stop")
             assert done(told).usage.completion_tokens == 4
+            assert done(told).stop_string == ""
 
     asyncio.run(scenario())
 
@@ -174,6 +176,16 @@ def test_what_cannot_be_served_is_refused_before_it_waits(asked: dict[str, Any],
             with pytest.raises(error, match=complaint):
                 await rig.ask(**asked)
             assert rig.engine.health().waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_prompt_is_counted_without_being_served() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            chat = Chat(({"role": "user", "content": "Hello!"},), (), {})
+            counted = await rig.engine.count_tokens(chat, tenant="")
+            assert counted == done(await events(await rig.ask([], prompt=chat))).usage.prompt_tokens
 
     asyncio.run(scenario())
 

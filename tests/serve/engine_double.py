@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from prometheus_client import CollectorRegistry, Counter
 
 from forerun.errors import ForerunError
-from forerun.values import BankHealth, Done, Event, Health, Job, ModelInfo, Report, Sampling, Text, Usage
+from forerun.values import BankHealth, Chat, Done, Event, Health, Job, ModelInfo, Raw, Report, Sampling, Text, Usage
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
@@ -36,7 +36,7 @@ REPORT = Report(
     (0, 1),
     "",
 )
-DONE = Done("stop", Usage(7, 3, 2), REPORT)
+DONE = Done("stop", Usage(7, 3, 2), REPORT, "")
 
 Step = Event | Exception | float  # an event to give, an error to raise, or seconds to wait
 HELLO: Sequence[Step] = (Text("Hel"), Text("lo"), DONE)
@@ -89,5 +89,8 @@ class Engine:
 
     def health(self) -> Health:
         return Health("degraded" if self.reasons else "ok", self.reasons, 1, 2, BankHealth(3, 0, 4, 5, 6, 0))
+
+    async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
+        return 11
 
     async def close(self, limit_s: float) -> None: ...

@@ -277,7 +277,7 @@ def test_a_streamed_answer() -> None:
 
 def test_usage_comes_in_a_chunk_of_its_own() -> None:
     found = chunks(
-        streamed(asked(stream=True, stream_options={"include_usage": True}), Text("Yes"), Done("length", Usage(7, 3, 2), REPORT))
+        streamed(asked(stream=True, stream_options={"include_usage": True}), Text("Yes"), Done("length", Usage(7, 3, 2), REPORT, ""))
     )
     assert [chunk["usage"] for chunk in found[:-1]] == [None] * 3
     assert found[-2]["choices"][0]["finish_reason"] == "length"

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from forerun import errors
@@ -28,7 +30,7 @@ def test_status_and_code(error: errors.ForerunError, status: int, code: str) -> 
 def test_the_hint_and_when_to_come_back() -> None:
     problem = problem_of(errors.BusyError("full", retry_after_s=7, hint="wait"))
     assert problem.body()["error"]["hint"] == "wait"
-    assert problem.response().headers["retry-after"] == "7"
+    assert problem.response("/v1/models").headers["retry-after"] == "7"
     assert "hint" not in problem_of(errors.BankError("m")).body()["error"]
 
 
@@ -36,3 +38,23 @@ def test_a_fault_of_the_server_tells_nothing_of_its_inside() -> None:
     problem = problem_of(ValueError("secret"))
     assert problem.status == 500
     assert "secret" not in str(problem.body())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (errors.BadRequestError("m"), 400, "invalid_request_error"),
+        (errors.ContextLengthError("m"), 400, "invalid_request_error"),
+        (errors.UnauthorisedError("m"), 401, "authentication_error"),
+        (errors.BusyError("m", retry_after_s=7), 529, "overloaded_error"),
+        (errors.NumericsError("m"), 500, "api_error"),
+    ],
+)
+def test_anthropics_shape_on_its_routes(error: errors.ForerunError, status: int, kind: str) -> None:
+    response = problem_of(error).response("/v1/messages")
+    assert (response.status_code, json.loads(response.body)) == (status, {"type": "error", "error": {"type": kind, "message": "m"}})
+    assert (response.headers.get("retry-after") == "7") == isinstance(error, errors.BusyError)
+
+
+def test_anthropics_message_carries_the_hint() -> None:
+    assert problem_of(errors.BankError("m", hint="h")).anthropic_body()["error"]["message"] == "m (h)"

@@ -56,6 +56,11 @@ class Generation:
             yield self._piece()
 
     @property
+    def stop_string(self) -> str:
+        """The stop string that ended the answer, "" if none did."""
+        return self._answer.stop_string
+
+    @property
     def num_shown(self) -> int:
         """How many of `tokens` the client saw: all, unless a stop string cut them."""
         return self._answer.kept_tokens if self._answer.stopped else len(self.tokens)

@@ -13,7 +13,7 @@ from forerun.engine.request import Request
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
 from forerun.text.prompt import Prompter
-from forerun.values import Health, Job, ModelInfo, Raw
+from forerun.values import Chat, Health, Job, ModelInfo, Raw
 
 
 @dataclass
@@ -43,6 +43,9 @@ class LocalEngine:
         request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
         self.worker.submit(request)
         return request
+
+    async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
+        return len((await asyncio.to_thread(self.prompter.encode, prompt, tenant=tenant)).tokens)
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()

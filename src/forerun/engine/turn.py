@@ -150,7 +150,8 @@ class Turn:
         if generation.finish is None:
             raise Cancelled
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)
-        return Done(generation.finish, usage, self._report(restored, arrangement, usage, generation.tally))
+        report = self._report(restored, arrangement, usage, generation.tally)
+        return Done(generation.finish, usage, report, generation.stop_string)
 
     def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
         if self.request.job.bank == "bypass":

@@ -22,11 +22,14 @@ from forerun.engine.engine import Engine
 from forerun.errors import ForerunError
 from forerun.serve import openai_chat
 from forerun.serve.auth import tenant_of
+from forerun.serve.dialect import A, Dialect
 from forerun.serve.doors import Doors
 from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
+
+CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_chat.Streamed, openai_chat.Whole)
 
 
 def build(engine: Engine, *, keys: Mapping[str, str], host: str) -> FastAPI:
@@ -54,15 +57,16 @@ class Routes:
 
     async def complete_chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
-        tenant = tenant_of(request.headers, self._keys)
-        body = parse_object(await request.body())
-        asked = openai_chat.parse(body, self._engine.info, id=f"chatcmpl-{uuid4().hex}", tenant=tenant)
+        return await self._answer(request, CHAT)
+
+    async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
+        tenant, info = tenant_of(request.headers, self._keys), self._engine.info
+        asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{uuid4().hex}", tenant=tenant)
         run = await self._engine.submit(asked.job)
-        created_unix_s = int(time.time())
+        created_unix_s, opens_reasoning = int(time.time()), run.opens_reasoning
         if asked.streams:
-            streamed = openai_chat.Streamed(asked, self._engine.info, created_unix_s=created_unix_s, opens_reasoning=run.opens_reasoning)
-            return EventStream(run, streamed.frames)
-        whole = openai_chat.Whole(asked, self._engine.info, created_unix_s=created_unix_s, opens_reasoning=run.opens_reasoning)
+            return EventStream(run, dialect.streamed(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning))
+        whole = dialect.whole(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning)
         async with aclosing(follow(run, request.receive)) as events:
             async for event in events:
                 if event is not None:
@@ -100,7 +104,7 @@ def model_object(info: ModelInfo) -> dict[str, Any]:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
+    return problem_of(error).response(request.url.path)
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:

@@ -42,10 +42,10 @@ class Doors:
     async def _inside(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
         """Who answers the request, and how it gets the body."""
         if problem := self._problem(scope["method"], Headers(scope=scope)):
-            return problem.response(), receive
+            return problem.response(scope["path"]), receive
         body = await _read(receive)
         if body is None:
-            return TOO_LARGE.response(), receive
+            return TOO_LARGE.response(scope["path"]), receive
         return self._app, _replay(body, receive)
 
     def _problem(self, method: str, headers: Headers) -> Problem | None:

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from forerun.errors import BadRequestError
 from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
-from forerun.serve.sse import END, data, progress
+from forerun.serve.problems import Problem
+from forerun.serve.sse import END, comment, data, progress
 from forerun.text.reasoning import Piece, Splitter
 from forerun.values import Chat, Done, Event, Job, ModelInfo, Text, Usage
 
@@ -228,6 +229,14 @@ class Streamed(_Answer):
         if isinstance(event, Done):
             yield from self._begin()
             yield from self._end(event)
+
+    def keepalive(self) -> bytes:
+        """A comment: every client of this dialect counts it as life."""
+        return comment("keepalive")
+
+    def failed(self, problem: Problem) -> bytes:
+        """The error object as the last frame."""
+        return data(problem.body())
 
     def _begin(self) -> Iterator[bytes]:
         if not self._has_begun:

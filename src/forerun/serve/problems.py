@@ -1,4 +1,4 @@
-"""What a caller is told when a request fails: one shape (OpenAI's error object) for every error, whoever notices it.
+"""What a caller is told when a request fails, whoever notices it: OpenAI's error object, or Anthropic's on the routes of that dialect.
 
 Knows the exception tree; knows no route and no dialect.
 """
@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from forerun import errors
 
+ANTHROPIC_ROUTES = "/v1/messages"
 ROUTES_HINT = "there are POST /v1/chat/completions, GET /v1/models, GET /health and GET /metrics"
 
 # Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
@@ -29,6 +30,17 @@ KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.ForerunError: (500, "server_error", "internal"),
 }
 
+# Anthropic's type of error by HTTP status; the others are invalid_request_error below 500 and api_error from there on.
+ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+ANTHROPIC_STATUS: Mapping[int, int] = {503: 529}
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -43,12 +55,20 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        """The JSON object that the caller gets."""
+        """OpenAI's error object."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error | ({"hint": self.hint} if self.hint else {})}
 
-    def response(self) -> Response:
-        """The problem as a response of its own."""
+    def anthropic_body(self) -> dict[str, Any]:
+        """Anthropic's error object. It has no place for a hint or a field but the message."""
+        status = ANTHROPIC_STATUS.get(self.status, self.status)
+        kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": f"{self.message} ({self.hint})" if self.hint else self.message}}
+
+    def response(self, path: str) -> Response:
+        """The problem as a response of its own, as clients of the route `path` read it."""
+        if path.startswith(ANTHROPIC_ROUTES):
+            return JSONResponse(self.anthropic_body(), ANTHROPIC_STATUS.get(self.status, self.status), dict(self.headers))
         return JSONResponse(self.body(), self.status, dict(self.headers))
 
 

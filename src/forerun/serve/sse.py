@@ -1,6 +1,6 @@
 """Following a run on behalf of a client: its events as server-sent events, signs of life in between, an end when the client goes.
 
-Knows frames, not dialects: what an event looks like on the wire is the caller's `render`.
+Knows frames, not dialects: what an event looks like on the wire is the `Stream`'s business.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.engine.engine import Run
 from forerun.errors import ForerunError
+from forerun.serve.dialect import Stream
 from forerun.serve.problems import problem_of
 from forerun.values import Done, Event, Queued, Reading
 
@@ -79,11 +80,11 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
 class EventStream(Response):
     """A response that streams a run. Headers go out at once; an error after that is a frame of its own, and the last."""
 
-    def __init__(self, run: Run, render: Callable[[Event], Iterable[bytes]]) -> None:
+    def __init__(self, run: Run, stream: Stream) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._run = run
-        self._render = render
+        self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -102,9 +103,9 @@ class EventStream(Response):
         try:
             async with aclosing(follow(self._run, receive)) as events:
                 async for event in events:
-                    frame = b"".join(self._render(event)) if event else b""
+                    frame = b"".join(self._stream.frames(event)) if event else b""
                     if not frame and time.monotonic() - sent_s >= KEEPALIVE_S:
-                        frame = comment("keepalive")
+                        frame = self._stream.keepalive()
                     if frame:
                         yield frame
                         sent_s = time.monotonic()
@@ -113,7 +114,7 @@ class EventStream(Response):
         except Exception as error:  # the headers are out: nobody above could still tell the client
             if not isinstance(error, ForerunError):
                 log.exception("a stream failed")
-            yield data(problem_of(error).body())
+            yield self._stream.failed(problem_of(error))
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -15,7 +15,7 @@ from forerun.text.tokenizer import Tokenizer
 class Answer:
     """One answer being written. stop: non-empty strings; the one that is complete first ends the answer (of several the longest).
 
-    stopped: a stop string is complete; nothing of it or after it is ever given out.
+    stop_string: the stop string that is complete, "" while there is none; nothing of it or after it is ever given out.
     kept_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
     """
 
@@ -28,8 +28,13 @@ class Answer:
         self._num_decoded = 0
         self._num_given = 0
         self._ends: deque[int] = deque()  # for each token not yet kept: characters of the answer up to its last one
-        self.stopped = False
+        self.stop_string = ""
         self.kept_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return bool(self.stop_string)
 
     def push(self, token: int) -> str:
         """The new text that is certain after one more token."""
@@ -53,7 +58,7 @@ class Answer:
         for stop, char in enumerate(new, start=len(self._held) + 1):
             self._state = self._stops.step(self._state, char)
             if matched := self._stops.matched(self._state):
-                self.stopped, self._held = True, ""
+                self.stop_string, self._held = text[stop - matched : stop], ""
                 return text[: stop - matched]
         certain = len(text) - self._stops.depth(self._state)
         self._held = text[certain:]

@@ -1,0 +1,71 @@
+"""What a dialect is to the application: how a request is read, and how its answer is written, streamed or whole. Knows no dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from forerun.serve.problems import Problem
+from forerun.values import Event, Job, ModelInfo
+
+
+class Asked(Protocol):
+    """A request as a dialect understood it."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def streams(self) -> bool: ...
+
+
+class Stream(Protocol):
+    """An answer as server-sent events."""
+
+    def frames(self, event: Event) -> Iterable[bytes]:
+        """The frames of one event, in order; Done ends the answer."""
+
+    def keepalive(self) -> bytes:
+        """A sign of life, in the form that keeps this dialect's clients from giving up."""
+
+    def failed(self, problem: Problem) -> bytes:
+        """The last frames of an answer that breaks off."""
+
+
+class Whole(Protocol):
+    """An answer in one piece."""
+
+    def take(self, event: Event) -> None:
+        """Add what this event tells."""
+
+    def body(self) -> dict[str, Any]:
+        """The answer, once Done was taken."""
+
+
+A = TypeVar("A", bound=Asked)
+A_co = TypeVar("A_co", bound=Asked, covariant=True)
+A_contra = TypeVar("A_contra", bound=Asked, contravariant=True)
+W_co = TypeVar("W_co", covariant=True)
+
+
+class Parse(Protocol[A_co]):
+    """Reads a request. Raises BadRequestError that names the field."""
+
+    def __call__(self, body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> A_co: ...
+
+
+class Write(Protocol[A_contra, W_co]):
+    """Begins an answer. opens_reasoning: the prompt ends inside <think>."""
+
+    def __call__(self, asked: A_contra, info: ModelInfo, *, created_unix_s: int, opens_reasoning: bool) -> W_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect(Generic[A]):
+    """One dialect. id_prefix: what the ids of its answers begin with."""
+
+    id_prefix: str
+    parse: Parse[A]
+    streamed: Write[A, Stream]
+    whole: Write[A, Whole]

@@ -16,6 +16,7 @@ for name in [name for name in os.environ if name.startswith(config.ENV_PREFIX)]:
 _home = Path(__file__).parents[1] / ".pytest_cache" / "home"
 os.environ["XDG_CACHE_HOME"] = str(_home / "cache")
 os.environ["XDG_CONFIG_HOME"] = str(_home / "config")
+os.environ["XDG_STATE_HOME"] = str(_home / "state")
 
 config.prepare(config.Config())
 BLAS = blas.load("auto", row_invariant=True)

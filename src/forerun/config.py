@@ -65,10 +65,28 @@ class Config(BaseModel):
     eager: bool = Field(False, description="do not compile the steps of decoding")
     api_key_file: Path | None = Field(None, description="file with one `name:key` a line; requests must then carry one of the keys")
 
+    request_log: Path | None = Field(
+        None, description="file of the request log, a JSON line a request; default: requests.jsonl in the user's state folder"
+    )
+    request_log_bytes: Bytes = Field(64 << 20, ge=0, description="bytes of the request log, older files included; 0 writes none")
+    request_log_content: bool = Field(False, description="log what is asked and answered, too")
+
     @property
     def bank_path(self) -> Path:
         """Folder of stored conversations."""
         return self.bank_dir if self.bank_dir is not None else cache_home() / "bank"
+
+    @property
+    def request_log_path(self) -> Path:
+        """File of the request log."""
+        return self.request_log if self.request_log is not None else state_home() / "requests.jsonl"
+
+
+def state_home() -> Path:
+    """Folder for what forerun tells of its past ($XDG_STATE_HOME/forerun, ~/Library/Logs/forerun on macOS)."""
+    if platform.system() == "Darwin":
+        return Path.home() / "Library" / "Logs" / "forerun"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "forerun"
 
 
 def cache_home() -> Path:

@@ -84,8 +84,10 @@ class Report:
     nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
     queue and restore included. reason is "" when all that could be reused was, else it says why not.
 
-    layout is that of the decoding cache, trunk and MTP alike; paged_blocks: its pages in use at the end. steps: passes of decoding (verify
-    and draft), compiled_steps of them compiled, eager_steps the others by the name of the reason.
+    layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
+    prefill_layout: how they lay while the prompt was read. asked_layout and asked_prefill_layout are what was chosen for them: if they
+    differ, that is a fault. paged_blocks: pages in use at the end. steps: passes of decoding (verify and draft), compiled_steps of them
+    compiled, eager_steps the others by the name of the reason.
 
     Drafting: every token but the first comes from one of `rounds` rounds, tokens_per_round on average (None without a round). drafted[i]
     and accepted[i] count the rounds in which a draft of depth i + 1 was made, and accepted; depths[k] counts the rounds with k drafts.
@@ -93,7 +95,11 @@ class Report:
 
     session: str
     source: Source
+    prefill_layout: str
+    asked_prefill_layout: str
     layout: str
+    draft_layout: str | None
+    asked_layout: str
     paged_blocks: int
     step_kind: StepKind
     steps: int

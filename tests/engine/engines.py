@@ -18,6 +18,7 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
+from forerun.engine.request_log import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.models.load import DEMO_MODEL
@@ -72,7 +73,7 @@ class Gate:
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model."""
 
-    def __init__(self, folder: Path | None, dense_tokens: int = CONTEXT, **bank: Any) -> None:
+    def __init__(self, folder: Path | None, dense_tokens: int = CONTEXT, log: RequestLog | None = None, **bank: Any) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
         self.family.before_pass = self.gate
         template = Template.load(DEMO_MODEL)
@@ -86,7 +87,7 @@ class Rig:
             )
         )
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", CONTEXT, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {})
+        self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {}, log)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""

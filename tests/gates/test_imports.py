@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 LEVELS = (
     ("errors", "values"),
     ("config",),
-    ("sampling", "kernels", "text"),
+    ("sampling", "kernels", "text", "request_log"),
     ("state",),
     ("models", "bank"),
     ("decode",),
@@ -28,7 +28,7 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-LOADED_WITHOUT_MLX = ("errors", "values", "config", "text", "serve", "demo", "cli")
+LOADED_WITHOUT_MLX = ("errors", "values", "config", "request_log", "text", "serve", "demo", "cli")
 
 
 def parts() -> set[str]:

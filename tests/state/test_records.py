@@ -13,7 +13,7 @@ from tests.running import differing, empty, logits, marks, read
 from forerun.errors import DamagedRecordError
 from forerun.kernels.numerics import REFERENCE
 from forerun.state import contiguous, paged, records
-from forerun.state.cache import Cache, Snapshot, layout_name, lend
+from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Record
@@ -162,7 +162,7 @@ def test_relayout_consumes_its_argument() -> None:
     cache, expected = read(FAMILY, TOKENS[:100]), read(FAMILY, TOKENS[:100])
     new = relayout(cache, Contiguous())
     assert differing(new, expected) == []
-    assert (new.layout, layout_name(new)) == (Contiguous(), "contiguous")
+    assert new.layout == new.store.layout == Contiguous()
     with pytest.raises(RuntimeError), lend([cache], REFERENCE):
         pass
     with pytest.raises(RuntimeError, match="lent or broken"):

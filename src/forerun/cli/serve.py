@@ -58,6 +58,11 @@ def serve(
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
     eager: Annotated[bool | None, typer.Option("--eager", help=Config.model_fields["eager"].description, show_default=False)] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
+    request_log: Annotated[Path | None, option("request_log")] = None,
+    request_log_bytes: Annotated[str | None, option("request_log_bytes")] = None,
+    request_log_content: Annotated[
+        bool | None, typer.Option("--request-log-content", help=Config.model_fields["request_log_content"].description, show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:
     """Serve a model to agents on this machine (OpenAI-style HTTP). The first SIGINT or SIGTERM ends it in order, the second at once."""

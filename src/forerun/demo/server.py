@@ -66,8 +66,13 @@ class Server:
 
 def serve_command(model: Path, bank_dir: Path, numerics: str) -> list[str]:
     """The command line of a server on a free loopback port."""
-    options = ["--port", "0", "--bank-dir", str(bank_dir), "--numerics", numerics, "--json"]
+    options = ["--port", "0", "--bank-dir", str(bank_dir), "--request-log", str(request_log(bank_dir)), "--numerics", numerics, "--json"]
     return [sys.executable, "-m", "forerun.cli", "serve", str(model), *options]
+
+
+def request_log(bank_dir: Path) -> Path:
+    """Where such a server writes what it served: beside its bank."""
+    return bank_dir.parent / "requests.jsonl"
 
 
 def _wait(is_done: Callable[[], bool], limit_s: float, what: str, log: Path) -> None:

@@ -20,6 +20,7 @@ from forerun.config import Config
 from forerun.decode.compiled import StepTable, warm_up
 from forerun.decode.depth import WARNING, DepthPolicy, policy_for
 from forerun.engine.local import LocalEngine
+from forerun.engine.request_log import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.errors import ConfigError, ModelError
@@ -27,6 +28,7 @@ from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
+from forerun.request_log.file import LogFile
 from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
 from forerun.text.prompt import Prompter
@@ -47,6 +49,23 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
         raise ModelError(
             f"no such folder: {folder}", hint="forerun downloads nothing: give a folder with config.json, tokenizer.json, *.safetensors"
         )
+    request_log = _request_log(config, folder.name)
+    try:
+        return _engine(config, folder, is_reference, blas_name, progress, request_log)
+    except BaseException:
+        if request_log:
+            request_log.file.close()
+        raise
+
+
+def _engine(
+    config: Config,
+    folder: Path,
+    is_reference: bool,
+    blas_name: str,
+    progress: Callable[[str, float], None],
+    request_log: RequestLog | None,
+) -> LocalEngine:
     tokenizer, template = Tokenizer.load(folder), Template.load(folder)
     defaults = _defaults(folder / "generation_config.json")
     worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
@@ -63,7 +82,13 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
         defaults=defaults,
         demo=folder == DEMO_MODEL,
     )
-    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory)
+    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory, request_log)
+
+
+def _request_log(config: Config, model: str) -> RequestLog | None:
+    if config.request_log_bytes == 0:
+        return None
+    return RequestLog(LogFile(config.request_log_path, config.request_log_bytes), model, config.request_log_content)
 
 
 def is_cpu() -> bool:

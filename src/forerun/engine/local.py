@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from forerun.engine.engine import Run
 from forerun.engine.metrics import Metrics
 from forerun.engine.request import Request
+from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
 from forerun.text.prompt import Prompter
@@ -18,7 +19,7 @@ from forerun.values import Chat, Health, Job, ModelInfo, Raw
 
 @dataclass
 class LocalEngine:
-    """The engine of this process."""
+    """The engine of this process. log: of its requests, None for none."""
 
     info: ModelInfo
     prompter: Prompter
@@ -26,10 +27,12 @@ class LocalEngine:
     vocab: int
     degraded: Callable[[], tuple[str, ...]]
     memory: dict[str, Callable[[], float]]
+    log: RequestLog | None
 
     def __post_init__(self) -> None:
-        self.worker.metrics = Metrics(self.health, self.memory)
-        self.registry = self.worker.metrics.registry
+        metrics = Metrics(self.health, self.memory)
+        self.registry = metrics.registry
+        self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def submit(self, job: Job) -> Run:
         arrived_s = time.monotonic()
@@ -54,6 +57,8 @@ class LocalEngine:
 
     async def close(self, limit_s: float) -> None:
         await asyncio.to_thread(self.worker.close, limit_s)
+        if self.log:
+            self.log.file.close()
 
     def _max_tokens(self, job: Job, prompt_tokens: int) -> int:
         room = self.info.context_tokens - prompt_tokens

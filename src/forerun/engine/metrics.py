@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from forerun.values import Done, Health, Report
+from forerun.engine.request import Ended
+from forerun.values import Health, Report, Usage
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 
@@ -37,13 +38,16 @@ class Metrics:
         ):
             Gauge(name, help_, registry=self.registry).set_function(read)
 
-    def served(self, done: Done) -> None:
-        """Count a request that was served to its end."""
-        report = done.report
-        self._requests.labels(done.finish).inc()
+    def count(self, ended: Ended) -> None:
+        """Count a request, and what it cost if it was served to its end."""
+        self._requests.labels(ended.outcome).inc()
+        if ended.error is None and ended.usage and ended.report:
+            self._count_cost(ended.usage, ended.report)
+
+    def _count_cost(self, usage: Usage, report: Report) -> None:
         self._prompt.labels("reused").inc(report.reused_tokens)
         self._prompt.labels("computed").inc(report.computed_tokens)
-        self._answer.inc(done.usage.completion_tokens)
+        self._answer.inc(usage.completion_tokens)
         self._restores.labels(report.source, report.layout).inc()
         self._steps.labels("compiled").inc(report.compiled_steps)
         for reason, steps in report.eager_steps.items():
@@ -52,10 +56,6 @@ class Metrics:
         self._queue.observe(report.queue_s)
         self._restore.observe(report.restore_s)
         self._ttft.observe(report.ttft_s)
-
-    def ended(self, outcome: str) -> None:
-        """Count a request that was not: "cancelled" or "error"."""
-        self._requests.labels(outcome).inc()
 
     def _count_drafts(self, report: Report) -> None:
         for depth, rounds in enumerate(report.depths):

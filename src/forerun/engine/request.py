@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from forerun.text.prompt import Prompt
-from forerun.values import Done, Event, Job
+from forerun.values import Done, Event, Job, Reading, Report, Text, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,32 @@ class Failure:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a request ended. outcome: its finish, "cancelled" or "error".
+
+    usage and report: None if it gave no token, or failed. error: None if it was served.
+    """
+
+    request: Request
+    outcome: str
+    usage: Usage | None
+    report: Report | None
+    error: Exception | None
+
+
 class Request:
-    """Iterate its events from the event loop that made it. Times are of time.monotonic()."""
+    """Iterate its events from the event loop that made it. Times are of time.monotonic().
+
+    reading: how far its prompt has been read, None before; said: the answer so far.
+    """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
         self.job, self.prompt, self.max_tokens = job, prompt, max_tokens
         self.arrived_s, self.started_s = arrived_s, arrived_s
         self.is_cancelled = False
+        self.reading: Reading | None = None
+        self.said = ""
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Failure] = asyncio.Queue()
 
@@ -46,6 +65,10 @@ class Request:
 
     def post(self, event: Event | Failure) -> None:
         """Hand an event over, from any thread. A loop that is gone has nobody to read it."""
+        if isinstance(event, Reading):
+            self.reading = event
+        if isinstance(event, Text):
+            self.said += event.text
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 

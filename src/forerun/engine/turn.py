@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,33 +16,27 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
-from forerun.decode.tally import Tally
+from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
 from forerun.models.base import Family
-from forerun.state.cache import Cache, Snapshot, layout_name
-from forerun.state.layout import Contiguous, Limits, layout_for
+from forerun.state.cache import Cache, Snapshot
+from forerun.state.layout import Contiguous, Layout, Limits, layout_for
 from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Done, Reading, Report, StepKind, Usage
+from forerun.values import Done, Reading, Usage
 
 ROOM_TOKENS = 512
 log = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
-    """The request was cancelled; what was computed has been remembered."""
+    """The request was cancelled; what was computed has been remembered. cost: None if it had no token yet."""
 
-
-@dataclass(slots=True)
-class Timing:
-    """Moments of one request, time.monotonic()."""
-
-    restored_s: float = 0.0
-    read_s: float = 0.0
-    first_s: float = 0.0
-    last_s: float = 0.0
+    def __init__(self, cost: Cost | None) -> None:
+        super().__init__("the request was cancelled")
+        self.cost = cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,6 @@ class Model:
         return self.steps.family
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """How an answer was decoded: its cache's layout and pages, and the steps, "compiled" or by the reason why not."""
-
-    layout: str
-    paged_blocks: int
-    steps: Counter[str]
-
-    @property
-    def step_kind(self) -> StepKind:
-        if self.steps["compiled"] == 0:
-            return "eager"
-        return "compiled" if self.steps["compiled"] == self.steps.total() else "mixed"
-
-
 @dataclass(slots=True)
 class Turn:
     """Serves one request. Call `run` once."""
@@ -87,16 +65,17 @@ class Turn:
 
     def run(self) -> Done:
         """Serve the request, posting events; returns the last one. Raises Cancelled, NumericsError, and what MLX raises."""
-        restored = self._restore()
+        asked = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
+        restored = self._restore(asked)
         marks = list(restored.marks)
+        prefilled = Arranged(asked, restored.cache.store.layout)
         cache = self._prefill(restored, marks)
-        layout = layout_for("decode", cache.length + min(self.request.max_tokens, ROOM_TOKENS), self.model.limits)
-        return self._answer(relayout_as_chosen(cache, layout), restored, marks)
+        decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, ROOM_TOKENS), self.model.limits)
+        return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, marks)
 
-    def _restore(self) -> Restored[Contiguous]:
+    def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
-        layout = layout_for("prefill", len(tokens), self.model.limits)
         if request.job.bank == "bypass":
             restored = bank.cold(session=session, layout=layout, room_tokens=len(tokens) + room_tokens, reason="bypass")
         else:
@@ -117,22 +96,13 @@ class Turn:
             if self.request.is_cancelled:
                 marks.append(cache.snapshot())
                 self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored)
-                raise Cancelled
+                raise Cancelled(None)
         self.timing.read_s = time.monotonic()
         return cache
 
-    def _answer(self, cache: Cache[Any], restored: Restored[Contiguous], marks: list[Snapshot]) -> Done:
+    def _answer(self, cache: Cache[Any], asked: Layout, restored: Restored[Contiguous], prefilled: Arranged, marks: list[Snapshot]) -> Done:
         request, before = self.request, self.model.steps.counts()
-        generation = Generation(
-            self.model.steps,
-            cache,
-            request.prompt.tokens,
-            request.job.sampling,
-            Answer(self.model.tokenizer, request.job.stop),
-            max_tokens=request.max_tokens,
-            stop_ids=self.model.tokenizer.stop_ids,
-            policy=self.model.policy,
-        )
+        generation = self._generation(cache)
         for text in generation:
             self.timing.last_s = time.monotonic()
             self.timing.first_s = self.timing.first_s or self.timing.last_s
@@ -140,18 +110,30 @@ class Turn:
                 request.post(text)
             if request.is_cancelled:
                 break
-        arrangement = Arrangement(layout_name(cache), cache.store.num_blocks, self.model.steps.counts() - before)
+        decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
         stored = generation.store()
         marks.append(cache.snapshot())
         self._remember(cache, stored, marks, restored)
         if request.job.bank == "use":
             shown = generation.tokens[: generation.num_shown]
             self.model.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
-        if generation.finish is None:
-            raise Cancelled
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)
-        report = self._report(restored, arrangement, usage, generation.tally)
-        return Done(generation.finish, usage, report, generation.stop_string)
+        cost = Cost(usage, report(self.model.family, request, restored, prefilled, decoded, usage, self.timing))
+        if generation.finish is None:
+            raise Cancelled(cost)
+        return Done(generation.finish, *cost, generation.stop_string)
+
+    def _generation(self, cache: Cache[Any]) -> Generation:
+        return Generation(
+            self.model.steps,
+            cache,
+            self.request.prompt.tokens,
+            self.request.job.sampling,
+            Answer(self.model.tokenizer, self.request.job.stop),
+            max_tokens=self.request.max_tokens,
+            stop_ids=self.model.tokenizer.stop_ids,
+            policy=self.model.policy,
+        )
 
     def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
         if self.request.job.bank == "bypass":
@@ -163,34 +145,6 @@ class Turn:
             self.model.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
-
-    def _report(self, restored: Restored[Contiguous], arrangement: Arrangement, usage: Usage, tally: Tally) -> Report:
-        t, request = self.timing, self.request
-        computed = usage.prompt_tokens - usage.cached_tokens
-        return Report(
-            session=restored.session,
-            source=restored.source,
-            layout=arrangement.layout,
-            paged_blocks=arrangement.paged_blocks,
-            step_kind=arrangement.step_kind,
-            steps=arrangement.steps.total(),
-            compiled_steps=arrangement.steps["compiled"],
-            eager_steps={reason: n for reason, n in arrangement.steps.items() if reason != "compiled"},
-            numerics=self.model.family.numerics.name,
-            reused_tokens=usage.cached_tokens,
-            computed_tokens=computed,
-            queue_s=request.started_s - request.arrived_s,
-            restore_s=t.restored_s - request.started_s,
-            ttft_s=t.first_s - request.arrived_s,
-            prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
-            decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
-            rounds=tally.rounds,
-            tokens_per_round=(usage.completion_tokens - 1) / tally.rounds if tally.rounds else None,
-            drafted=tuple(tally.drafted[: tally.deepest]),
-            accepted=tuple(tally.accepted[: tally.deepest]),
-            depths=tuple(tally.depths[: tally.deepest + 1]),
-            reason=restored.reason,
-        )
 
     def _post_reading(self, restored: Restored[Contiguous]) -> None:
         self.request.post(Reading(restored.cache.length, self.request.prompt_tokens, restored.reused_tokens))

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from forerun.decode.depth import WARNING
-from forerun.engine.metrics import Metrics
 from forerun.engine.plan import may_wait, plan, retry_after_s
-from forerun.engine.request import Failure, Request
+from forerun.engine.request import Ended, Failure, Request
 from forerun.engine.turn import Cancelled, Model, Turn
 from forerun.errors import BusyError, ForerunError
-from forerun.values import Queued
+from forerun.values import Done, Queued
 
 log = logging.getLogger(__name__)
 _MEAN_WEIGHT = 0.2
@@ -23,10 +22,10 @@ _LAST_S = 1.0  # of the time for closing, left for letting go
 
 
 class Worker:
-    """Serves requests one at a time, in the order of their submission."""
+    """Serves requests one at a time, in the order of their submission. observers: are told of every request that ends, on any thread."""
 
     def __init__(self, load: Callable[[], Model]) -> None:
-        self.metrics: Metrics | None = None
+        self.observers: tuple[Callable[[Ended], None], ...] = ()
         self._load = load
         self._waiting: deque[Request] = deque()
         self._running: Request | None = None
@@ -113,17 +112,16 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request.start()
         try:
-            turn = Turn(model, request, between=lambda: self._capture(model))
-            done = turn.run()
-            self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
-            if self.metrics:
-                self.metrics.served(done)
-            request.post(done)
-        except Cancelled:
-            self._end(request, "cancelled", self._unwanted())
+            done = Turn(model, request, between=lambda: self._capture(model)).run()
+        except Cancelled as cancelled:
+            usage, report = cancelled.cost or (None, None)
+            self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("request %s failed", request.job.id)
-            self._end(request, "error", error)
+            self._fail(Ended(request, "error", None, None, error))
+        else:
+            self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
+            self._end(Ended(request, done.finish, done.usage, done.report, None), done)
 
     def _tell_of_drafts(self, is_failing: bool) -> None:
         if is_failing != self._is_draft_failing:
@@ -136,11 +134,16 @@ class Worker:
             return BusyError("the server is stopping", retry_after_s=10, hint="try again when it is back")
         return ForerunError("the request was cancelled")
 
-    def _end(self, request: Request, outcome: str, error: Exception) -> None:
-        if self.metrics:
-            self.metrics.ended(outcome)
+    def _fail(self, ended: Ended) -> None:
+        assert ended.error is not None
         # Without its traceback, which holds the frames and with them the cache: that is to be freed on this thread.
-        request.post(Failure(error.with_traceback(None)))
+        self._end(ended, Failure(ended.error.with_traceback(None)))
+
+    def _end(self, ended: Ended, last: Done | Failure) -> None:
+        """The one place where requests end, whatever became of them."""
+        for observe in self.observers:
+            observe(ended)
+        ended.request.post(last)
 
     def _capture(self, model: Model) -> bool:
         """One unit for the disk; a failure is the bank's own affair and must not end a request."""
@@ -153,4 +156,4 @@ class Worker:
     def _forget_cancelled(self) -> None:
         for request in [r for r in self._waiting if r.is_cancelled]:
             self._waiting.remove(request)
-            self._end(request, "cancelled", self._unwanted())
+            self._fail(Ended(request, "cancelled", None, None, self._unwanted()))

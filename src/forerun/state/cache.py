@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.state.layout import L, Layout
+from forerun.state.layout import L
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena, Store
 
@@ -244,12 +244,6 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     finally:
         for cache in caches:
             cache.is_lent = False
-
-
-def layout_name(cache: Cache[Any]) -> str:
-    """The layout as a response reports it."""
-    layout: Layout = cache.layout
-    return str(layout)
 
 
 def _slots(spec: StateSpec) -> list[int]:

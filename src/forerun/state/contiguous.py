@@ -10,6 +10,7 @@ from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import is_walked, one_page, walk
 from forerun.kernels.write_rows import write_rows
 from forerun.state.host import Host, fetched, host, is_shared, sent
+from forerun.state.layout import Contiguous
 from forerun.state.spec import AttentionSpec
 
 CAPACITY_STEP_TOKENS = 256
@@ -27,6 +28,7 @@ class ContiguousStore:
     """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order in which a segment stores them."""
 
     num_blocks = 0
+    layout = Contiguous()
 
     def __init__(self, buffers: list[mx.array]) -> None:
         self.buffers = buffers

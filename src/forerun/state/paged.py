@@ -15,6 +15,7 @@ from forerun.kernels.paged_attention import Pages, paged_attention
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
 from forerun.state.host import Host, fetched, host, is_shared, sent
+from forerun.state.layout import Paged
 from forerun.state.spec import AttentionSpec
 
 
@@ -90,6 +91,10 @@ class PagedStore:
     @buffers.setter
     def buffers(self, buffers: list[mx.array]) -> None:
         self._pool.buffers = buffers
+
+    @property
+    def layout(self) -> Paged:
+        return Paged(self._pool.block_tokens)
 
     @property
     def num_blocks(self) -> int:

@@ -27,6 +27,10 @@ class Store(Protocol):
     buffers: list[mx.array]
 
     @property
+    def layout(self) -> Layout:
+        """How the rows really lie."""
+
+    @property
     def capacity(self) -> int:
         """Rows there is room for."""
 

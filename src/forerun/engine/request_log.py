@@ -1,0 +1,47 @@
+"""Keeps the request log: told of every request that ends, it writes the entry. Content stays out of it unless it is asked for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from forerun.engine.request import Ended
+from forerun.errors import ForerunError
+from forerun.request_log.entry import Content, Entry, encode
+from forerun.request_log.file import LogFile
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """Entries of one model's requests in `file`."""
+
+    file: LogFile
+    model: str
+    with_content: bool
+
+    def write(self, ended: Ended) -> None:
+        """Append what the log says of a request."""
+        self.file.append(encode(self._entry(ended)))
+
+    def _entry(self, ended: Ended) -> Entry:
+        request, job = ended.request, ended.request.job
+        return Entry(
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            id=job.id,
+            model=self.model,
+            tenant=job.tenant,
+            outcome=ended.outcome,
+            error=_told(ended.error) if ended.error else None,
+            seconds=time.monotonic() - request.arrived_s,
+            prompt_tokens=request.prompt_tokens,
+            reading=request.reading,
+            usage=ended.usage,
+            report=ended.report,
+            content=Content(job.prompt, request.said) if self.with_content else None,
+        )
+
+
+def _told(error: Exception) -> str:
+    """Our own words are free of content; those of others may quote what they failed on."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, ForerunError) else type(error).__name__

@@ -1,0 +1,57 @@
+"""What the request log says of one request, and its form as a line. Knows values; no files and no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from forerun.errors import ForerunError
+from forerun.values import Chat, Raw, Reading, Report, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was asked and answered; only logged if the settings say so."""
+
+    prompt: Chat | Raw
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request that ended. time: when, UTC, ISO 8601. seconds: since it arrived. tenant: the name of its key, "" without keys.
+
+    outcome: "stop" or "length" (served), "cancelled" or "error"; error: what ended it, None if it was served. reading: how far the prompt
+    was read. usage and report: as in the response; None if there was no token to respond with.
+    """
+
+    time: str
+    id: str
+    model: str
+    tenant: str
+    outcome: str
+    error: str | None
+    seconds: float
+    prompt_tokens: int
+    reading: Reading | None
+    usage: Usage | None
+    report: Report | None
+    content: Content | None
+
+
+_FORM = TypeAdapter(Entry)
+
+
+def encode(entry: Entry) -> str:
+    """The entry as one line of JSON, without its end."""
+    return _FORM.dump_json(entry).decode()
+
+
+def decode(line: str) -> Entry:
+    """The entry of a line. Fields that this version does not know are passed over. Raises ForerunError."""
+    try:
+        return _FORM.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ForerunError(f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}") from error

@@ -1,0 +1,49 @@
+"""The file of the request log and those that it was before: appended to, never larger in all than was allowed. Knows lines of text."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from io import TextIOWrapper
+from logging import LogRecord, makeLogRecord
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from forerun.errors import ConfigError
+
+NUM_FILES = 4
+log = logging.getLogger(__name__)
+
+
+class LogFile:
+    """Appends lines to `path`; when that is full it becomes PATH.1, and so on, and the oldest goes. Readable by the user alone.
+
+    One process a file. A disk that takes no more costs lines, never a request. Raises ConfigError if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        file_bytes = max(1, limit_bytes // NUM_FILES)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._sink = _PrivateFile(path, maxBytes=file_bytes, backupCount=NUM_FILES - 1, encoding="utf-8")
+        except OSError as error:
+            hint = "--request-log names another file, --request-log-bytes 0 keeps no log"
+            raise ConfigError(f"the request log cannot be written: {path}: {error.strerror}", hint=hint) from error
+
+    def append(self, line: str) -> None:
+        """Write one line, from any thread."""
+        self._sink.handle(makeLogRecord({"msg": line}))
+
+    def close(self) -> None:
+        """No line may follow."""
+        self._sink.close()
+
+
+class _PrivateFile(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.fdopen(descriptor, self.mode, encoding=self.encoding)  # type: ignore[return-value]
+
+    def handleError(self, record: LogRecord) -> None:  # noqa: N802 - its name in logging
+        log.warning("a line of the request log is lost: %s", sys.exc_info()[1])

@@ -1,0 +1,47 @@
+"""A line of the request log and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.serve.engine_double import DONE
+
+from forerun.errors import ForerunError
+from forerun.request_log.entry import Content, Entry, decode, encode
+from forerun.values import Chat, Raw, Reading
+
+TIME = "2026-11-29T20:00:00.000+00:00"
+SERVED = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, Reading(7, 7, 3), DONE.usage, DONE.report, None)
+WAITED = Entry(TIME, "id", "demo", "", "cancelled", "ForerunError: it was cancelled", 0.5, 7, None, None, None, None)
+CHAT = Chat(({"role": "user", "content": "A\nB \u2028 \u00fc"},), ({"type": "function"},), {"enable_thinking": False})
+
+
+@pytest.mark.parametrize(
+    "entry", [SERVED, WAITED, replace(SERVED, content=Content(CHAT, "C")), replace(WAITED, content=Content(Raw((1,)), ""))]
+)
+def test_a_line_is_the_entry(entry: Entry) -> None:
+    line = encode(entry)
+    assert "\n" not in line
+    assert decode(line) == entry
+
+
+def test_its_fields_are_those_of_the_response() -> None:
+    told = json.loads(encode(SERVED))
+    assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2}
+    assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"asked": 1}, None)
+
+
+def test_a_newer_line_may_have_more_fields() -> None:
+    told = json.loads(encode(SERVED))
+    assert decode(json.dumps({**told, "new": 1, "report": {**told["report"], "new": 1}})) == SERVED
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [("{", "the line: Invalid JSON"), ("[]", "the line: "), ('{"time": 1}', "time: "), ("{}", "time: Field required")],
+)
+def test_another_line_is_refused(line: str, complaint: str) -> None:
+    with pytest.raises(ForerunError, match=complaint):
+        decode(line)

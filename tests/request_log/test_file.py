@@ -1,0 +1,66 @@
+"""The log's files stay small, private, and never in a request's way."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from forerun.errors import ConfigError
+from forerun.request_log.file import NUM_FILES, LogFile
+
+
+def test_lines_are_appended_across_openings(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "requests.jsonl"
+    for line in ("{}", '{"100 %s": 1}'):
+        log = LogFile(path, 1 << 20)
+        log.append(line)
+        log.close()
+    assert path.read_text() == '{}\n{"100 %s": 1}\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_it_never_grows_beyond_its_limit_and_the_newest_stays(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "requests.jsonl", 4000)
+    for number in range(1000):
+        log.append(f"{number:099d}")
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4000
+    log.close()
+    files = sorted(tmp_path.iterdir(), reverse=True)
+    assert len(files) == NUM_FILES
+    lines = [int(line) for path in [*files[:-1], files[-1]] for line in path.read_text().splitlines()]
+    assert lines == list(range(1000 - len(lines), 1000))
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+
+
+def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "requests.jsonl", 1 << 20)
+    threads = [threading.Thread(target=lambda c=c: [log.append(c * 500) for _ in range(50)]) for c in "abcd"]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    assert sorted(lines) == [c * 500 for c in "abcd" for _ in range(50)]
+
+
+def test_a_disk_that_takes_nothing_costs_the_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = LogFile(tmp_path / "log" / "requests.jsonl", 400)
+    log.append("a" * 90)
+    shutil.rmtree(tmp_path / "log")
+    with caplog.at_level(logging.WARNING):
+        log.append("b" * 90)
+    assert caplog.messages[0].startswith("a line of the request log is lost: ")
+    log.close()
+
+
+def test_a_path_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"the request log cannot be written: .*file/requests\.jsonl") as caught:
+        LogFile(tmp_path / "file" / "requests.jsonl", 400)
+    assert "--request-log" in caught.value.hint

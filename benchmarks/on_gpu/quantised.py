@@ -1,48 +1,50 @@
-"""What the products of quantised weights cost for few rows and for many, by mode, beside bfloat16. Knows kernels and arrays alone."""
+"""What products of quantised weights cost, by packing and way, beside bfloat16. Knows kernels and arrays alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
+from forerun.kernels.quantised import MOST_ROWS, Packing, Quantised, by_rows, dequantise, is_by_rows, quantise
 from on_gpu.report import chain
 from on_gpu.shapes import noise
 
-MODES: dict[str, dict[str, Any]] = {
-    "4 bits by 32": {"bits": 4, "group_size": 32},
-    "4 bits by 64": {"bits": 4, "group_size": 64},
-    "8 bits by 32": {"bits": 8, "group_size": 32},
-    "mxfp4": {"mode": "mxfp4"},
-    "mxfp8": {"mode": "mxfp8"},
-    "nvfp4": {"mode": "nvfp4"},
-}
+PACKINGS = [Packing("affine", 4, 32), Packing("affine", 4, 64), Packing("affine", 8, 32), Packing("mxfp4", 4, 32), Packing("nvfp4", 4, 16)]
+SAMPLES_OUT = 64
 
 
 def products(out: int, inner: int, rows: int, enough_bytes: int) -> dict[str, Any]:
-    """Microseconds of x [rows, inner] @ W [out, inner].T in bfloat16 and in each mode, over weights of `enough_bytes` in turn."""
+    """Microseconds of x [rows, inner] @ W [out, inner].T in bfloat16 and in each packing, over weights of `enough_bytes` in turn."""
     copies = max(2, min(32, enough_bytes // (2 * out * inner)))
     weights = [noise(mx.zeros((out, inner), mx.bfloat16), i) for i in range(copies)]
     x = noise(mx.zeros((rows, inner), mx.bfloat16), 99)
     mx.eval(weights, x)
-    found = {"bfloat16": _timed(lambda i: x @ weights[i].T, copies, weights[0].nbytes)}
-    for name, mode in MODES.items():
-        found[name] = _quantised(x, weights, mode)
+    found: dict[str, Any] = {"bfloat16": _timed(lambda w: x @ w.T, weights, weights[0].nbytes)}
+    for packing in PACKINGS:
+        packed = [quantise(weight, packing) for weight in weights]
+        mx.eval(packed)
+        found["{} {} by {}".format(*packing)] = _ways(x, packed)
     return found
 
 
-def _quantised(x: mx.array, weights: list[mx.array], mode: dict[str, Any]) -> dict[str, Any]:
-    packed = [mx.quantize(weight, **mode) for weight in weights]
-    mx.eval(packed)
-    right = x.astype(mx.float32) @ mx.dequantize(*packed[0], **mode).astype(mx.float32).T
-    error = mx.abs(mx.quantized_matmul(x, *packed[0], transpose=True, **mode) - right).max() / mx.abs(right).max()
-    timed = _timed(
-        lambda i: mx.quantized_matmul(x, *packed[i], transpose=True, **mode), len(weights), sum(part.nbytes for part in packed[0])
-    )
-    return timed | {"largest_error": float(error)}
+def _ways(x: mx.array, packed: list[Quantised]) -> dict[str, Any]:
+    """By our kernel, by MLX's own for few rows (for many it takes minutes to compile), and unpacked first."""
+    (mode, bits, group), num_bytes = packed[0].packing, sum(part.nbytes for part in packed[0][:3] if part is not None)
+    ways: dict[str, Callable[[Quantised], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
+    if x.shape[0] < MOST_ROWS:
+        ways["mlx"] = lambda w: mx.quantized_matmul(x, w.packed, w.scales, w.biases, transpose=True, group_size=group, bits=bits, mode=mode)
+    if is_by_rows(x, packed[0]):
+        ways["kernel"] = lambda w: by_rows(x, w)
+    right = x.astype(mx.float32) @ dequantise(packed[0], mx.float32)[:SAMPLES_OUT].T
+    return {name: _timed(way, packed, num_bytes) | {"error": _error(way(packed[0]), right)} for name, way in ways.items()}
 
 
-def _timed(run: Callable[[int], mx.array], copies: int, num_bytes: int) -> dict[str, Any]:
-    us = chain(run, copies)
+def _error(found: mx.array, right: mx.array) -> float:
+    return float(mx.abs(found[:, :SAMPLES_OUT].astype(mx.float32) - right).max() / mx.abs(right).max())
+
+
+def _timed(way: Callable[[Any], mx.array], weights: Sequence[Any], num_bytes: int) -> dict[str, Any]:
+    us = chain(lambda i: way(weights[i]), len(weights))
     return {"us": us, "tb_per_s": round(num_bytes / us / 1e6, 3)}

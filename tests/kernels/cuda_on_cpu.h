@@ -98,8 +98,8 @@ inline void __syncthreads() { fibres.meet(128); }
 namespace forerun {
 template <int count>
 struct alignas(4 * count) Words { unsigned word[count]; };
-template <int count>
-Words<count> load(const __nv_bfloat16* from) {
+template <int count, typename T>
+Words<count> load(const T* from) {
   if (reinterpret_cast<uintptr_t>(from) % (4 * count)) throw "a load that is not aligned";
   Words<count> words;
   std::memcpy(&words, from, sizeof words);

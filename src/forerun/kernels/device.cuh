@@ -3,14 +3,14 @@
 
 namespace forerun {
 
-// `count` 32-bit words, each of two bfloat16, read from memory at once.
+// `count` 32-bit words, of two bfloat16 each or of packed weights, read from memory at once.
 template <int count>
 struct alignas(4 * count) Words {
   unsigned word[count];
 };
 
-template <int count>
-__device__ inline Words<count> load(const __nv_bfloat16* from) {
+template <int count, typename T>
+__device__ inline Words<count> load(const T* from) {
   return *reinterpret_cast<const Words<count>*>(from);
 }
 

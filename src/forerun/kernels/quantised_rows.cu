@@ -1,0 +1,51 @@
+  // y [ROWS, out] = x [ROWS, inner] times a quantised weight [out, inner], on the tensor cores: 16 outputs of all rows a block, whose warps
+  // share the inner dimension out among them and add up in order, so that a row's bits do not depend on the others.
+  //
+  // packed [out, inner * BITS / 32] unsigned, the first weight in the lowest bits; scales, biases [out, inner / GROUP]; y [ROWS, out].
+  // out is a multiple of 16, inner of 4 * TAKEN. A lane takes as many weights as 16 bytes hold, all of one group.
+  using forerun::load;
+  constexpr int WARPS = THREADS / 32, TAKEN = 128 / BITS, MOST_ROWS = 8;
+  const int inner = x_shape[1], out = packed_shape[0], first = blockIdx.x * 16;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place = lane / 4, part = lane % 4;
+  __shared__ float by_warp[WARPS][16][MOST_ROWS];
+
+  float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 2
+  for (int at = (4 * warp + part) * TAKEN; at < inner; at += 4 * WARPS * TAKEN) {
+    forerun::Words<4> taken[2];
+    float scale[2], bias[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const size_t weight = (size_t)(first + place + 8 * half) * inner + at;
+      taken[half] = load<4>(packed + weight * BITS / 32);
+      scale[half] = float(scales[weight / GROUP]), bias[half] = float(biases[weight / GROUP]);
+    }
+#pragma unroll
+    for (int piece = 0; piece < TAKEN / 8; ++piece) {
+      forerun::Words<4> values = {{0u, 0u, 0u, 0u}};
+      if (place < ROWS) values = load<4>(x + (size_t)place * inner + at + 8 * piece);
+      unsigned pairs[2][4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int index = 8 * piece + 2 * i;
+          const unsigned both = taken[half].word[index * BITS / 32] >> index * BITS % 32;
+          const unsigned low = both & ((1u << BITS) - 1), high = both >> BITS & ((1u << BITS) - 1);
+          pairs[half][i] = forerun::pack(scale[half] * low + bias[half], scale[half] * high + bias[half]);
+        }
+      forerun::multiply(sums, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], values.word[0], values.word[1]);
+      forerun::multiply(sums, pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], values.word[2], values.word[3]);
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < 4; ++i) by_warp[warp][place + 8 * (i / 2)][2 * part + i % 2] = sums[i];
+  __syncthreads();
+  for (int i = threadIdx.x; i < 16 * ROWS; i += THREADS) {
+    const int row = i / 16, output = i % 16;
+    float sum = 0.0f;
+#pragma unroll
+    for (int other = 0; other < WARPS; ++other) sum += by_warp[other][output][row];
+    y[(size_t)row * out + first + output] = __nv_bfloat16(sum);
+  }

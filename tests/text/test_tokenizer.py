@@ -11,7 +11,7 @@ from tests.text.conftest import DEMO_MODEL
 
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.recent import ENTRY_TOKENS, Recent
-from forerun.text.tokenizer import Tokenizer
+from forerun.text.tokenizer import Marked, Tokenizer
 
 LIBRARY = tokenizers.Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 TOKENIZER = Tokenizer.load(DEMO_MODEL)
@@ -42,6 +42,15 @@ def test_pieces_encode_like_the_whole(text: str) -> None:
     expected = LIBRARY.encode(text, add_special_tokens=False).ids
     assert TOKENIZER.encode(text, tenant="a") == expected
     assert TOKENIZER.encode(text, tenant="a") == expected, "remembered pieces differ"
+
+
+@given(TEXTS, st.integers(0, 80))
+def test_the_tokens_up_to_a_place(text: str, end: int) -> None:
+    """As many as the whole and its beginning have in common, encoded each on its own. No template ends a message within a special token."""
+    assume(not any(text[start : start + len(s)] == s for s in SPECIAL for start in range(max(0, end - len(s) + 1), end)))
+    whole, beginning = (LIBRARY.encode(each, add_special_tokens=False).ids for each in (text, text[:end]))
+    num_common = next((i for i, (a, b) in enumerate(zip(whole, beginning, strict=False)) if a != b), len(beginning))
+    assert TOKENIZER.encode_marked(Marked(text, end, ""), tenant="a") == (whole, num_common)
 
 
 @given(IDS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.errors import BadRequestError
+from forerun.text.literal import Literals
 from forerun.text.template import Template
-from forerun.text.tokenizer import Tokenizer
+from forerun.text.tokenizer import Marked, Tokenizer
 from forerun.values import Chat, Raw
 
 
@@ -29,17 +30,19 @@ class Prompter:
     def __init__(self, tokenizer: Tokenizer, template: Template) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._literals = Literals(tokenizer.control_tokens)
 
     def encode(self, prompt: Chat | Raw, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if isinstance(prompt, Raw):
             return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False)
-        text = self._template.render(prompt, add_generation_prompt=True)
-        messages = self._template.render(prompt, add_generation_prompt=False)
+        chat, mark = self._literals.mark(prompt)
+        text = self._template.render(chat, add_generation_prompt=True)
+        messages = self._template.render(chat, add_generation_prompt=False)
         _check_unicode(text)
-        tokens = self._tokenizer.encode(text, tenant=tenant)
-        end = _common(tokens, self._tokenizer.encode(messages, tenant=tenant)) if text.startswith(messages) else len(tokens)
-        return Prompt(tuple(tokens), end, opens_reasoning=text.rstrip().endswith("<think>"))
+        end = len(messages) if text.startswith(messages) else len(text)
+        tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
+        return Prompt(tuple(tokens), message_end, opens_reasoning=text.rstrip().endswith("<think>"))
 
 
 def _check_unicode(text: str) -> None:
@@ -49,8 +52,3 @@ def _check_unicode(text: str) -> None:
     except UnicodeEncodeError as error:
         found = f"{text[error.start]!r} at character {error.start} of the rendered prompt"
         raise BadRequestError(f"a message holds half of a surrogate pair: {found}", param="messages") from error
-
-
-def _common(left: list[int], right: list[int]) -> int:
-    """Length of the longest common beginning."""
-    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

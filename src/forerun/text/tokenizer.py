@@ -3,6 +3,7 @@
 Special tokens are hard borders: the text between two of them (a piece) is encoded on its own, so that a long conversation costs only its
 new pieces. What the model sampled is remembered too: an answer that the client sends back gets the very ids that were sampled, at the
 same place of the same conversation, though the library would have split its text differently. Everything remembered belongs to a tenant.
+Where a marked text has its mark, nothing is recognised across it (see text/literal.py).
 Knows nothing of chat templates, messages or MLX.
 """
 
@@ -12,8 +13,9 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b, sha256
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import tokenizers
 
@@ -25,14 +27,29 @@ PIECES_LIMIT_TOKENS = 2 << 20
 SAMPLED_LIMIT_TOKENS = 1 << 20
 
 
+class Marked(NamedTuple):
+    """A text in which `mark` stands where no token may reach across, and a place in it: its first `end` characters.
+
+    mark "": there are no marks. The place does not lie within a special token.
+    """
+
+    text: str
+    end: int
+    mark: str
+
+
 class Tokenizer:
-    """A byte-level tokenizer. digest: hex over its definition. stop_ids: tokens that end an answer. size: one more than the largest id."""
+    """A byte-level tokenizer. digest: hex over its definition. stop_ids: tokens that end an answer. size: one more than the largest id.
+
+    control_tokens: the texts of its special tokens, those that are no part of what is said.
+    """
 
     def __init__(self, library: tokenizers.Tokenizer, *, digest: str, stop_ids: frozenset[int]) -> None:
         self._library = library
         self.digest = digest
         self.stop_ids = stop_ids
         self.size = 1 + max(library.get_vocab(with_added_tokens=True).values())
+        self.control_tokens = frozenset(token.content for token in library.get_added_tokens_decoder().values() if token.special)
         self._borders = _borders(library)
         self._border_ids = frozenset(self._borders.values())
         self._splitter = _splitter(self._borders)
@@ -55,14 +72,22 @@ class Tokenizer:
 
     def encode(self, text: str, *, tenant: str) -> list[int]:
         """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
+        return self.encode_marked(Marked(text, len(text), mark=""), tenant=tenant)[0]
+
+    def encode_marked(self, marked: Marked, *, tenant: str) -> tuple[list[int], int]:
+        """Token ids of the text without its marks, and how many of them, from the first on, are also those of the text up to `end`."""
         ids: list[int] = []
-        path = _Path(tenant)
-        for piece in filter(None, self._splitter.split(text)):
-            border = self._borders.get(piece)
-            new = [border] if border is not None else self._ids_at(path, piece, tenant)
+        path, start, num_common = _Path(tenant), 0, 0
+        for piece in filter(None, self._splitter.split(marked.text)):
+            new = self._ids_of(path, piece, marked.mark, tenant)
+            if marked.end >= start + len(piece):
+                num_common += len(new)
+            elif marked.end > start:
+                num_common += _num_common(new, self._ids_of(path, piece[: marked.end - start], marked.mark, tenant))
+            start += len(piece)
             path.extend(new)
             ids.extend(new)
-        return ids
+        return ids, num_common
 
     def learn(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
         """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids."""
@@ -72,7 +97,7 @@ class Tokenizer:
         for is_border, run in groupby((*prompt[start:], *sampled), key=self._border_ids.__contains__):
             ids = array("I", run)
             piece = self.decode(ids)
-            if not is_border and self._ids_at(path, piece, tenant) != ids:
+            if not is_border and self._ids_at(path, piece, "", tenant) != ids:
                 self._sampled.put(path.key(piece), ids)
             path.extend(ids)
 
@@ -87,13 +112,19 @@ class Tokenizer:
             known = self._bytes[token] = _unmap(self._library.id_to_token(token) or "")
         return known
 
-    def _ids_at(self, path: _Path, piece: str, tenant: str) -> array[int]:
-        return self._sampled.get(path.key(piece)) or self._encode_piece(piece, tenant)
+    def _ids_of(self, path: _Path, piece: str, mark: str, tenant: str) -> list[int]:
+        border = self._borders.get(piece)
+        return list(self._ids_at(path, piece, mark, tenant)) if border is None else [border]
 
-    def _encode_piece(self, piece: str, tenant: str) -> array[int]:
+    def _ids_at(self, path: _Path, piece: str, mark: str, tenant: str) -> array[int]:
+        said = piece.replace(mark, "") if mark else piece
+        return self._sampled.get(path.key(said)) or self._encode_piece(piece, mark, tenant)
+
+    def _encode_piece(self, piece: str, mark: str, tenant: str) -> array[int]:
         ids = self._pieces.get((tenant, piece))
         if ids is None:
-            ids = array("I", self._library.encode(piece, add_special_tokens=False).ids)
+            parts = piece.split(mark) if mark else [piece]
+            ids = array("I", (id for part in parts for id in self._library.encode(part, add_special_tokens=False).ids))
             self._pieces.put((tenant, piece), ids)
         return ids
 
@@ -111,6 +142,10 @@ class _Path:
     def key(self, piece: str) -> tuple[bytes, str]:
         """Names the piece of text that begins here."""
         return self._digest.digest(), piece
+
+
+def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _borders(library: tokenizers.Tokenizer) -> dict[str, int]:

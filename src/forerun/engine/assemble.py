@@ -133,16 +133,17 @@ def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Templa
     if config.bank_disk_bytes == 0:
         return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
     index = Index.hold(path)
-    disk = DiskTier(path, limit_bytes=_disk_limit(config), index=index)
+    disk = DiskTier(path, limit_bytes=disk_limit(config), index=index)
     return Bank(family.spec, identity, disk=disk, secret=secret(path), ram_limit_bytes=config.bank_ram_bytes)
 
 
-def _disk_limit(config: Config) -> int:
+def disk_limit(config: Config) -> int:
     """Bytes that the bank's folder may hold: as set, else the lesser of DISK_LIMIT_BYTES and a tenth of the disk's free space."""
     if config.bank_disk_bytes is not None:
         return config.bank_disk_bytes
     held = sum(f.lstat().st_size for f in config.bank_path.rglob("*") if f.is_file())
-    return min(DISK_LIMIT_BYTES, (shutil.disk_usage(config.bank_path).free + held) // 10)
+    disk = next(folder for folder in (config.bank_path, *config.bank_path.parents) if folder.exists())
+    return min(DISK_LIMIT_BYTES, (shutil.disk_usage(disk).free + held) // 10)
 
 
 def _context(config: Config, declared: int) -> int:
@@ -152,12 +153,12 @@ def _context(config: Config, declared: int) -> int:
 
 
 def _limits(config: Config, family: Family) -> Limits:
-    limits = limits_of(family.spec.bytes_per_token, _memory_bytes() // 2)
+    limits = limits_of(family.spec.bytes_per_token, memory_bytes() // 2)
     dense = {"auto": limits.dense_tokens, "contiguous": family.context_tokens, "paged": 0}[config.decode_layout]
     return Limits(dense, limits.page_tokens)
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
     """The device's memory, or the machine's."""
     if not is_cpu():
         return int(mx.device_info().get("memory_size", 0)) or _memory_of_machine()

@@ -1,0 +1,99 @@
+"""`forerun models`: what a checkpoint is and would cost here. Needs no server; MLX and the hub's library are loaded by what needs them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from forerun.config import load
+
+if TYPE_CHECKING:
+    from forerun.models.fit import Machine
+
+app = typer.Typer(help="Look after the models on this machine.", no_args_is_help=True)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's folder")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def inspect(model: Model, as_json: AsJson = False) -> None:
+    """Tell what a model is made of, what it would cost on this machine, and what would be slow. Reads no weights."""
+    from forerun.models.fit import fit, is_served
+    from forerun.models.inspect import read_checkpoint
+
+    checkpoint = read_checkpoint(Path(model))
+    facts: dict[str, Any] = {
+        "model": model,
+        "family": checkpoint.family,
+        "served": is_served(checkpoint),
+        "parameters": checkpoint.num_params,
+        "active_parameters": checkpoint.num_active_params,
+        "bytes": checkpoint.num_bytes,
+        "mtp": checkpoint.mtp,
+        "kinds": [asdict(kind) for kind in checkpoint.kinds()],
+        "here": asdict(fit(checkpoint, this_machine())) if is_served(checkpoint) else None,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        Console(highlight=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
+
+
+def this_machine() -> Machine:
+    """The memory and disk that a server would have here, with the settings of file and environment."""
+    from forerun.engine.assemble import disk_limit, is_cpu, memory_bytes
+    from forerun.models.fit import Machine
+
+    return Machine(memory_bytes(), disk_limit(load({})), is_cpu())
+
+
+def told(facts: dict[str, Any]) -> list[str]:
+    """What the model is, a line each."""
+    here = "" if facts["served"] else " (not served: forerun has no such family)"
+    active = f", {amount(facts['active_parameters'])} for each token" if facts["active_parameters"] < 0.9 * facts["parameters"] else ""
+    return [
+        f"{facts['model']}",
+        f"family       {facts['family']}{here}",
+        f"parameters   {amount(facts['parameters'])}{active}; {decimal(facts['bytes'])} in files",
+        f"MTP head     {facts['mtp']}",
+        "",
+    ]
+
+
+def kinds_table(facts: dict[str, Any]) -> Table:
+    """One row a kind of module."""
+    drawn = Table("modules", "number", "parameters", "bytes", "stored as", box=None)
+    for kind in facts["kinds"]:
+        formats = kind["formats"].items()
+        stored = ", ".join(name if len(formats) == 1 else f"{name} ({num / kind['num_params']:.0%})" for name, num in formats)
+        drawn.add_row(kind["name"], f"{kind['num_modules']:,}", amount(kind["num_params"]), decimal(kind["num_bytes"]), stored)
+    return drawn
+
+
+def costs(facts: dict[str, Any]) -> list[str]:
+    """What it costs on this machine, a line each."""
+    here = facts["here"]
+    if here is None:
+        return []
+    return [
+        "",
+        f"here         {decimal(here['weights_bytes'])} of memory for the weights, states in {here['dtype']}",
+        f"conversation {decimal(here['bytes_per_1000_tokens'])} for 1,000 tokens, {decimal(here['bytes_per_mark'])} for a mark",
+        f"context      {here['memory_tokens']:,} tokens fit in memory, of {here['declared_tokens']:,} that the model was made for",
+        f"bank         {here['bank_tokens']:,} tokens fit on disk",
+        *(f"slow         {reason}" for reason in here["slow"]),
+    ]
+
+
+def amount(num: int) -> str:
+    """Parameters as people say them: 27.3 B, 9.0 M."""
+    unit, name = next(((unit, name) for unit, name in ((10**9, " B"), (10**6, " M"), (10**3, " k")) if num >= unit), (1, ""))
+    return f"{num / unit:.1f}{name}" if name else str(num)

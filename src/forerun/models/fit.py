@@ -1,0 +1,112 @@
+"""What a checkpoint would cost on a machine: memory, conversation, disk; and what would be slow there, and why. Pure; no weight is read.
+
+Knows the families' configurations for what is kept of a conversation; how weights are held in memory is models/load.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rich.filesize import decimal
+
+from forerun.models.inspect import Checkpoint
+from forerun.models.qwen3_5 import Config
+from forerun.state.spec import StateSpec
+
+CONFIGS = {"qwen3_5": Config, "qwen3_5_text": Config}
+# What weights and conversations may take of a machine's memory; the rest is for the system, for prefill and for the agent's own tools.
+MEMORY_FRAC = 0.75
+SLOW_READ_BYTES = 4_000_000_000
+# Head sizes for which MLX has tuned kernels of the delta rule on Metal.
+METAL_KEY_DIMS = (64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a model would run. bank_bytes: what the folder of conversations may take; 0 keeps none."""
+
+    memory_bytes: int
+    bank_bytes: int
+    is_cpu: bool
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.is_cpu else "bfloat16"
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(self.memory_bytes * MEMORY_FRAC)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a served checkpoint costs on a machine. declared_tokens: the context that the model was made for.
+
+    memory_tokens: of one conversation beside the weights in memory; bank_tokens: of all conversations on disk, marks not counted."""
+
+    dtype: str
+    weights_bytes: int
+    bytes_per_1000_tokens: int
+    bytes_per_mark: int
+    declared_tokens: int
+    memory_tokens: int
+    bank_tokens: int
+    slow: tuple[str, ...]
+
+
+def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
+    """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_served` must hold."""
+    config = CONFIGS[checkpoint.family].parse(checkpoint.config)
+    spec = (config if checkpoint.mtp != "none" else replace(config, draft_layers=0)).spec(machine.dtype)
+    weights_bytes = weights_in_memory(checkpoint, machine)
+    room = max(0, machine.usable_bytes - weights_bytes - spec.bytes_per_mark)
+    return Fit(
+        dtype=machine.dtype,
+        weights_bytes=weights_bytes,
+        bytes_per_1000_tokens=spec.bytes_per_token * 1000,
+        bytes_per_mark=spec.bytes_per_mark,
+        declared_tokens=config.context_tokens,
+        memory_tokens=min(config.context_tokens, room // spec.bytes_per_token),
+        bank_tokens=machine.bank_bytes // spec.bytes_per_token,
+        slow=tuple(slow(checkpoint, spec, machine)),
+    )
+
+
+def is_served(checkpoint: Checkpoint) -> bool:
+    """Whether there is a family for it."""
+    return checkpoint.family in CONFIGS
+
+
+def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
+    """Bytes: as stored on a GPU; in float32 on a CPU, but for quantised weights that would not fit so."""
+    if not machine.is_cpu:
+        return checkpoint.num_bytes
+    plain = 4 * checkpoint.num_params
+    return plain if plain <= machine.usable_bytes else sum(m.num_bytes if m.is_quantised else 4 * m.num_params for m in checkpoint.served)
+
+
+def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
+    """What will be slow there, and why, a sentence each."""
+    weights_bytes, is_quantised = weights_in_memory(checkpoint, machine), any(m.is_quantised for m in checkpoint.served)
+    if weights_bytes > machine.usable_bytes:
+        yield f"the weights take {decimal(weights_bytes)} of {decimal(machine.memory_bytes)} of memory: it will swap, or not start"
+    if machine.is_cpu and is_quantised and weights_bytes < 4 * checkpoint.num_params:
+        yield "MLX multiplies quantised weights slowly on a CPU, and in float32 they do not fit in memory"
+    read_bytes = (4 if machine.is_cpu else 2) * checkpoint.num_active_params
+    if read_bytes > SLOW_READ_BYTES and machine.is_cpu:
+        yield f"each token reads {decimal(read_bytes)} of float32 weights, at the speed of this machine's memory"
+    if read_bytes > SLOW_READ_BYTES and not machine.is_cpu and not is_quantised:
+        yield f"each token reads {decimal(read_bytes)} of weights; `forerun models convert` makes that a quarter"
+    yield from slow_heads(checkpoint, spec, machine)
+
+
+def slow_heads(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
+    """What the draft head and the sizes of heads will slow."""
+    if checkpoint.mtp == "none":
+        yield "there is no MTP head: nothing is drafted, each token costs a whole step"
+    if any(m.kind == "mtp" and m.is_quantised for m in checkpoint.served):
+        yield "the MTP head is quantised: its drafts are accepted less often, or never"
+    widths = {a.shape[-1] for layer in spec.recurrent for a in layer.arrays if a.name == "matrix"} - set(METAL_KEY_DIMS)
+    if widths and not machine.is_cpu:
+        yield f"MLX has fast kernels of the delta rule for key heads of 64 or 128 numbers, not of {widths.pop()}"

@@ -1,0 +1,150 @@
+"""What a checkpoint is and costs, against the published sizes of the family; no weight is there to be read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests import checkpoints
+
+from forerun.errors import ModelError
+from forerun.models.fit import Fit, Machine, fit, weights_in_memory
+from forerun.models.inspect import Checkpoint, read_checkpoint
+
+MAC = Machine(memory_bytes=64 << 30, bank_bytes=20 << 30, is_cpu=False)
+CPU = Machine(memory_bytes=16 << 30, bank_bytes=0, is_cpu=True)
+SMALL = checkpoints.dense(1024, 24, 3584, 8, 2, 16, tied=True)
+LARGE = checkpoints.dense(5120, 64, 17408, 24, 4, 48)
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("small")
+    checkpoints.write(folder, SMALL, checkpoints.tensors(SMALL))
+    return read_checkpoint(folder)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """4-bit, with a plain MTP head in a file beside."""
+    folder = tmp_path_factory.mktemp("large")
+    config = LARGE | {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}}
+    found = checkpoints.tensors(LARGE)
+    trunk = {name: tensor for name, tensor in found.items() if not name.startswith(("mtp.", "lm_head"))}
+    packed = checkpoints.quantised(trunk, 4, 64) | checkpoints.quantised({"lm_head.weight": found["lm_head.weight"]}, 8, 32)
+    checkpoints.write(folder, config, packed)
+    checkpoints.write(folder, config, {name: tensor for name, tensor in found.items() if name.startswith("mtp.")}, "mtp.safetensors")
+    return read_checkpoint(folder)
+
+
+def slow(found: Fit) -> str:
+    return "\n".join(found.slow)
+
+
+def test_the_published_sizes_of_0_8b(small: Checkpoint) -> None:
+    assert small.num_active_params == pytest.approx(0.75e9, rel=0.01)
+    assert small.mtp == "among the weights, BF16"
+    found = fit(small, MAC)
+    assert found.bytes_per_1000_tokens == 1000 * (12 + 2) * 1024
+    assert found.bytes_per_mark == pytest.approx(18.6 * MIB, rel=0.01)
+    assert found.memory_tokens == found.declared_tokens == 262144
+
+
+def test_the_published_sizes_of_27b(large: Checkpoint) -> None:
+    assert large.num_active_params == pytest.approx(26.9e9, rel=0.01)
+    assert large.mtp == "in mtp.safetensors, BF16"
+    found = fit(large, MAC)
+    assert found.bytes_per_1000_tokens == 1000 * (64 + 4) * 1024
+    assert found.bytes_per_mark == pytest.approx((144 + 2.8) * MIB, rel=0.01)
+    assert found.bank_tokens == (20 << 30) // (68 * 1024)
+
+
+def test_kinds_and_how_they_are_stored(large: Checkpoint) -> None:
+    kinds = {kind.name: kind for kind in large.kinds()}
+    assert kinds["mlp"].formats == {"4-bit affine, groups of 64": 64 * 3 * 5120 * 17408}
+    assert kinds["head"].formats == {"8-bit affine, groups of 32": 248320 * 5120}
+    assert (kinds["mtp"].num_modules, list(kinds["mtp"].formats)) == (15, ["BF16"])
+    assert kinds["delta net out"].num_modules == 48
+    assert set(kinds["other"].formats) == {"BF16", "F32"}
+
+
+def test_the_vision_tower_is_seen_and_not_counted(small: Checkpoint) -> None:
+    assert next(small.kinds()).name == "vision"
+    assert small.num_params == sum(kind.num_params for kind in small.kinds()) - 64 * 64
+
+
+def test_a_context_that_does_not_fit(large: Checkpoint) -> None:
+    found = fit(large, replace(MAC, memory_bytes=24 << 30))
+    assert 0 < found.memory_tokens < 60_000
+    assert found.memory_tokens == ((24 << 30) * 3 // 4 - large.num_bytes - found.bytes_per_mark) // (68 * 1024)
+
+
+def test_weights_that_do_not_fit(large: Checkpoint) -> None:
+    found = fit(large, replace(MAC, memory_bytes=16 << 30))
+    assert found.memory_tokens == 0
+    assert "it will swap, or not start" in slow(found)
+
+
+def test_on_a_cpu_weights_are_float32_if_they_fit(small: Checkpoint, large: Checkpoint) -> None:
+    assert weights_in_memory(small, CPU) == 4 * small.num_params
+    assert weights_in_memory(large, CPU) < 4 * large.num_params
+    assert "quantised weights slowly on a CPU" in slow(fit(large, CPU))
+    assert fit(small, CPU).bytes_per_1000_tokens == 2 * fit(small, MAC).bytes_per_1000_tokens
+
+
+def test_without_a_draft_head(tmp_path: Path) -> None:
+    checkpoints.write(tmp_path, SMALL, checkpoints.tensors(SMALL, mtp=False))
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.mtp == "none"
+    assert "nothing is drafted" in slow(fit(checkpoint, MAC))
+    assert fit(checkpoint, MAC).bytes_per_1000_tokens == 1000 * 12 * 1024
+
+
+def test_a_quantised_draft_head(tmp_path: Path) -> None:
+    mtp = {name.replace("mtp.", "language_model.mtp.", 1): t for name, t in checkpoints.tensors(SMALL).items() if name.startswith("mtp.")}
+    config = SMALL | {"quantization": {"group_size": 64, "bits": 4}}
+    checkpoints.write(tmp_path, config, checkpoints.quantised(mtp | checkpoints.tensors(SMALL, mtp=False), 4, 64))
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.mtp == "among the weights, 4-bit affine, groups of 64"
+    assert "accepted less often" in slow(fit(checkpoint, MAC))
+
+
+def test_heads_without_a_fast_kernel(tmp_path: Path) -> None:
+    config = SMALL | {"text_config": SMALL["text_config"] | {"linear_key_head_dim": 96}}
+    checkpoints.write(tmp_path, config, checkpoints.tensors(config))
+    assert "not of 96" in slow(fit(read_checkpoint(tmp_path), MAC))
+    assert "not of 96" not in slow(fit(read_checkpoint(tmp_path), CPU))
+
+
+def test_experts_that_are_not_chosen_are_not_active(tmp_path: Path) -> None:
+    text = SMALL["text_config"] | {"num_experts": 8, "num_experts_per_tok": 2}
+    experts = {"model.language_model.layers.0.mlp.experts.gate_up_proj": ("BF16", (8, 64, 1024))}
+    checkpoints.write(tmp_path, SMALL | {"text_config": text}, checkpoints.tensors(SMALL, mtp=False) | experts)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.num_params - checkpoint.num_active_params == 6 * 64 * 1024
+
+
+def test_a_shard_that_is_missing(tmp_path: Path) -> None:
+    checkpoints.write(tmp_path, SMALL, checkpoints.tensors(SMALL), "model-00001-of-00002.safetensors")
+    files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    with pytest.raises(ModelError, match="lacks model-00002-of-00002") as caught:
+        read_checkpoint(tmp_path)
+    assert "models pull" in caught.value.hint
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    with pytest.raises(ModelError, match=r"has no \.safetensors"):
+        read_checkpoint(tmp_path)
+
+
+def test_quantised_but_the_configuration_does_not_say_how(tmp_path: Path) -> None:
+    checkpoints.write(tmp_path, SMALL, checkpoints.quantised(checkpoints.tensors(SMALL), 4, 64))
+    with pytest.raises(ModelError, match="does not say how"):
+        read_checkpoint(tmp_path)

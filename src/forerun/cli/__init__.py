@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from forerun.cli import bank, bench, chat, demo, models, serve
+from forerun.cli import bank, bench, chat, demo, models, report, serve
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(chat.chat)
 app.command()(demo.demo)
+app.command()(report.report)
 app.add_typer(bank.app, name="bank")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

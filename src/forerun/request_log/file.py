@@ -10,10 +10,19 @@ from logging import LogRecord, makeLogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ForerunError
 
 NUM_FILES = 4
 log = logging.getLogger(__name__)
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a log, those of its older files first. Raises ForerunError if there is no such file."""
+    older = [path.with_name(f"{path.name}.{number}") for number in range(NUM_FILES - 1, 0, -1)]
+    try:
+        return [line for each in (*filter(Path.exists, older), path) for line in each.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ForerunError(f"cannot read {path}: {error}", hint="see --request-log of `forerun serve`") from error
 
 
 class LogFile:

@@ -1,0 +1,115 @@
+"""`forerun report`: what a request log tells of restores, and of requests that were slower than their peers. Needs no server and no MLX."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forerun.config import load
+from forerun.errors import ForerunError
+from forerun.request_log.analysis import Group, Remarkable, Summary, summarise
+from forerun.request_log.entry import Entry, decode
+from forerun.request_log.file import read_lines
+
+GROUP_COLUMNS = ("source", "layout", "requests", "context", "prefill\ntok/s", "decode\ntok/s", "first\ntoken s", "steps\ncompiled")
+RATIO = "vs\npeers"
+SLOW_COLUMNS = ("", "time", "source", "context", "new", "prefill\ntok/s", RATIO, "decode\ntok/s", RATIO, "first\ntoken s", RATIO)
+
+
+def report(
+    log: Annotated[Path | None, typer.Argument(help="request log; the server's own if not given", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show what a request log tells: restores by source and layout, requests slower than their peers at the same context, and why."""
+    path = log if log is not None else load({}).request_log_path
+    entries, bad = parse(read_lines(path))
+    if not entries:
+        raise ForerunError(f"{path} holds no request", hint=bad[0] if bad else "a request is logged when it ends")
+    told = summarise(entries)
+    if as_json:
+        typer.echo(json.dumps({"requests": len(entries), "bad_lines": bad, **plain(told)}))
+    else:
+        show(Console(highlight=False), told, len(entries), bad)
+
+
+def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
+    """The entries, and what is wrong with the lines that are none."""
+    entries, bad = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(decode(line))
+        except ForerunError as error:
+            bad.append(f"line {number} is no entry of a request log: {error}")
+    return entries, bad
+
+
+def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> None:
+    """The summary for people."""
+    console.print(f"{num_requests:,} requests", *bad, "", groups_table(told.groups), "", sep="\n")
+    if told.remarkable:
+        console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.remarkable), "", sep="\n")
+        console.print(*(f"{number} {each.why}" for number, each in enumerate(told.remarkable, start=1)), sep="\n", soft_wrap=True)
+    else:
+        console.print("None was slower than its peers at about the same context, and all ran as chosen.")
+    for error, num in told.unserved.most_common():
+        console.print(f"{num} not served: {error}")
+
+
+def groups_table(groups: tuple[Group, ...]) -> Table:
+    """One row a source and layout; medians."""
+    drawn = _drawn(GROUP_COLUMNS, first_number=2)
+    for each in groups:
+        contexts = f"{each.min_context_tokens:,}" + (f"-{each.max_context_tokens:,}" if each.num > 1 else "")
+        speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.ttft_s, 2))
+        compiled = "-" if each.compiled_frac is None else f"{each.compiled_frac:.0%}"
+        drawn.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
+    return drawn
+
+
+def slow_table(slow: tuple[Remarkable, ...]) -> Table:
+    """One row a request."""
+    drawn = _drawn(SLOW_COLUMNS, first_number=3)
+    for number, each in enumerate(slow, start=1):
+        told = each.served.report
+        ratios = [_number(ratio, 2, "x") for ratio in (each.prefill_ratio, each.decode_ratio, each.ttft_ratio)]
+        speeds = [_number(told.prefill_tok_per_s, 1), _number(told.decode_tok_per_s, 1), _number(told.ttft_s, 2)]
+        pairs = [cell for pair in zip(speeds, ratios, strict=True) for cell in pair]
+        moment = each.served.entry.time[5:16].replace("T", " ")
+        drawn.add_row(str(number), moment, told.source, f"{each.served.context_tokens:,}", f"{told.computed_tokens:,}", *pairs)
+    return drawn
+
+
+def plain(told: Summary) -> dict[str, Any]:
+    """The summary for programs."""
+    slow = [
+        {
+            "id": each.served.entry.id,
+            "time": each.served.entry.time,
+            "context_tokens": each.served.context_tokens,
+            "prefill_ratio": each.prefill_ratio,
+            "decode_ratio": each.decode_ratio,
+            "ttft_ratio": each.ttft_ratio,
+            "faults": each.faults,
+            "causes": each.causes,
+            "report": asdict(each.served.report),
+        }
+        for each in told.remarkable
+    ]
+    return {"groups": [asdict(each) for each in told.groups], "slow": slow, "unserved": told.unserved}
+
+
+def _drawn(columns: tuple[str, ...], *, first_number: int) -> Table:
+    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, column in enumerate(columns):
+        drawn.add_column(column, justify="right" if i >= first_number else "left", no_wrap=True)
+    return drawn
+
+
+def _number(value: float | None, digits: int, unit: str = "") -> str:
+    return "-" if value is None else f"{value:,.{digits}f}{unit}"

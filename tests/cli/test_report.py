@@ -1,0 +1,61 @@
+"""`forerun report` for people and for programs, from files as a server leaves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.request_log.test_analysis import FAULTY, RAM, entry
+
+from forerun.request_log.entry import encode
+
+SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"asked": 100})
+LINES = [encode(each) for each in (*RAM, entry(21_200, SLOW, id="culprit"))]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "requests.jsonl"
+    (tmp_path / "requests.jsonl.1").write_text("\n".join(LINES[:4]) + "\n")
+    path.write_text("\n".join(LINES[4:]) + "\n")
+    return path
+
+
+def test_for_programs(forerun: Callable[..., Any], log: Path) -> None:
+    told = json.loads(forerun("report", log, "--json").out)
+    assert (told["requests"], told["bad_lines"], told["unserved"]) == (7, [], {})
+    groups = [(group["source"], group["layout"], group["num"]) for group in told["groups"]]
+    assert groups == [("ram", "contiguous", 6), ("ssd", "paged(64)", 1)]
+    (slow,) = told["slow"]
+    assert (slow["id"], slow["report"]["paged_blocks"], len(slow["faults"])) == ("culprit", 400, 2)
+
+
+def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
+    said = " ".join(forerun("report", log).out.split())
+    assert said.startswith("7 requests ")
+    assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in said
+    assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in said
+    assert " 1 the prompt was read in paged(64), contiguous was asked for; decoded in paged(64), " in said
+
+
+def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
+    assert forerun("report").out.startswith("7 requests\n")
+
+
+def test_lines_that_are_no_entries_are_told(forerun: Callable[..., Any], log: Path) -> None:
+    log.write_text(f"half a l\n{LINES[0]}\n")
+    assert "\nline 5 is no entry of a request log: the line: Invalid JSON" in forerun("report", log).out
+    assert "None was slower than its peers" in forerun("report", log).out
+
+
+def test_a_log_that_is_not_there_or_holds_nothing(forerun: Callable[..., Any], tmp_path: Path) -> None:
+    ran = forerun("report", tmp_path / "none")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"forerun: cannot read {tmp_path / 'none'}: ")
+    (tmp_path / "empty").write_text("")
+    assert forerun("report", tmp_path / "empty").err.startswith(f"forerun: {tmp_path / 'empty'} holds no request\n")

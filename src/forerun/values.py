@@ -6,10 +6,10 @@ Knows nothing of MLX, HTTP or any dialect: a dialect makes a Job from JSON and t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "calls"]
 Source = Literal["cold", "ram", "ssd"]
 StepKind = Literal["compiled", "eager", "mixed"]
 BankUse = Literal["use", "bypass"]
@@ -69,11 +69,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a finished request. cached_tokens were reused; computed = prompt - cached."""
+    """Token counts of a finished request. cached_tokens were reused; computed = prompt - cached. reasoning_tokens are the first of
+    completion_tokens, up to the tag that ends them.
+    """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +141,52 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """More of the answer, as the model wrote it (reasoning and tool calls not yet split off)."""
+class Reasoning:
+    """More of what the model thinks before it answers."""
 
     text: str
-    tokens: tuple[int, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The model calls a tool. index: 0, 1, ... within the answer. Until its CallEnd come no other pieces than its arguments."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of a call's arguments; all of a call's pieces together are one JSON object, if its CallEnd is complete."""
+
+    index: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The end of a call. Not complete: it was cut off, or is malformed; its arguments are what the model wrote, and need not be JSON."""
+
+    index: int
+    is_complete: bool
+
+
+Piece = Reasoning | Content | CallStart | CallArguments | CallEnd
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The last event of every request that ends without an error. stop_string: the one that ended the answer, "" if none did."""
+    """The last event of every request that ends without an error. finish "calls": the model waits for the results of its calls.
+    stop_string: the one that ended the answer, "" if none did.
+    """
 
     finish: Finish
     usage: Usage
@@ -155,7 +194,7 @@ class Done:
     stop_string: str
 
 
-Event = Queued | Reading | Text | Done
+Event = Queued | Reading | Piece | Done
 
 
 @dataclass(frozen=True, slots=True)

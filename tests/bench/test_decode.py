@@ -16,6 +16,8 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import policy_for
 from forerun.decode.tally import Round, Tally
 from forerun.models.load import DEMO_MODEL
+from forerun.text.calls.tools import Tools
+from forerun.text.parts import PLAIN as UNSPLIT
 from forerun.text.prompt import Prompt, Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -29,9 +31,13 @@ def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0,
     return Sample(0, repeat, "greedy", arm, tokens, seconds, 2 * seconds, tally)
 
 
+def prompt_of(words: list[int], message_end: int) -> Prompt:
+    return Prompt(tuple(words), message_end, False, UNSPLIT, Tools(()))
+
+
 def test_every_turn_is_answered_in_every_way_as_often() -> None:
     words = tiny.words("bench", 90)
-    turns = [Prompt(tuple(words[:40]), 35, False), Prompt(tuple(words[:35] + words[:30]), 60, False)]
+    turns = [prompt_of(words[:40], 35), prompt_of(words[:35] + words[:30], 60)]
     ways = [Way("greedy", arm, StepTable(tiny.family(), eager_reason="test"), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))]
     bench = Bench(TOKENIZER, turns, ways, repeats=2, answer_tokens=12)
     samples = list(bench.samples())

@@ -34,7 +34,7 @@ def answered(name: str = "tiny", **asked: Any) -> tuple[Generation, Cache[Any], 
     """A whole answer, its cache, and its text."""
     cache = read(FAMILIES[name], PROMPT)
     answer = generation(FAMILIES[name], cache, PROMPT, **asked)
-    return answer, cache, "".join(piece.text for piece in answer)
+    return answer, cache, "".join(answer)
 
 
 @cache

@@ -18,7 +18,7 @@ from forerun.engine.engine import Run
 from forerun.engine.plan import MAX_WAITING
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
-from forerun.values import Chat, Done, Event, Queued, Reading, Text
+from forerun.values import Chat, Content, Done, Event, Queued, Reading
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
@@ -31,7 +31,7 @@ def done(of: list[Event]) -> Done:
 
 
 def text(of: list[Event]) -> str:
-    return "".join(event.text for event in of if isinstance(event, Text))
+    return "".join(event.text for event in of if isinstance(event, Content))
 
 
 def expected(rig: Rig, prompt: list[int], num: int = 10) -> str:
@@ -56,7 +56,7 @@ def test_events_of_a_request_in_order() -> None:
             told = await events(await rig.ask(LONG))
             assert [type(event) for event in told[:4]] == [Reading] * 4
             assert [event.done_tokens for event in told if isinstance(event, Reading)] == [0, 512, 1024, 1536]
-            assert all(isinstance(event, Text) for event in told[4:-1])
+            assert all(isinstance(event, Content) for event in told[4:-1])
             assert text(told) == expected(rig, LONG)
             assert done(told).finish == "length"
 

@@ -12,12 +12,13 @@ import pytest
 from tests.engine.engines import Rig, events, running
 from tests.talking import tokenizer
 
+from forerun import values
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine.request_log import RequestLog
 from forerun.errors import ForerunError
 from forerun.request_log.entry import Content, Entry, decode
 from forerun.request_log.file import LogFile
-from forerun.values import Done, Raw, Text
+from forerun.values import Done, Raw
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
@@ -96,7 +97,7 @@ def test_content_is_logged_only_if_asked_for(tmp_path: Path) -> None:
     said: list[str] = []
 
     async def scenario(rig: Rig) -> None:
-        said.append("".join(e.text for e in await events(await rig.ask(PROMPT)) if isinstance(e, Text)))
+        said.append("".join(e.text for e in await events(await rig.ask(PROMPT)) if isinstance(e, values.Content)))
 
     (found,) = entries(tmp_path, scenario, with_content=True)
     assert found.content == Content(Raw(tuple(PROMPT)), said[0])

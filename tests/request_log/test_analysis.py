@@ -19,7 +19,7 @@ FAULTY = replace(HEALTHY, source="ssd", prefill_layout=PAGED, layout=PAGED, draf
 
 
 def entry(context_tokens: int, report: Report | None = HEALTHY, answer_tokens: int = 200, **fields: Any) -> Entry:
-    usage = Usage(context_tokens, context_tokens - report.computed_tokens, answer_tokens) if report else None
+    usage = Usage(context_tokens, context_tokens - report.computed_tokens, answer_tokens, 0) if report else None
     known = Entry("2026-11-29T20:00:00+00:00", "id", "demo", "", "stop", None, 9.0, context_tokens, None, usage, report, None)
     return replace(known, **fields)
 

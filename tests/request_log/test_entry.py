@@ -29,7 +29,7 @@ def test_a_line_is_the_entry(entry: Entry) -> None:
 
 def test_its_fields_are_those_of_the_response() -> None:
     told = json.loads(encode(SERVED))
-    assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2}
+    assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "reasoning_tokens": 1}
     assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"asked": 1}, None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from prometheus_client import CollectorRegistry, Counter
 
 from forerun.errors import ForerunError
-from forerun.values import BankHealth, Chat, Done, Event, Health, Job, ModelInfo, Raw, Report, Sampling, Text, Usage
+from forerun.values import BankHealth, Chat, Content, Done, Event, Health, Job, ModelInfo, Raw, Report, Sampling, Usage
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
@@ -40,10 +40,10 @@ REPORT = Report(
     (0, 1),
     "",
 )
-DONE = Done("stop", Usage(7, 3, 2), REPORT, "")
+DONE = Done("stop", Usage(7, 3, 2, 1), REPORT, "")
 
 Step = Event | Exception | float  # an event to give, an error to raise, or seconds to wait
-HELLO: Sequence[Step] = (Text("Hel"), Text("lo"), DONE)
+HELLO: Sequence[Step] = (Content("Hel"), Content("lo"), DONE)
 
 
 class Run:
@@ -51,8 +51,7 @@ class Run:
 
     prompt_tokens = 7
 
-    def __init__(self, script: Sequence[Step], *, opens_reasoning: bool) -> None:
-        self.opens_reasoning = opens_reasoning
+    def __init__(self, script: Sequence[Step]) -> None:
         self.is_cancelled = False
         self._script = script
 
@@ -74,7 +73,7 @@ class Engine:
 
     info = INFO
 
-    def __init__(self, *script: Step, refusal: ForerunError | None = None, opens_reasoning: bool = False) -> None:
+    def __init__(self, *script: Step, refusal: ForerunError | None = None) -> None:
         self.registry = CollectorRegistry()
         Counter("forerun_turns", "Turns served.", registry=self.registry)
         self.jobs: list[Job] = []
@@ -82,13 +81,12 @@ class Engine:
         self.refusal = refusal
         self.reasons: tuple[str, ...] = ()
         self._script = script or HELLO
-        self._opens_reasoning = opens_reasoning
 
     async def submit(self, job: Job) -> Run:
         if self.refusal:
             raise self.refusal
         self.jobs.append(job)
-        self.runs.append(Run(self._script, opens_reasoning=self._opens_reasoning))
+        self.runs.append(Run(self._script))
         return self.runs[-1]
 
     def health(self) -> Health:

@@ -8,7 +8,7 @@ from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
-from forerun.values import Reading, Text
+from forerun.values import CallEnd, Content, Reading, Reasoning
 
 ROUTES = [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
 
@@ -31,7 +31,7 @@ def test_a_streamed_answer() -> None:
 
 
 def test_reasoning_is_split_off() -> None:
-    message = chat(Engine(Text("a</think>b"), DONE, opens_reasoning=True)).json()["choices"][0]["message"]
+    message = chat(Engine(Reasoning("a"), Content("b"), DONE)).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("a", "b")
 
 
@@ -78,12 +78,12 @@ def test_a_refusal_before_the_answer_has_a_status_of_its_own(stream: bool) -> No
 
 
 def test_an_error_in_a_whole_answer() -> None:
-    response = chat(Engine(Text("a"), NumericsError("not finite")))
+    response = chat(Engine(Content("a"), NumericsError("not finite")))
     assert (response.status_code, response.json()["error"]["code"]) == (500, "numerics")
 
 
 def test_an_error_in_a_stream_is_its_last_frame() -> None:
-    engine = Engine(Text("a"), NumericsError("not finite"))
+    engine = Engine(Content("a"), NumericsError("not finite"))
     response = chat(engine, stream=True)
     assert response.status_code == 200
     assert frames(response)[-1]["error"]["message"] == "not finite"
@@ -93,7 +93,7 @@ def test_an_error_in_a_stream_is_its_last_frame() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_fault_of_the_server_is_logged_and_not_told(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        response = chat(Engine(Text("a"), ZeroDivisionError("inside")), stream=stream)
+        response = chat(Engine(Content("a"), ZeroDivisionError("inside")), stream=stream)
     error = frames(response)[-1]["error"] if stream else response.json()["error"]
     assert error["code"] == "internal"
     assert "inside" not in json.dumps(error)
@@ -140,7 +140,7 @@ def test_metrics() -> None:
 def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
     monkeypatch.setattr(sse, "TICK_S", 0.01)
-    response = chat(Engine(0.3, Reading(1, 2, 0), 0.3, Text("x"), DONE), stream=True)
+    response = chat(Engine(0.3, Reading(1, 2, 0), 0.3, Content("x"), DONE), stream=True)
     before, _, after = response.text.partition(": reading 1/2 (0 reused)\n")
     assert ": keepalive\n" in before
     assert ": keepalive\n" in after
@@ -148,14 +148,14 @@ def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_silence_is_broken_too_where_events_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
-    nothing = [Text(""), 0.01] * 30
+    nothing = [CallEnd(0, is_complete=True), 0.01] * 30
     assert ": keepalive\n" in chat(Engine(*nothing, DONE), stream=True).text
 
 
 def test_what_is_said_puts_off_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.5)
     monkeypatch.setattr(sse, "TICK_S", 0.01)
-    steps = [Text("x"), 0.05] * 14
+    steps = [Content("x"), 0.05] * 14
     assert ": keepalive" not in chat(Engine(*steps, DONE), stream=True).text
 
 
@@ -165,7 +165,7 @@ def test_silence_is_never_longer_than_ten_seconds() -> None:
 
 def test_no_comment_ends_in_a_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.0)
-    text = chat(Engine(Reading(1, 2, 0), Text(""), Text(""), Text("x"), DONE), stream=True).text
+    text = chat(Engine(Reading(1, 2, 0), CallEnd(0, is_complete=True), Content("x"), DONE), stream=True).text
     assert ": keepalive\n" in text
     events = text.split("\n\n")
     assert all("data: " in event for event in events[:-1])

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 
 import forerun
@@ -14,7 +12,7 @@ from forerun.serve.openai_chat import Asked, Streamed, Whole, parse
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Chat, Done, Queued, Reading, Text, Usage
+from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Queued, Reading, Reasoning, Usage
 
 REQUESTS = Path(__file__).parent / "requests"
 USER = {"role": "user", "content": "hello"}
@@ -227,8 +225,8 @@ def test_a_clients_next_turn_begins_with_the_tokens_of_the_last() -> None:
         assert later.tokens[: earlier.message_end] == earlier.tokens[: earlier.message_end]
 
 
-def streamed(given: Asked, *events: Any, opens_reasoning: bool = False) -> list[bytes]:
-    stream = Streamed(given, INFO, created_unix_s=5, opens_reasoning=opens_reasoning)
+def streamed(given: Asked, *events: Event) -> list[bytes]:
+    stream = Streamed(given, INFO, created_unix_s=5)
     return [frame for event in events for frame in stream.frames(event)]
 
 
@@ -236,15 +234,31 @@ def chunks(lines: list[bytes]) -> list[Any]:
     return [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: {")]
 
 
-def whole(given: Asked, *events: Any, opens_reasoning: bool = False) -> dict[str, Any]:
-    answer = Whole(given, INFO, created_unix_s=5, opens_reasoning=opens_reasoning)
+def deltas(lines: list[bytes]) -> list[Any]:
+    return [chunk["choices"][0]["delta"] for chunk in chunks(lines)]
+
+
+def whole(given: Asked, *events: Event) -> dict[str, Any]:
+    answer = Whole(given, INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
 
 
+CALLS = (
+    CallStart(0, "a", "read"),
+    CallArguments(0, '{"path": '),
+    CallArguments(0, '"x"}'),
+    CallEnd(0, is_complete=True),
+    CallStart(1, "b", "stop"),
+    CallArguments(1, "{}"),
+    CallEnd(1, is_complete=True),
+)
+CALLED = Done("calls", DONE.usage, REPORT, "")
+
+
 def test_a_whole_answer() -> None:
-    body = whole(asked(user="me"), Queued(1), Text("Think"), Text("</think>\n\nYes"), DONE, opens_reasoning=True)
+    body = whole(asked(user="me"), Queued(1), Reasoning("Thi"), Reasoning("nk"), Content("Yes"), DONE)
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 5, "double")
     assert body["choices"] == [
         {
@@ -254,30 +268,54 @@ def test_a_whole_answer() -> None:
             "finish_reason": "stop",
         }
     ]
-    cached = {"prompt_tokens_details": {"cached_tokens": 3}}
-    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9} | cached
+    details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 1}}
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9} | details
     assert body["forerun"]["ignored_fields"] == ["user"]
     assert {name: body["forerun"][name] for name in REPORT.__slots__} == {name: getattr(REPORT, name) for name in REPORT.__slots__}
 
 
 def test_an_answer_without_reasoning_has_no_such_field() -> None:
-    assert whole(asked(), Text("Yes"), DONE)["choices"][0]["message"] == {"role": "assistant", "content": "Yes"}
+    assert whole(asked(), Content("Yes"), DONE)["choices"][0]["message"] == {"role": "assistant", "content": "Yes"}
+
+
+def test_whole_calls() -> None:
+    choice = whole(asked(), *CALLS, CALLED)["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}},
+            {"id": "b", "type": "function", "function": {"name": "stop", "arguments": "{}"}},
+        ],
+    }
 
 
 def test_a_streamed_answer() -> None:
-    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512), Text("Hm</think>Y"), Text("es"), DONE, opens_reasoning=True)
+    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512), Reasoning("Hm"), Content("Y"), Content("es"), DONE)
     assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
     assert lines[-1] == b"data: [DONE]\n\n"
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks(lines)]
-    assert deltas == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
+    assert deltas(lines) == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks(lines)] == [None] * 4 + ["stop"]
     assert ["forerun" in chunk for chunk in chunks(lines)] == [False] * 4 + [True]
     assert not any("usage" in chunk for chunk in chunks(lines))
 
 
+def test_streamed_calls() -> None:
+    lines = streamed(asked(stream=True), *CALLS, CALLED)
+    assert [delta["tool_calls"][0] for delta in deltas(lines)[1:-1]] == [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"path": '}},
+        {"index": 0, "function": {"arguments": '"x"}'}},
+        {"index": 1, "id": "b", "type": "function", "function": {"name": "stop", "arguments": ""}},
+        {"index": 1, "function": {"arguments": "{}"}},
+    ]
+    assert chunks(lines)[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
 def test_usage_comes_in_a_chunk_of_its_own() -> None:
     found = chunks(
-        streamed(asked(stream=True, stream_options={"include_usage": True}), Text("Yes"), Done("length", Usage(7, 3, 2), REPORT, ""))
+        streamed(asked(stream=True, stream_options={"include_usage": True}), Content("Yes"), Done("length", Usage(7, 3, 2, 0), REPORT, ""))
     )
     assert [chunk["usage"] for chunk in found[:-1]] == [None] * 3
     assert found[-2]["choices"][0]["finish_reason"] == "length"
@@ -287,14 +325,5 @@ def test_usage_comes_in_a_chunk_of_its_own() -> None:
 
 
 def test_an_empty_answer_is_an_answer() -> None:
-    assert [chunk["choices"][0]["delta"] for chunk in chunks(streamed(asked(), DONE))] == [{"role": "assistant", "content": ""}, {}]
+    assert deltas(streamed(asked(), DONE)) == [{"role": "assistant", "content": ""}, {}]
     assert whole(asked(), DONE)["choices"][0]["message"]["content"] == ""
-
-
-@given(st.lists(st.text(alphabet="ab<>/think\n", max_size=6)), st.booleans())
-def test_streamed_and_whole_say_the_same(texts: list[str], opens: bool) -> None:
-    events = [*map(Text, texts), DONE]
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks(streamed(asked(), *events, opens_reasoning=opens))]
-    message = whole(asked(), *events, opens_reasoning=opens)["choices"][0]["message"]
-    assert "".join(delta.get("content", "") for delta in deltas) == message["content"]
-    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == message.get("reasoning_content", "")

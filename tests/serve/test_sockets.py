@@ -11,7 +11,7 @@ from tests.serve.asking import MESSAGES, serving, wait_for
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BusyError
-from forerun.values import Text
+from forerun.values import Content
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def test_openai_sdk_whole() -> None:
 
 
 def test_openai_sdk_stream() -> None:
-    with client_of(Engine(0.1, Text("Hel"), Text("lo"), DONE)) as client:
+    with client_of(Engine(0.1, Content("Hel"), Content("lo"), DONE)) as client:
         stream = client.chat.completions.create(model="any", messages=MESSAGES, stream=True, stream_options={"include_usage": True})
         chunks = list(stream)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello"
@@ -74,7 +74,7 @@ def test_a_client_that_goes_frees_the_engine(stream: bool) -> None:
 
 
 def test_a_client_that_stops_reading_and_goes_frees_the_engine() -> None:
-    engine = Engine(*[Text("x" * 100_000)] * 1000, 30.0)
+    engine = Engine(*[Content("x" * 100_000)] * 1000, 30.0)
     with serving(engine) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(request(stream=True))

@@ -14,7 +14,7 @@ from forerun.decode.round import Rounds
 from forerun.decode.tally import Tally
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
-from forerun.values import Finish, Sampling, Text
+from forerun.values import Finish, Sampling
 
 
 class Generation:
@@ -45,7 +45,7 @@ class Generation:
         self.num_sampled = 0
         self.finish: Finish | None = None
 
-    def __iter__(self) -> Iterator[Text]:
+    def __iter__(self) -> Iterator[str]:
         """May be left at any piece: `stored` then holds what was given out."""
         self._take([self._rounds.first()])
         yield self._piece()
@@ -98,8 +98,8 @@ class Generation:
             return taken
         return min(taken, max(0, self._answer.kept_tokens - before + 1))
 
-    def _piece(self) -> Text:
+    def _piece(self) -> str:
         if self.finish is not None and not self._answer.stopped:
             self._text += self._answer.flush()
         text, self._text = self._text, ""
-        return Text(text)
+        return text

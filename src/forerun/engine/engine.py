@@ -16,9 +16,6 @@ class Run(Protocol):
     @property
     def prompt_tokens(self) -> int: ...
 
-    @property
-    def opens_reasoning(self) -> bool: ...
-
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def cancel(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from forerun.text.prompt import Prompt
-from forerun.values import Done, Event, Job, Reading, Report, Text, Usage
+from forerun.values import Done, Event, Job, Reading, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Ended:
 class Request:
     """Iterate its events from the event loop that made it. Times are of time.monotonic().
 
-    reading: how far its prompt has been read, None before; said: the answer so far.
+    reading: how far its prompt has been read, None before; said: the answer so far, as the model wrote it.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
@@ -51,10 +51,6 @@ class Request:
     def prompt_tokens(self) -> int:
         return len(self.prompt.tokens)
 
-    @property
-    def opens_reasoning(self) -> bool:
-        return self.prompt.opens_reasoning
-
     def cancel(self) -> None:
         """Stop at the next step or chunk."""
         self.is_cancelled = True
@@ -67,8 +63,6 @@ class Request:
         """Hand an event over, from any thread. A loop that is gone has nobody to read it."""
         if isinstance(event, Reading):
             self.reading = event
-        if isinstance(event, Text):
-            self.said += event.text
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 

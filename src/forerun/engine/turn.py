@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from forerun.state.layout import Contiguous, Layout, Limits, layout_for
 from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Done, Reading, Usage
+from forerun.values import Done, Piece, Reading, Usage
 
 ROOM_TOKENS = 512
 log = logging.getLogger(__name__)
@@ -103,13 +103,15 @@ class Turn:
     def _answer(self, cache: Cache[Any], asked: Layout, restored: Restored[Contiguous], prefilled: Arranged, marks: list[Snapshot]) -> Done:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
+        parts = request.prompt.parts(request.job.id)
         for text in generation:
             self.timing.last_s = time.monotonic()
             self.timing.first_s = self.timing.first_s or self.timing.last_s
-            if text.text:
-                request.post(text)
+            request.said += text
+            self._post(parts.push(text))
             if request.is_cancelled:
                 break
+        self._post(parts.flush())
         decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
         stored = generation.store()
         marks.append(cache.snapshot())
@@ -117,11 +119,12 @@ class Turn:
         if request.job.bank == "use":
             shown = generation.tokens[: generation.num_shown]
             self.model.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
-        usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled)
+        reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
+        usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
         cost = Cost(usage, report(self.model.family, request, restored, prefilled, decoded, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
-        return Done(generation.finish, *cost, generation.stop_string)
+        return Done("calls" if generation.finish == "stop" and parts.has_calls else generation.finish, *cost, generation.stop_string)
 
     def _generation(self, cache: Cache[Any]) -> Generation:
         return Generation(
@@ -145,6 +148,10 @@ class Turn:
             self.model.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
+
+    def _post(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self.request.post(piece)
 
     def _post_reading(self, restored: Restored[Contiguous]) -> None:
         self.request.post(Reading(restored.cache.length, self.request.prompt_tokens, restored.reused_tokens))

@@ -63,10 +63,10 @@ class Routes:
         tenant, info = tenant_of(request.headers, self._keys), self._engine.info
         asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{uuid4().hex}", tenant=tenant)
         run = await self._engine.submit(asked.job)
-        created_unix_s, opens_reasoning = int(time.time()), run.opens_reasoning
+        created_unix_s = int(time.time())
         if asked.streams:
-            return EventStream(run, dialect.streamed(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning))
-        whole = dialect.whole(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning)
+            return EventStream(run, dialect.streamed(asked, info, created_unix_s=created_unix_s))
+        whole = dialect.whole(asked, info, created_unix_s=created_unix_s)
         async with aclosing(follow(run, request.receive)) as events:
             async for event in events:
                 if event is not None:

@@ -56,9 +56,9 @@ class Parse(Protocol[A_co]):
 
 
 class Write(Protocol[A_contra, W_co]):
-    """Begins an answer. opens_reasoning: the prompt ends inside <think>."""
+    """Begins an answer."""
 
-    def __call__(self, asked: A_contra, info: ModelInfo, *, created_unix_s: int, opens_reasoning: bool) -> W_co: ...
+    def __call__(self, asked: A_contra, info: ModelInfo, *, created_unix_s: int) -> W_co: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,22 @@ from forerun.errors import BadRequestError
 from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
 from forerun.serve.problems import Problem
 from forerun.serve.sse import END, comment, data, progress
-from forerun.text.reasoning import Piece, Splitter
-from forerun.values import Chat, Done, Event, Job, ModelInfo, Text, Usage
+from forerun.text.message import AssistantMessage
+from forerun.values import (
+    CallArguments,
+    CallStart,
+    Chat,
+    Content,
+    Done,
+    Event,
+    Finish,
+    Job,
+    ModelInfo,
+    Queued,
+    Reading,
+    Reasoning,
+    Usage,
+)
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
@@ -33,6 +47,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
 }
+FINISH: Mapping[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
 
@@ -162,24 +177,13 @@ def _check_supported(request: Request) -> None:
 
 
 class _Answer:
-    """What streamed and whole answers have in common. opens_reasoning: the prompt ends inside <think>."""
+    """What streamed and whole answers have in common."""
 
     kind: str
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int, opens_reasoning: bool) -> None:
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
         self._head = {"id": asked.job.id, "object": self.kind, "created": created_unix_s, "model": info.name}
         self._asked = asked
-        self._splitter = Splitter(opens_reasoning)
-
-    def _pieces(self, event: Event) -> list[Piece]:
-        """The text that this event makes certain."""
-        match event:
-            case Text(text):
-                return self._splitter.push(text)
-            case Done():
-                return self._splitter.flush()
-            case _:
-                return []
 
     def _report(self, done: Done) -> dict[str, Any]:
         return asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}
@@ -190,24 +194,22 @@ class Whole(_Answer):
 
     kind = "chat.completion"
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int, opens_reasoning: bool) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning)
-        self._parts: list[Piece] = []
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        super().__init__(asked, info, created_unix_s=created_unix_s)
+        self._message = AssistantMessage()
         self._done: Done | None = None
 
     def take(self, event: Event) -> None:
-        """Add an event's text; keep the last event."""
-        self._parts += self._pieces(event)
-        self._done = event if isinstance(event, Done) else self._done
+        """Add an event's piece of the answer; keep the last event."""
+        if isinstance(event, Done):
+            self._done = event
+        elif not isinstance(event, Queued | Reading):
+            self._message.take(event)
 
     def body(self) -> dict[str, Any]:
         """The completion object, once Done was taken."""
         assert self._done is not None
-        text = {part: "".join(piece for each, piece in self._parts if each == part) for part in ("content", "reasoning")}
-        message = {"role": "assistant", "content": text["content"]} | (
-            {"reasoning_content": text["reasoning"]} if text["reasoning"] else {}
-        )
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._done.finish}
+        choice = {"index": 0, "message": self._message.value(), "logprobs": None, "finish_reason": FINISH[self._done.finish]}
         return self._head | {"choices": [choice], "usage": usage(self._done.usage), "forerun": self._report(self._done)}
 
 
@@ -216,18 +218,19 @@ class Streamed(_Answer):
 
     kind = "chat.completion.chunk"
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int, opens_reasoning: bool) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s, opens_reasoning=opens_reasoning)
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        super().__init__(asked, info, created_unix_s=created_unix_s)
         self._has_begun = False
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
         yield from progress(event)
-        for part, text in self._pieces(event):
+        delta = _delta(event)
+        if delta or isinstance(event, Done):
             yield from self._begin()
-            yield self._chunk({"content": text} if part == "content" else {"reasoning_content": text})
+        if delta:
+            yield self._chunk(delta)
         if isinstance(event, Done):
-            yield from self._begin()
             yield from self._end(event)
 
     def keepalive(self) -> bytes:
@@ -246,15 +249,30 @@ class Streamed(_Answer):
     def _end(self, done: Done) -> Iterator[bytes]:
         report = {"forerun": self._report(done)}
         if self._asked.includes_usage:
-            yield self._chunk({}, done.finish)
+            yield self._chunk({}, FINISH[done.finish])
             yield data(self._head | {"choices": [], "usage": usage(done.usage)} | report)
         else:
-            yield self._chunk({}, done.finish, report)
+            yield self._chunk({}, FINISH[done.finish], report)
         yield END
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, more: Mapping[str, Any] | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return data(self._head | {"choices": [choice]} | ({"usage": None} if self._asked.includes_usage else {}) | dict(more or {}))
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    """What a piece of the answer adds to the message; nothing for other events."""
+    match event:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallStart(index, id, name):
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}
+        case CallArguments(index, json):
+            return {"tool_calls": [{"index": index, "function": {"arguments": json}}]}
+        case _:
+            return {}
 
 
 def usage(counts: Usage) -> dict[str, Any]:
@@ -264,4 +282,5 @@ def usage(counts: Usage) -> dict[str, Any]:
         "completion_tokens": counts.completion_tokens,
         "total_tokens": counts.prompt_tokens + counts.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": counts.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
     }

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 
 from forerun.errors import BadRequestError
+from forerun.text.calls.tools import Tools
 from forerun.text.literal import Literals
+from forerun.text.parts import PLAIN, AnswerParts, Form
 from forerun.text.template import Template
 from forerun.text.tokenizer import Marked, Tokenizer
 from forerun.values import Chat, Raw
@@ -17,11 +21,18 @@ class Prompt:
 
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
+    form, tools: how the answer is written, and what it may call.
     """
 
     tokens: tuple[int, ...]
     message_end: int
     opens_reasoning: bool
+    form: Form
+    tools: Tools
+
+    def parts(self, request_id: str) -> AnswerParts:
+        """What takes the answer apart. The ids of its calls follow from the request's id."""
+        return AnswerParts(self.form, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning)
 
 
 class Prompter:
@@ -35,14 +46,19 @@ class Prompter:
     def encode(self, prompt: Chat | Raw, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if isinstance(prompt, Raw):
-            return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False)
+            return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False, form=PLAIN, tools=Tools(()))
         chat, mark = self._literals.mark(prompt)
         text = self._template.render(chat, add_generation_prompt=True)
         messages = self._template.render(chat, add_generation_prompt=False)
         _check_unicode(text)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
-        return Prompt(tuple(tokens), message_end, opens_reasoning=text.rstrip().endswith("<think>"))
+        return Prompt(tuple(tokens), message_end, text.rstrip().endswith("<think>"), self._template.form, Tools(prompt.tools))
+
+
+def call_id(request_id: str, index: int) -> str:
+    """The id of the request's call with this index."""
+    return f"call_{blake2b(f'{request_id}/{index}'.encode(), digest_size=12).hexdigest()}"
 
 
 def _check_unicode(text: str) -> None:

@@ -1,30 +1,41 @@
 """Splitting an answer that arrives in pieces into its reasoning and its content. Knows nothing of tokens or of how either is sent.
 
-An answer is reasoning up to the first </think> if the prompt left it inside <think>, or if it begins with <think> itself. The tags and
+An answer is reasoning up to the first closing tag if the prompt left it inside, or if it begins with the opening tag itself. The tags and
 the line breaks that follow them belong to neither part: a chat template writes them anew when the client sends the answer back.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Part = Literal["reasoning", "content"]
 Piece = tuple[Part, str]
 
-OPEN, CLOSE = "<think>", "</think>"
+
+class Tags(NamedTuple):
+    """What stands before and behind reasoning."""
+
+    open: str
+    close: str
+
+
+THINK = Tags("<think>", "</think>")
 
 
 class Splitter:
-    """Splits one answer. opens_reasoning: the prompt ends inside <think>."""
+    """Splits one answer. opens_reasoning: the prompt ends inside the reasoning. reasoning_chars: characters of it so far, tags included."""
 
-    def __init__(self, opens_reasoning: bool) -> None:
+    def __init__(self, tags: Tags, *, opens_reasoning: bool) -> None:
+        self._open, self._close = tags
         self._part: Part | None = "reasoning" if opens_reasoning else None
         self._is_after_tag = opens_reasoning
         self._held = ""
+        self.reasoning_chars = 0
 
     def push(self, text: str) -> list[Piece]:
         """The pieces that are certain after more text; none of them is empty."""
         self._held += text
+        self.reasoning_chars += len(text) if self._part != "content" else 0
         pieces: list[Piece] = []
         if self._part is None:
             self._begin()
@@ -36,20 +47,23 @@ class Splitter:
 
     def flush(self) -> list[Piece]:
         """The rest of an answer that has ended."""
+        if self._part is None:
+            self.reasoning_chars = 0
         return self._take(self._part or "content", len(self._held))
 
     def _begin(self) -> None:
         """Decide what the answer begins with, once enough of it is here."""
-        if self._held.startswith(OPEN):
-            self._enter("reasoning", self._held[len(OPEN) :])
-        elif not OPEN.startswith(self._held):
-            self._part = "content"
+        if self._held.startswith(self._open):
+            self._enter("reasoning", self._held[len(self._open) :])
+        elif not self._open.startswith(self._held):
+            self._part, self.reasoning_chars = "content", 0
 
     def _reason(self) -> list[Piece]:
-        stop = self._held.find(CLOSE)
+        stop = self._held.find(self._close)
         if stop < 0:
-            return self._take("reasoning", len(self._held) - _begun(self._held))
-        rest = self._held[stop + len(CLOSE) :]
+            return self._take("reasoning", len(self._held) - begun(self._held, self._close))
+        rest = self._held[stop + len(self._close) :]
+        self.reasoning_chars -= len(rest)
         pieces = self._take("reasoning", stop)
         self._enter("content", rest)
         return pieces
@@ -66,6 +80,6 @@ class Splitter:
         return [(part, text)] if text else []
 
 
-def _begun(text: str) -> int:
-    """Length of the longest proper beginning of </think> that the text ends with."""
-    return next(n for n in reversed(range(len(CLOSE))) if text.endswith(CLOSE[:n]))
+def begun(text: str, mark: str) -> int:
+    """Length of the longest proper beginning of the mark that the text ends with."""
+    return next(n for n in reversed(range(len(mark))) if text.endswith(mark[:n]))

@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import BadRequestError, ModelError
 from forerun.text.files import read_object, read_text
+from forerun.text.parts import form_of
 from forerun.values import Chat
 
 NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -24,10 +25,11 @@ REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, A
 
 
 class Template:
-    """A compiled chat template. digest: hex over its source and the token names that it is given."""
+    """A compiled chat template. digest: hex over its source and the token names that it is given. form: how answers to it are written."""
 
     def __init__(self, source: str, named_tokens: Mapping[str, str]) -> None:
         self._named_tokens = dict(named_tokens)
+        self.form = form_of(source)
         self.digest = sha256(json.dumps([source, self._named_tokens], sort_keys=True).encode()).hexdigest()
         try:
             self._template = _environment().from_string(source)

@@ -9,6 +9,7 @@ Knows nothing of chat templates, messages or MLX.
 
 from __future__ import annotations
 
+import codecs
 import re
 from array import array
 from collections.abc import Iterable, Sequence
@@ -104,6 +105,15 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens kept; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def num_within(self, ids: Sequence[int], num_chars: int) -> int:
+        """How many of the ids it takes to write the first `num_chars` characters of their text."""
+        decoder, written = codecs.getincrementaldecoder("utf-8")("replace"), 0
+        for num, token in enumerate(ids):
+            if written >= num_chars:
+                return num
+            written += len(decoder.decode(self.token_bytes(token)))
+        return len(ids)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that the token stands for; none for an id that the tokenizer does not have."""

@@ -1,0 +1,86 @@
+"""What a request's tools take: the types that each parameter may have, and a value made of text. Knows JSON schema, and no dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Types = frozenset[str]
+ANY: Types = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
+WORDS = {"true": True, "false": False, "null": None, "none": None}
+MAX_DEPTH = 8  # of references and alternatives: a schema may refer to itself
+
+
+class Tools:
+    """The tools that a request declares, as OpenAI's chat dialect writes them."""
+
+    def __init__(self, declared: Sequence[Mapping[str, Any]]) -> None:
+        functions = [each.get("function", each) for each in declared]
+        self._parameters = {each.get("name"): each.get("parameters") for each in functions}
+
+    def __bool__(self) -> bool:
+        return bool(self._parameters)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters
+
+    def types(self, name: str, parameter: str) -> Types:
+        """What the parameter's value may be; anything where the schema does not say."""
+        root = self._parameters.get(name)
+        properties = root.get("properties") if isinstance(root, Mapping) else None
+        if not isinstance(properties, Mapping) or parameter not in properties:
+            return ANY
+        return _types(properties[parameter], root, MAX_DEPTH)
+
+
+def value_of(text: str, types: Types) -> Any:
+    """The text as a value of one of the types, as a string where it is none. A value that may be a string is one if it is no other."""
+    value = _parsed(text.strip())
+    if isinstance(value, str):
+        return text
+    if isinstance(value, float) and value.is_integer() and "number" not in types:
+        value = int(value)
+    return value if _kind(value) in types or (_kind(value) == "integer" and "number" in types) else text
+
+
+def _types(schema: Any, root: Any, depth: int) -> Types:
+    if not isinstance(schema, Mapping) or depth == 0:
+        return ANY
+    if "$ref" in schema:
+        return _types(_resolved(schema["$ref"], root), root, depth - 1)
+    if "type" in schema:
+        declared = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return frozenset(each for each in declared if isinstance(each, str)) or ANY
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), list):
+            return frozenset().union(*(_types(each, root, depth - 1) for each in schema[name]))
+    allowed = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return frozenset(map(_kind, allowed)) or ANY
+
+
+def _resolved(reference: Any, root: Any) -> Any:
+    """What a reference inside the schema points to; None for any other."""
+    place = root
+    for step in str(reference).removeprefix("#/").split("/"):
+        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+    return place
+
+
+def _parsed(text: str) -> Any:
+    """The JSON value that the text is, also in Python's words for true, false and null; the text itself if it is none."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (Mapping, "object"))
+    return next((name for kind, name in names if isinstance(value, kind)), "array")

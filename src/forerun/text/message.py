@@ -1,0 +1,43 @@
+"""An assistant's message put together of an answer's pieces, as chat templates and OpenAI's chat dialect write it. Knows no tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Reasoning
+
+
+class AssistantMessage:
+    """`take` the pieces of one answer in order; `value` is the message so far."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[CallStart] = []
+        self._arguments: list[list[str]] = []
+
+    def take(self, piece: Piece) -> None:
+        """Add a piece."""
+        match piece:
+            case Content(text):
+                self._content.append(text)
+            case Reasoning(text):
+                self._reasoning.append(text)
+            case CallStart():
+                self._calls.append(piece)
+                self._arguments.append([])
+            case CallArguments(index, json):
+                self._arguments[index].append(json)
+            case CallEnd():
+                pass
+
+    def value(self) -> dict[str, Any]:
+        """The message. content is null in one that has nothing but calls; reasoning_content and tool_calls are there if there are any."""
+        calls = [self._call(start) for start in self._calls]
+        message = {"role": "assistant", "content": "".join(self._content) or (None if calls else "")}
+        reasoning = {"reasoning_content": "".join(self._reasoning)} if self._reasoning else {}
+        return message | reasoning | ({"tool_calls": calls} if calls else {})
+
+    def _call(self, start: CallStart) -> dict[str, Any]:
+        function = {"name": start.name, "arguments": "".join(self._arguments[start.index])}
+        return {"id": start.id, "type": "function", "function": function}

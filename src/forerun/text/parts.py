@@ -1,0 +1,96 @@
+"""An answer that arrives in pieces, taken apart into reasoning, content and calls of tools, as the model's chat template writes them.
+
+Pure. The result is a function of the text, however it is cut. Knows nothing of tokens or of how any of it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from forerun.text.calls.feed import Feed, Steps
+from forerun.text.calls.json_calls import Hermes, Llama
+from forerun.text.calls.tagged import GLM, QWEN
+from forerun.text.calls.tools import Tools
+from forerun.text.reasoning import THINK, Splitter, Tags
+from forerun.values import CallStart, Content, Piece, Reasoning
+
+
+class Calls(Protocol):
+    """A way of writing calls."""
+
+    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+        """The pieces of an answer's content and calls."""
+
+
+# What a template that writes calls in a certain way has in its source; the first that is there decides.
+CALLS: tuple[tuple[str, Calls], ...] = (
+    ("<function=", QWEN),
+    ("<arg_key>", GLM),
+    ("<tool_call>", Hermes()),
+    ('"parameters": ', Llama()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a model writes. reasoning: None for text that is not taken apart; calls: None for a model that was not taught to call tools."""
+
+    reasoning: Tags | None
+    calls: Calls | None
+
+
+PLAIN = Form(None, None)
+
+
+def form_of(template: str) -> Form:
+    """The form that a chat template with this source writes answers in."""
+    return Form(THINK, next((calls for mark, calls in CALLS if mark in template), None))
+
+
+class AnswerParts:
+    """Takes one answer apart. tools: those of the request, none for no calls. opens_reasoning: the prompt ends inside the reasoning."""
+
+    def __init__(self, form: Form, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool) -> None:
+        self._splitter = Splitter(form.reasoning, opens_reasoning=opens_reasoning) if form.reasoning else None
+        self._feed = Feed(call_id)
+        self._steps = form.calls.read(self._feed, tools) if form.calls and tools else _content(self._feed)
+        self.has_calls = False
+
+    def push(self, text: str) -> list[Piece]:
+        """The pieces that are certain after more text."""
+        split = self._splitter.push(text) if self._splitter else [("content", text)]
+        return [piece for part, more in split for piece in self._take(part, more)]
+
+    def flush(self) -> list[Piece]:
+        """The rest of an answer that has ended. Nothing may be pushed afterwards."""
+        split = self._splitter.flush() if self._splitter else []
+        pieces = [piece for part, more in split for piece in self._take(part, more)]
+        self._feed.is_ended = True
+        return pieces + list(self._run())
+
+    @property
+    def reasoning_chars(self) -> int:
+        """Characters of the answer's reasoning, tags included; 0 if it has none."""
+        return self._splitter.reasoning_chars if self._splitter else 0
+
+    def _take(self, part: str, text: str) -> Iterator[Piece]:
+        if part == "reasoning":
+            yield Reasoning(text)
+        else:
+            self._feed.text += text
+            yield from self._run()
+
+    def _run(self) -> Iterator[Piece]:
+        """Let the reader go on until it asks for more text."""
+        for piece in self._steps:
+            if piece is None:
+                return
+            self.has_calls = self.has_calls or isinstance(piece, CallStart)
+            yield piece
+
+
+def _content(feed: Feed) -> Steps[None]:
+    while feed.text or not feed.is_ended:
+        yield Content(feed.take(len(feed.text))) if feed.text else None

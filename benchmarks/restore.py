@@ -24,7 +24,7 @@ BLAS = blas.load("auto", row_invariant=True)
 import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
-from forerun.bank.bank import Bank  # noqa: E402
+from forerun.bank.bank import Bank, Turned  # noqa: E402
 from forerun.bank.disk import DiskTier, secret  # noqa: E402
 from forerun.bank.index import Index  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
@@ -83,14 +83,14 @@ class Arms:
         seconds = time.perf_counter() - start
         assert (restored.source, restored.reused_tokens) == (source, len(self.tokens)), restored
         if give_back:
-            bank.remember(restored.cache, self.tokens, restored.marks, session=restored.session, tenant="", new=0)
+            bank.remember(restored.cache, self.tokens, restored.marks, Turned(restored.session, "", 1, 0, 0))
         return seconds
 
     def _read(self, bank: Bank) -> None:
         empty = bank.cold(session=None, layout=Contiguous(), room_tokens=len(self.tokens) + ROOM_TOKENS, reason="benchmark")
         for _ in prefill(self.loaded.family, empty.cache, self.tokens, ()):
             pass
-        bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], session=empty.session, tenant="", new=1)
+        bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], Turned(empty.session, "", 1, 0, 1))
 
     def _open(self, *, disk: bool) -> Bank:
         identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "reference")

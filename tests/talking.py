@@ -13,7 +13,7 @@ from tests import tiny
 from tests.running import logits, read
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Restored
+from forerun.bank.bank import Bank, Restored, Turned
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.decode.compiled import StepTable
@@ -98,7 +98,8 @@ def turn(
         pass
     stored = answer.store()
     marks.append(restored.cache.snapshot())
-    bank.remember(restored.cache, stored, marks, session=restored.session, tenant=tenant, new=len(marks) - num_old)
+    turned = Turned(restored.session, tenant, restored.turns + 1, message_end, len(marks) - num_old)
+    bank.remember(restored.cache, stored, marks, turned)
     return Told(restored, stored, found)
 
 

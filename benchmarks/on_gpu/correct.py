@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from forerun.bank.bank import Bank
+from forerun.bank.bank import Bank, Turned
 from forerun.decode.compiled import StepTable
 from forerun.kernels import delta_inputs, delta_rule, gated_delta, paged_attention
 from forerun.kernels.write_rows import put_rows, write_rows
@@ -128,7 +128,7 @@ def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
     rows = [part.copy() for part in cache.store.rows(0, 1500)]
     fixed = [host(a).copy() for a in cache.snapshot().arrays()]
     bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "served"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
-    bank.remember(cache, tokens, [cache.snapshot()], session="one", tenant="", new=1)
+    bank.remember(cache, tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
     found: dict[str, bool] = {}
     for asked in LAYOUTS:
         restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, room_tokens=64)  # type: ignore[type-var]

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.bank.bank import Bank
+from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.decode.compiled import StepTable
@@ -49,7 +49,7 @@ class Restores:
         cache = self._filled()
         before = self._steps(cache)
         bank = self._bank(disk=True)
-        bank.remember(cache, self._tokens, [cache.snapshot()], session="one", tenant="", new=1)
+        bank.remember(cache, self._tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
         start = time.perf_counter()
         while bank.capture_one():
             pass
@@ -92,14 +92,14 @@ class Restores:
         """From a live cache, which is given back each time; or from records, which another session's request makes of it."""
         if give_back:
             cache = self._filled()
-            bank.remember(cache, self._tokens, [cache.snapshot()], session="one", tenant="", new=1)
+            bank.remember(cache, self._tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
         samples, steps = [], None
         for _ in range(repeats):
             taken, restored = self._restored(bank, "ram", None if give_back else "another")
             samples.append(taken)
             steps = self._steps(restored.cache)
             if give_back:
-                bank.remember(restored.cache, self._tokens, restored.marks, session=restored.session, tenant="", new=0)
+                bank.remember(restored.cache, self._tokens, restored.marks, Turned(restored.session, "", 1, 0, 0))
         return {"s": statistics.median(samples), "samples_s": samples, "steps": steps}
 
     def _restored(self, bank: Bank, source: str, session: str | None) -> tuple[float, Any]:

@@ -86,7 +86,11 @@ class BankFullError(BankError):
 
 
 class DamagedRecordError(BankError):
-    """A record fails its checksum, size or identity."""
+    """A record fails its checksum, size or identity. key: the record's, "" while it is not known."""
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class BankLockedError(BankError):

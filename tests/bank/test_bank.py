@@ -17,8 +17,10 @@ from tests.records import path_of
 from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, Told
 
-from forerun.bank.bank import Bank
-from forerun.bank.disk import DiskTier
+from forerun.bank.bank import Bank, Turned
+from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.live import Live, Unit
+from forerun.bank.match import Trail
 from forerun.errors import BankFullError
 from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
@@ -103,6 +105,16 @@ def test_a_conversation_keeps_its_name(home: Home) -> None:
     assert first.restored.session == second.restored.session == third.restored.session != ""
 
 
+@pytest.mark.parametrize("way", ["ram", "ssd"])
+def test_the_first_request_again_reads_its_suffix_at_most(home: Home, way: str) -> None:
+    turn(home.bank, FIRST)
+    if way == "ssd":
+        home.reopen()
+    told = turn(home.bank, FIRST)
+    assert told.restored.source == way
+    assert told.restored.reused_tokens >= len(FIRST) - SUFFIX
+
+
 def test_a_name_that_is_given_is_kept(bank: Bank) -> None:
     first = turn(bank, FIRST, session="mine")
     assert first.restored.session == "mine"
@@ -157,7 +169,7 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
     broken.is_broken = True
     for cache, told in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
-            bank.remember(cache, told, [cache.snapshot()], session="s", tenant="", new=1)
+            bank.remember(cache, told, [cache.snapshot()], Turned("s", "", 1, 0, 1))
     assert bank.health().sessions == 0
 
 
@@ -188,6 +200,41 @@ def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
     assert len({tuple(t.stored) for t in told}) == 1
 
 
+def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: list[str] = []
+    settle = Bank._settle
+    monkeypatch.setattr(Bank, "_settle", lambda bank, live, problems: (settled.append(live.session), settle(bank, live, problems)))
+    told = {name: turn(bank, FIRST, session=name) for name in "ab"}
+    for number in range(3):
+        for name in "ab":
+            told[name] = turn(bank, told[name].stored + tiny.words(number, 30), session=name)
+            assert told[name].restored.source == "ram"
+    assert told["a"].stored == told["b"].stored
+    assert len(settled) <= 1
+
+
+def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
+    first = turn(bank, FIRST[:31] + tiny.words("one", 500))
+    assert bank.flush(10)
+    assert origin(turn(bank, FIRST[:31] + tiny.words("two", 60))) == ("ssd", 31)
+    assert bank.health().sessions == 2
+    assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
+
+
+def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    for who in range(5):
+        turn(bank, tiny.words(("talk", who), SEGMENT_TOKENS + 50))
+    told = turn(bank, FIRST + tiny.words("mine", SEGMENT_TOKENS))
+    compared: list[int] = []
+    monkeypatch.setattr(Live, "block", lambda live, depth, call=Live.block: compared.append(len(found := call(live, depth))) or found)
+    assert bank.restore(told.stored, tenant="other", session=None, layout=Contiguous(), room_tokens=0).source == "cold"
+    assert compared == []
+    reach = bank._lives.best(Trail.of(bank._chain(""), told.stored), None, ())
+    assert reach is not None
+    assert reach.mark.position == len(told.stored)
+    assert len(compared) <= 2
+
+
 def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     first = turn(bank, FIRST)
     second = turn(bank, first.stored + tiny.words(2, 20))
@@ -204,7 +251,7 @@ def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     assert bank.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
     third = turn(bank, prompt)
-    assert origin(third) == ("ram", len(first.stored))
+    assert third.restored.reused_tokens == len(first.stored)
     assert exact(third, prompt)
 
 
@@ -219,6 +266,73 @@ def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
 
 
 # --- limits
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "b")])
+def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
+    bank: Bank, names: tuple[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(live: Live, unit: Unit) -> Record:
+        raise error("no room")
+
+    told = turn(bank, FIRST, session=names[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(Live, "capture", failing)
+        for number in range(3):
+            prompt = told.stored + tiny.words(number, 20)
+            told = turn(bank, prompt, session=names[1])
+            assert exact(told, prompt)
+        assert bank.skipped["it could not be copied"] > 0
+    told = turn(bank, told.stored + tiny.words("after", 20), session=names[1])
+    assert told.restored.source == "ram"
+    assert bank.flush(10)
+    bank._ram_limit_bytes = 0
+    bank.trim()
+    assert origin(turn(bank, told.stored, session=names[1])) == ("ssd", len(told.stored))
+
+
+def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) -> None:
+    with closing(opened(None)) as bank:
+        old = turn(bank, tiny.words("old", 300))
+        both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
+        assert bank._memory.num_bytes > 0
+        bank._ram_limit_bytes = bank.ram_bytes - 1
+        assert bank.trim() == 1
+        assert origin(turn(bank, old.stored)) == ("cold", 0)
+        assert origin(turn(bank, both[0].stored, session="a"))[0] == "ram"
+
+
+def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
+    told = turn(bank, FIRST)
+    for number in range(4):
+        told = turn(bank, told.stored + tiny.words(number, 20))
+    assert bank.flush(10)
+    bank._ram_limit_bytes = 2 * bank.ram_bytes
+    for title in range(20):
+        turn(bank, tiny.words(("title", title), 200))
+    assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ram", len(told.stored))
+
+
+def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
+    """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
+    with closing(opened(folder, disk_limit_bytes=4 << 20)) as bank:
+        told = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
+        for who in range(12):
+            turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))
+            told = turn(bank, told.stored + tiny.words(who, 20))
+            assert bank.flush(10)
+        assert bank.skipped == {}
+    with closing(opened(folder)) as bank:
+        assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ssd", len(told.stored))
+
+
+def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(folder: Path) -> None:
+    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
+        turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
+        assert bank.flush(10)
+        assert bank.skipped["no room: quota"] > 0
+        assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
 def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
@@ -306,7 +420,7 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
     with closing(opened(folder)) as bank:
         told = turn(bank, FIRST)
         assert bank.flush(10)
-        assert bank.skipped == {"no room: disk": 3}
+        assert bank.skipped == {"no room: disk": 4}
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
 
 
@@ -317,7 +431,7 @@ def test_another_tenant_finds_nothing(home: Home) -> None:
     told = turn(home.bank, FIRST, tenant="alice")
     assert origin(turn(home.bank, told.stored, tenant="bob")) == ("cold", 0)
     home.reopen()
-    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("ssd", 31)  # his own by now
+    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("ssd", len(told.stored) - SUFFIX)  # his own by now
     assert origin(turn(home.bank, told.stored, tenant="")) == ("cold", 0)
     assert origin(turn(home.bank, told.stored, tenant="alice")) == ("ssd", len(told.stored))
 
@@ -389,7 +503,7 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
 
 def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
     with closing(opened(folder)) as bank:
-        last = inventory(bank)[3]
+        last = [info for info in inventory(bank) if info.kind == "mark"][-1]
         assert (last.kind, last.stop) == ("mark", len(two_turns))
         path_of(folder, last.key).unlink()
         told = turn(bank, two_turns)
@@ -404,3 +518,6 @@ def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path,
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
         assert "does not fit" in restored.reason
+        assert bank.health().quarantined > 0
+        again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
+        assert "does not fit" not in again.reason

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
-from forerun.bank.index import Index
+from forerun.bank.index import Index, Label
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
 
@@ -65,9 +65,7 @@ def test_nodes_are_told_apart(index: Index) -> None:
     block = list(range(1024))
     deep = record("mark", tokens=[1], before=block).info
     index.add([info(1), info(2, kind="segment"), deep], 0.0)
-    assert {child.key for child in index.children(CHAIN.root)} == {info(1).key, info(2, kind="segment").key}
     assert index.along("mark", deep.parent, [1, 2]) == [deep]
-    assert index.occupied([CHAIN.root, deep.parent, "00" * 16]) == {CHAIN.root, deep.parent}
 
 
 def test_find_returns_what_is_there(index: Index) -> None:
@@ -78,25 +76,25 @@ def test_find_returns_what_is_there(index: Index) -> None:
 
 def test_a_row_that_is_there_stays_as_it_is(index: Index) -> None:
     index.add([info(1)], 5.0)
-    index.touch([info(1).key], 6.0)
+    index.touch({info(1).key: 9.0}, 6.0)
     index.add([info(1)], 7.0)
     (entry,) = index.marks()
-    assert (entry.created_s, entry.used_s, entry.uses) == (5.0, 6.0, 1)
+    assert (entry.created_s, entry.used_s, entry.rank_s, entry.uses) == (5.0, 6.0, 9.0, 1)
 
 
-def test_oldest_is_by_last_use_then_the_end_of_a_conversation_first(index: Index) -> None:
+def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) -> None:
     block = list(range(1024))
     infos = [info(1), info(2), record("segment", tokens=[3], before=block).info, info(4, kind="segment")]
     index.add(infos, 10.0)
-    index.touch([infos[0].key], 11.0)
-    index.touch([infos[1].key], 9.0)
-    assert [entry.info for entry in index.oldest(3)] == [infos[1], infos[2], infos[3]]
+    index.touch({infos[0].key: 9.0}, 11.0)
+    index.touch({infos[1].key: 12.0}, 9.0)
+    assert [entry.info for entry in index.lowest(3)] == [infos[0], infos[2], infos[3]]
     assert [entry.info for entry in index.marks()] == [infos[0], infos[1]]
 
 
 def test_labels_are_kept(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
-    index.label([info(1).key], session="mine", tenant="t")
+    index.label(info(1).key, Label("mine", "t", 1.0, 2.0))
     assert {entry.info.key: (entry.session, entry.tenant) for entry in index.marks()} == {info(1).key: ("mine", "t"), info(2).key: ("", "")}
 
 
@@ -109,14 +107,12 @@ def test_removed_rows_are_gone(index: Index) -> None:
 
 LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.find(["ab" * 16]),
-    lambda index: index.occupied(["ab" * 16]),
-    lambda index: index.children(CHAIN.root),
     lambda index: index.along("mark", CHAIN.root, [1]),
     lambda index: index.segment_over(CHAIN.root, [1]),
     lambda index: index.shared(CHAIN.root, [1]),
-    lambda index: index.oldest(3),
-    lambda index: index.touch(["ab" * 16], 0.0),
-    lambda index: index.label(["ab" * 16], session="", tenant=""),
+    lambda index: index.lowest(3),
+    lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
+    lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
     lambda index: index.remove(["ab" * 16]),
 ]
 
@@ -130,7 +126,7 @@ def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], in
     index._connection.set_trace_callback(None)
     plans = [step[3] for sql in statements if "record" in sql for step in index._connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert plans
-    assert not [step for step in plans if step.startswith("SCAN record") and "USING INDEX age" not in step]
+    assert not [step for step in plans if step.startswith("SCAN record") and "USING INDEX rank" not in step]
     assert not [step for step in plans if "TEMP B-TREE" in step]
 
 
@@ -167,10 +163,10 @@ def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     Index.hold(tmp_path).close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
     for opening in (Index.hold, Index.view):
-        with pytest.raises(BankError, match="has format 2, this version of forerun reads format 1"):
+        with pytest.raises(BankError, match="has format 3, this version of forerun reads format 2"):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

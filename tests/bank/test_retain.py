@@ -23,9 +23,36 @@ def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) ->
     assert retain.marks_at(tokens, message_end, frozenset({END})) == expected
 
 
-@pytest.mark.parametrize(("new", "expected"), [([], set()), ([4], {4}), ([4, 9], {4, 9}), ([4, 6, 7, 9], {4, 9})])
-def test_two_marks_of_a_turn_at_most_go_to_disk(new: list[int], expected: set[int]) -> None:
-    assert retain.for_disk(new) == expected
+@pytest.mark.parametrize(
+    ("new", "message_end", "expected"),
+    [
+        ([], 7, set()),
+        ([4], 7, {4}),
+        ([4, 9], 4, {4, 9}),
+        ([2, 6, 7, 9], 6, {2, 6, 9}),
+        ([6, 7, 9], 6, {6, 9}),
+        ([7, 9], 3, {9}),
+    ],
+    ids=["none", "cut off while reading", "a later turn, nothing after the suffix", "a first turn", "a later turn", "repeated"],
+)
+def test_of_a_turn_the_mark_before_the_suffix_and_the_last_go_to_disk_and_once_the_first(
+    new: list[int], message_end: int, expected: set[int]
+) -> None:
+    assert retain.for_disk(new, message_end) == expected
+
+
+def test_a_conversation_of_many_turns_outlasts_one_of_a_single_turn_but_not_for_ever() -> None:
+    now_s, hour_s = 1e9, 3600.0
+    title = retain.rank_s(now_s, 1, 1.0)
+    assert retain.rank_s(now_s - hour_s, 10, 1.0) > title
+    assert retain.rank_s(now_s - 3 * hour_s, 1000, 1.0) < title
+    assert retain.rank_s(now_s, 2, 1.0) > title > retain.rank_s(now_s - hour_s, 1, 1.0)
+
+
+def test_a_mark_is_worth_what_it_saves_against_its_size() -> None:
+    assert retain.mark_worth_frac(0, 100.0) == 0.0
+    assert retain.mark_worth_frac(100, 100.0) == 0.5
+    assert retain.mark_worth_frac(10, 100.0) < 0.1 < 0.9 < retain.mark_worth_frac(1000, 100.0) < 1.0
 
 
 @pytest.mark.parametrize("num", range(9))

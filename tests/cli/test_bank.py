@@ -11,7 +11,7 @@ import pytest
 from tests.records import record
 
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
+from forerun.bank.index import Index, Label
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
@@ -23,8 +23,8 @@ def folder(tmp_path: Path) -> Path:
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, index=Index.hold(tmp_path / "bank"))
     for each in (SEGMENT, MARK):
         tier.put(each)
-    tier.index.label([SEGMENT.key, MARK.key], session="refactor", tenant="")
-    tier.index.touch([MARK.key], 2e9)
+    tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
+    tier.index.label(MARK.key, Label("refactor", "", 2e9, 2e9))
     tier.close()
     return tmp_path / "bank"
 

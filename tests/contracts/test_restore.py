@@ -215,6 +215,6 @@ def test_stored_bytes_are_those_of_a_fresh_prefill(tmp_path: Path) -> None:
     for segment in segments.values():
         assert segment.payload == extract(fresh, segment.start, segment.stop)
     marks = {r.stop: r for r in records if r.kind == "mark"}
-    assert sorted(marks) == [HEAD, len(FIRST) + 19, len(tokens) - 19 - SUFFIX, len(tokens)]
+    assert sorted(marks) == [HEAD, len(FIRST) - SUFFIX, len(FIRST) + 19, len(tokens) - 19 - SUFFIX, len(tokens)]
     for position, mark in marks.items():
         assert mark.payload == extract_mark(cold(tokens[:position]).snapshot())

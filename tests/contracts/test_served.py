@@ -12,6 +12,7 @@ from tests import tiny
 from tests.running import differing, empty, logits, marks, read
 from tests.talking import cold, opened, turn
 
+from forerun.bank.bank import Turned
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.kernels.numerics import SERVED
 from forerun.state.layout import Contiguous
@@ -32,7 +33,7 @@ def test_from_a_line_of_the_grid_a_prompt_goes_on_bit_for_bit(way: str, tmp_path
     cache, found = marks(FAMILY, TOKENS[:CHUNK_TOKENS], [CHUNK_TOKENS])
     stored = read(FAMILY, TOKENS[:CHUNK_TOKENS])
     with closing(opened(tmp_path / "bank", family=FAMILY, ram_limit_bytes=0 if way == "ssd" else 1 << 30)) as bank:
-        bank.remember(cache, TOKENS[:CHUNK_TOKENS], found, session="s", tenant="", new=1)
+        bank.remember(cache, TOKENS[:CHUNK_TOKENS], found, Turned("s", "", 1, 0, 1))
         assert bank.flush(10)
         restored = bank.restore(TOKENS, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == (way, CHUNK_TOKENS)

@@ -18,7 +18,7 @@ from tests.drafting import GREEDY, SEEDED, Plain, check, eager, generation, plai
 from tests.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
 
-from forerun.bank.bank import Bank
+from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
 from forerun.decode.depth import DepthPolicy
@@ -52,7 +52,7 @@ def open_disk(folder: Path) -> DiskTier:
 def remember_prompts(bank: Bank) -> None:
     for wanted in map(plain, PROMPTS):
         state = read(tiny.family(), wanted.prompt)
-        bank.remember(state, wanted.prompt, [state.snapshot()], session=str(wanted.prompt), tenant="", new=1)
+        bank.remember(state, wanted.prompt, [state.snapshot()], Turned(str(wanted.prompt), "", 1, 0, 1))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
         accepted += drafted.accepted
         if source == "ram":
             marks = [*found.marks, found.cache.snapshot()]
-            bank.remember(found.cache, drafted.stored, marks, session=found.session, tenant="", new=1)
+            bank.remember(found.cache, drafted.stored, marks, Turned(found.session, "", 1, 0, 1))
     return accepted
 
 

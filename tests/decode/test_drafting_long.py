@@ -21,7 +21,7 @@ from tests.guessing import Recording
 from tests.running import read
 from tests.talking import tokenizer
 
-from forerun.bank.bank import Bank
+from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
 from forerun.decode.compiled import StepTable
@@ -59,7 +59,7 @@ def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
     if source == "cold":
         return live
     bank = open_bank(folder)
-    bank.remember(live, prompt, [live.snapshot()], session="", tenant="", new=1)
+    bank.remember(live, prompt, [live.snapshot()], Turned("", "", 1, 0, 1))
     if source == "ssd":
         assert bank.flush(60)
         bank.close()

@@ -18,6 +18,7 @@ from typing import Any
 
 from forerun.bank.bank import Bank, Restored
 from forerun.bank.match import Plan
+from forerun.bank.why import Problems
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
@@ -26,12 +27,12 @@ from forerun.state.store import Arena
 
 
 class RightBank(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
         return materialise(self._arena, [], None, layout, room_tokens)
 
 
 class BankOfOneLayout(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
         return materialise(self._arena, [], None, Paged(16), room_tokens)  # arg-type
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:

@@ -8,28 +8,41 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.live import Live, Unit
-from forerun.bank.match import Match, Plan, match
+from forerun.bank.index import Label
+from forerun.bank.live import Live
+from forerun.bank.lives import Lives, Reach
+from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.memory import MemoryTier
+from forerun.bank.saving import NO_COPY, Saving
 from forerun.bank.tier import Tier
-from forerun.bank.writer import Writer
+from forerun.bank.why import Problems, reason
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import Chain, Identity, Record
+from forerun.state.record import Chain, Identity
 from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 from forerun.values import BankHealth, Source
 
-_LOOKS = 3
 _WRITE_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new."""
+
+    session: str
+    tenant: str
+    turns: int
+    message_end: int
+    new_marks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class Restored(Generic[L]):
     """A cache in the layout that was asked for, holding the first `reused_tokens` of the prompt; source "cold": it is empty.
 
     reason: why less was reused than is stored, "" if all was. marks: of these tokens, known already. session: whose conversation it is.
+    turns: how often it was used before.
     """
 
     cache: Cache[L]
@@ -45,6 +59,7 @@ class Restored(Generic[L]):
     reason: str
     marks: tuple[Snapshot, ...]
     session: str
+    turns: int
 
 
 class Bank:
@@ -55,74 +70,69 @@ class Bank:
         self._ram_limit_bytes = ram_limit_bytes
         self._memory, self._disk = MemoryTier(), disk
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
-        self._writer = Writer(disk) if disk is not None else None
-        self._lives: list[Live] = []
+        self._saving = Saving(disk, spec) if disk is not None else None
+        self._lives = Lives()
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """The state of as many of `tokens` as can be had, in `layout`, with room for `room_tokens` more than the prompt. Always a cache."""
-        chain, problems = self._chain(tenant), _Problems()
-        is_needed, has_waited = self._is_needed(chain, tokens), False
+        chain, problems = self._chain(tenant), Problems()
+        trail, has_waited = Trail.of(chain, tokens), False
         while True:
-            live = self._best_live(tokens, tenant)
-            mark = live.mark_within(live.shared(tokens)) if live else None
-            due = 0 if has_waited else self._due(is_needed)  # before the look-up: what arrives in between is found, or waited for in vain
-            found, plan = self._look_up(chain, tokens, problems)
-            if self._writer and due > max(mark.position if mark else 0, plan.position if plan else 0):
+            reach = self._lives.best(trail, session, problems.failed_lives)
+            due = 0 if has_waited else self._due(trail)  # before the look-up: what arrives in between is found, or waited for in vain
+            found, plan = self._look_up(chain, trail, problems)
+            in_ram, stored = reach.mark.position if reach else 0, plan.position if plan else 0
+            if due > max(in_ram, stored):
                 has_waited = True
-                self._writer.wait_for(is_needed, _WRITE_WAIT_S)
-                continue
-            if live and mark and mark.position >= (plan.position if plan else 1):
-                if self._may_take(live, mark, session):
-                    return self._take(live, mark, tokens, layout, room_tokens, problems)
-                self._settle(live)
-                continue
-            if plan is None:
-                return self._cold(session, layout, len(tokens) + room_tokens, _reason(problems, 0, found, live, tokens))
-            try:
-                cache = self._load(plan, layout, len(tokens) - plan.position + room_tokens)
-            except (KeyError, BankError) as error:
-                problems.add(error, plan)
-                continue
-            return self._restored(plan, cache, session, _reason(problems, plan.position, found, live, tokens))
+                self._wait_for(trail)
+            elif reach and reach.worth_tokens >= stored and self._may_take(reach, session):
+                return self._take(reach, layout, len(tokens) + room_tokens, self._reason(problems, in_ram, None, trail))
+            elif reach and in_ram > stored:
+                self._settle(reach.live, problems)
+            elif plan is None:
+                return self._cold(session, layout, len(tokens) + room_tokens, self._reason(problems, 0, found, trail))
+            elif cache := self._load(plan, layout, len(tokens) - plan.position + room_tokens, problems):
+                return self._restored(plan, cache, session, self._reason(problems, plan.position, found, trail))
 
     def cold(self, *, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
         """An empty cache for a request that does not use the bank, or may not."""
         return self._cold(session, layout, room_tokens, reason)
 
-    def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], *, session: str, tenant: str, new: int) -> None:
-        """Keep the conversation: `tokens` are what `cache` holds, marks[-new:] were made in this turn. Consumes the cache."""
+    def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], turn: Turned) -> None:
+        """Keep the conversation: `tokens` are what `cache` holds, `marks` are of them. Consumes the cache."""
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {m.position: m for m in marks}
         staying = retain.in_ram(sorted(by_position))
-        live = Live(cache, list(tokens), [by_position[p] for p in sorted(staying)], self._chain(tenant), session, tenant)
-        if self._disk is not None:
-            fresh = sorted({m.position for m in marks[len(marks) - new :]})
-            wanted = [by_position[p] for p in sorted(retain.for_disk(fresh))]
-            live.pending.extend(self._unwritten(list(live.units(wanted))))
-        self._lives.append(live)
+        live_marks = [by_position[p] for p in sorted(staying)]
+        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns)
+        if self._saving is not None:
+            fresh = sorted({m.position for m in marks[len(marks) - turn.new_marks :]})
+            wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]
+            self._saving.begin(live, wanted)
+        self._lives.add(live)
         self.trim()
 
     def capture_one(self) -> bool:
         """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""
         live = next((x for x in self._lives if x.pending), None)
-        if live is None or self._writer is None or self._writer.is_full:
+        if live is None or self._saving is None or self._saving.writer.is_full:
             return False
-        self._capture(live, self._writer)
+        self._saving.capture(live)
         return True
 
     def trim(self) -> int:
-        """Let go of the conversations that were not used for longest, until RAM is within its limit. Returns how many. What goes was
-        captured for the disk before, if there is one.
+        """Let go of what is least likely to be asked for again (see `retain.rank_s`), until RAM is within its limit. Returns how many.
+        What goes was captured for the disk before, if there is one.
         """
         num_evicted = 0
         while self._held_bytes > self._ram_limit_bytes:
-            if self._memory.num_bytes:
-                for entry in self._memory.index.oldest(1):
-                    self._memory.delete(entry.info.key)
-            else:
-                self._capture_all(self._lives[0])
-                del self._lives[0]
+            live = min(self._lives, key=lambda x: x.rank_s, default=None)
+            record = next(iter(self._memory.index.lowest(1)), None)
+            if record and (live is None or record.rank_s <= live.rank_s):
+                self._memory.delete(record.info.key)
+            elif live:
+                self._let_go(live)
             num_evicted += 1
         return num_evicted
 
@@ -130,12 +140,12 @@ class Bank:
         """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
         for live in self._lives:
             self._capture_all(live)
-        return self._writer is None or self._writer.flush(limit_s)
+        return self._saving is None or self._saving.writer.flush(limit_s)
 
     def close(self) -> None:
         """Stop writing and let go of the tiers. What is still pending is lost: `flush` first."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._saving is not None:
+            self._saving.writer.close()
         self._lives.clear()
         for tier in self._tiers:
             tier.close()
@@ -143,19 +153,19 @@ class Bank:
     @property
     def ram_bytes(self) -> int:
         """Bytes of conversations in RAM, those that wait for the disk included."""
-        return self._held_bytes + (self._writer.num_bytes if self._writer else 0)
+        return self._held_bytes + (self._saving.writer.num_bytes if self._saving else 0)
 
     @property
     def _held_bytes(self) -> int:
-        return sum(x.num_bytes for x in list(self._lives)) + self._memory.num_bytes
+        return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes
 
     def health(self) -> BankHealth:
         """Figures for people. May be called from any thread."""
-        waiting = self._writer.num_waiting if self._writer else 0
+        waiting = self._saving.writer.num_waiting if self._saving else 0
         disk = self._disk
         return BankHealth(
             sessions=len(self._lives),
-            pending_writes=sum(len(x.pending) for x in list(self._lives)) + waiting,
+            pending_writes=sum(len(x.pending) for x in self._lives) + waiting,
             ram_bytes=self.ram_bytes,
             disk_bytes=disk.num_bytes if disk else 0,
             disk_limit_bytes=disk.limit_bytes if disk else 0,
@@ -165,127 +175,93 @@ class Bank:
     @property
     def skipped(self) -> dict[str, int]:
         """Records that could not be written, by reason."""
-        return dict(self._writer.skipped) if self._writer else {}
+        return dict(self._saving.writer.skipped) if self._saving else {}
 
-    def _look_up(self, chain: Chain, tokens: Sequence[int], problems: _Problems) -> tuple[Match | None, Plan | None]:
+    def _look_up(self, chain: Chain, trail: Trail, problems: Problems) -> tuple[Match | None, Plan | None]:
         """What the tiers have of the prompt, and the deepest mark that has not failed yet. A tier that fails is none."""
         try:
-            found = match(self._tiers, chain, tokens)
+            found = match(self._tiers, chain, trail)
             return found, next((plan for plan in found.plans() if plan.mark.key not in problems.failed_marks), None)
         except BankError as error:
             problems.add(error, None)
             return None, None
 
-    def _is_needed(self, chain: Chain, tokens: Sequence[int]) -> Callable[[Record], bool]:
-        """Tells marks of the prompt from other records."""
-        nodes = set(chain.nodes(tokens))
-
-        def is_needed(record: Record) -> bool:
-            own = tuple(tokens[record.start : record.stop])
-            return record.kind == "mark" and record.parent in nodes and record.tokens == own
-
-        return is_needed
-
-    def _due(self, is_needed: Callable[[Record], bool]) -> int:
+    def _due(self, trail: Trail) -> int:
         """The deepest needed mark that is on its way to the disk. To compute it again would take longer than to wait: a conversation
         larger than RAM leaves it at the end of every turn, and its next turn may begin at once.
         """
-        return max((record.stop for record in self._writer.waiting() if is_needed(record)), default=0) if self._writer else 0
+        waiting = self._saving.writer.waiting() if self._saving else []
+        return max((record.stop for record in waiting if trail.passes(record)), default=0)
+
+    def _wait_for(self, trail: Trail) -> None:
+        if self._saving:
+            self._saving.writer.wait_for(trail.passes, _WRITE_WAIT_S)
+
+    def _reason(self, problems: Problems, reused: int, found: Match | None, trail: Trail) -> str:
+        return reason(problems, reused, found, self._lives.nearest(trail)[1])
 
     def _chain(self, tenant: str) -> Chain:
         return Chain(self._secret, tenant, self._identity)
 
-    def _best_live(self, tokens: Sequence[int], tenant: str) -> Live | None:
-        """The tenant's live conversation whose last mark within the prompt lies deepest."""
-        own = [x for x in self._lives if x.tenant == tenant]
-        reach = {id(x): (m.position if (m := x.mark_within(x.shared(tokens))) else 0, x.shared(tokens)) for x in own}
-        return max(own, key=lambda x: reach[id(x)], default=None)
+    def _may_take(self, reach: Reach, session: str | None) -> bool:
+        live = reach.live
+        return session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position)
 
-    def _may_take(self, live: Live, mark: Snapshot, session: str | None) -> bool:
-        return session in (None, live.session) and retain.takes_over(live.cache.length, mark.position)
-
-    def _take(self, live: Live, mark: Snapshot, tokens: Sequence[int], layout: L, room_tokens: int, problems: _Problems) -> Restored[L]:
+    def _take(self, reach: Reach, layout: L, capacity: int, why: str) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
-        self._capture_all(live)
-        self._lives.remove(live)
-        reason = _reason(problems, mark.position, None, live, tokens)
+        live, mark = reach.live, reach.mark
+        self._let_go(live)
         live.cache.cut(mark)
-        live.cache.store.reserve(len(tokens) + room_tokens)
+        live.cache.store.reserve(capacity)
         marks = tuple(m for m in live.marks if m.position <= mark.position)
-        return Restored(relayout(live.cache, layout), mark.position, "ram", reason, marks, live.session)
+        return Restored(relayout(live.cache, layout), mark.position, "ram", why, marks, live.session, live.turns)
 
-    def _load(self, plan: Plan, layout: L, room_tokens: int) -> Cache[L]:
-        *segments, mark = plan.load()
-        return materialise(self._arena, segments, mark, layout, room_tokens)
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
+        """The cache of a plan. None if it cannot be had: `problems` then knows. What only shows here to be damaged is set aside."""
+        try:
+            *segments, mark = plan.load()
+            return materialise(self._arena, segments, mark, layout, room_tokens)
+        except (KeyError, BankError) as error:
+            problems.add(error, plan)
+            if isinstance(error, DamagedRecordError):
+                plan.set_aside(error.key)
+            return None
 
-    def _restored(self, plan: Plan, cache: Cache[L], session: str | None, reason: str) -> Restored[L]:
+    def _restored(self, plan: Plan, cache: Cache[L], session: str | None, why: str) -> Restored[L]:
         places = (*plan.segments, plan.mark)
         on_disk = [p.key for p in places if p.tier is self._disk]
-        if self._writer is not None:
-            self._writer.touch([p.key for p in places])
-        self._memory.index.touch([p.key for p in places if p.tier is self._memory], time.time())
-        name = session or plan.mark.tier.index.session(plan.mark.key) or _new_session()
-        return Restored(cache, plan.position, "ssd" if on_disk else "ram", reason, (cache.snapshot(),), name)
+        entry, now_s = plan.mark.tier.index.entry(plan.mark.key), time.time()
+        turns = entry.uses if entry else 0
+        rank_s = retain.rank_s(now_s, turns, 1.0)
+        if self._saving is not None:
+            self._saving.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
+        self._memory.index.touch({p.key: rank_s for p in places if p.tier is self._memory}, now_s)
+        name = session or (entry.session if entry else "") or _new_session()
+        return Restored(cache, plan.position, "ssd" if on_disk else "ram", why, (cache.snapshot(),), name, turns)
 
     def _cold(self, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
-        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session())
+        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session(), 0)
 
-    def _settle(self, live: Live) -> None:
-        """Turn a live conversation into records in RAM, so that several can go on from it."""
+    def _let_go(self, live: Live) -> None:
+        """Take a conversation out of the live ones; what is pending is captured first."""
         self._capture_all(live)
         self._lives.remove(live)
-        for unit in live.units(live.marks):
-            self._memory.put(live.capture(unit))
-            self._memory.index.label([unit.key], session=live.session, tenant=live.tenant)
-
-    def _unwritten(self, units: list[Unit]) -> list[Unit]:
-        """Those that are not on disk. If the index cannot say, all: writing what is there costs nothing but time."""
-        assert self._disk is not None
-        try:
-            known = self._disk.index.find([u.key for u in units])
-        except BankError:
-            return units
-        return [u for u in units if u.key not in known]
 
     def _capture_all(self, live: Live) -> None:
-        while live.pending and self._writer is not None:
-            self._capture(live, self._writer)
+        if self._saving is not None:
+            self._saving.capture_all(live)
 
-    def _capture(self, live: Live, writer: Writer) -> None:
-        """One unit, which stays pending until the writer has its bytes. Waits while the writer is full."""
-        writer.put(live.capture(live.pending[0]), session=live.session, tenant=live.tenant, used_s=live.used_s)
-        live.pending.popleft()
-
-
-class _Problems:
-    """What went wrong while a prompt's state was looked for. failed_marks: not to be tried again for this prompt."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self.failed_marks: set[str] = set()
-        self._vanished = 0
-
-    def add(self, error: Exception, plan: Plan | None) -> None:
-        """Note an error, of this plan if it was one plan's."""
-        if isinstance(error, KeyError):  # evicted, or replaced by a longer one, since it was looked up: look again, but not for ever
-            self._vanished += 1
-            if self._vanished < _LOOKS:
-                return
-        else:
-            self.words.append(f"{'set aside' if isinstance(error, DamagedRecordError) else 'the bank failed'}: {error}")
-        if plan is not None:
-            self.failed_marks.add(plan.mark.key)
-
-
-def _reason(problems: _Problems, reused: int, found: Match | None, live: Live | None, tokens: Sequence[int]) -> str:
-    shared = max(found.shared if found else 0, live.shared(tokens) if live else 0)
-    parts = list(problems.words)
-    if shared == 0 and not parts:
-        parts.append("no stored conversation begins like this prompt")
-    elif reused < shared:
-        where = f"the last mark before that is at {reused}" if reused else "no mark lies before that"
-        parts.append(f"the prompt and the stored conversation are the same for {shared} tokens; {where}")
-    return "; ".join(parts)
+    def _settle(self, live: Live, problems: Problems) -> None:
+        """Turn a live conversation into records in RAM, so that several can go on from it. What cannot be copied stays as it is."""
+        try:
+            records = [live.capture(unit) for unit in live.units(live.marks)]
+        except NO_COPY as error:
+            problems.pass_over(live, error)
+            return
+        self._let_go(live)
+        for record in records:
+            self._memory.put(record)
+            self._memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))
 
 
 def _new_session() -> str:

@@ -14,18 +14,18 @@ from pathlib import Path
 from forerun.bank import files
 from forerun.errors import BankError, BankFullError
 
-VERSION = 1
+VERSION = 2
 
 # Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE record (
   key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, root TEXT NOT NULL, parent TEXT NOT NULL, start INTEGER NOT NULL,
-  num_bytes INTEGER NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, uses INTEGER NOT NULL,
-  session TEXT NOT NULL, tenant TEXT NOT NULL, tokens BLOB NOT NULL
+  num_bytes INTEGER NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, rank_s REAL NOT NULL,
+  uses INTEGER NOT NULL, session TEXT NOT NULL, tenant TEXT NOT NULL, tokens BLOB NOT NULL
 );
 CREATE UNIQUE INDEX place ON record (parent, kind, tokens);
-CREATE INDEX age ON record (used_s, start DESC);
+CREATE INDEX rank ON record (rank_s, start DESC);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """

@@ -78,6 +78,10 @@ class DiskTier:
                 path.unlink(missing_ok=True)
                 self.index.remove([key])
 
+    def set_aside(self, key: str) -> None:
+        """Move the record's file to quarantine."""
+        self._set_aside(self._path(key))
+
     def inventory(self) -> Iterable[RecordInfo]:
         """What is here, without payloads."""
         return self.index.inventory()

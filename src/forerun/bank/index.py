@@ -10,14 +10,14 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forerun.bank import database, files
 from forerun.errors import BankError
-from forerun.state.record import Kind, RecordInfo, token_bytes, tokens_of
+from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 
 _FILE = "index.db"
 _LOCK = "lock"
@@ -31,9 +31,20 @@ class Entry:
     info: RecordInfo
     created_s: float
     used_s: float
+    rank_s: float
     uses: int
     session: str
     tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Whose a record is, when it was last used (Unix seconds), and its rank among what goes first (see retain.rank_s)."""
+
+    session: str
+    tenant: str
+    used_s: float
+    rank_s: float
 
 
 class Index:
@@ -41,6 +52,7 @@ class Index:
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, lock: int | None) -> None:
         self._connection, self._path, self._file_lock = connection, path, lock
+        self._is_view = path is not None and lock is None
         self._lock = threading.Lock()
 
     @classmethod
@@ -75,7 +87,7 @@ class Index:
     @property
     def is_view(self) -> bool:
         """Whether rows can only be looked at."""
-        return self._path is not None and self._file_lock is None
+        return self._is_view
 
     @property
     def num_bytes(self) -> int:
@@ -89,34 +101,28 @@ class Index:
 
     def add(self, infos: Iterable[RecordInfo], now_s: float) -> None:
         """Add rows; a key that is there stays as it is."""
-        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, now_s, now_s, 0, "", "", token_bytes(i.tokens)) for i in infos]
-        self._many(f"INSERT INTO record VALUES ({', '.join('?' * 12)}) ON CONFLICT DO NOTHING", rows)
+        used = (now_s, now_s, now_s, 0, "", "")
+        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, *used, token_bytes(i.tokens)) for i in infos]
+        self._many(f"INSERT INTO record VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING", rows)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Forget rows; keys that are not there are passed over."""
         self._many("DELETE FROM record WHERE key = ?", [(key,) for key in keys])
 
-    def touch(self, keys: Iterable[str], now_s: float) -> None:
-        """Note that records were used."""
-        self._many("UPDATE record SET used_s = ?, uses = uses + 1 WHERE key = ?", [(now_s, key) for key in keys])
+    def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
+        """Note that records, by key, were used, and what their ranks are now."""
+        sql = "UPDATE record SET used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
+        self._many(sql, [(used_s, rank_s, key) for key, rank_s in ranks_s.items()])
 
-    def label(self, keys: Iterable[str], *, session: str, tenant: str) -> None:
-        """Note whose records these are."""
-        self._many("UPDATE record SET session = ?, tenant = ? WHERE key = ?", [(session, tenant, key) for key in keys])
+    def label(self, key: str, label: Label) -> None:
+        """Note whose record this is, and that it was used."""
+        sql = "UPDATE record SET session = ?, tenant = ?, used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
+        self._many(sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)])
 
     def find(self, keys: Iterable[str]) -> dict[str, RecordInfo]:
         """Those of the keys that are there."""
         infos = self._infos("WHERE key IN (SELECT value FROM json_each(?))", json.dumps(list(keys)))
         return {info.key: info for info in infos}
-
-    def occupied(self, nodes: Iterable[str]) -> set[str]:
-        """Those of the nodes from which a record hangs."""
-        sql = "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM record WHERE parent = value)"
-        return {node for (node,) in self._rows(sql, json.dumps(list(nodes)))}
-
-    def children(self, node: str) -> list[RecordInfo]:
-        """All that hangs from a node: segments and marks."""
-        return self._infos("WHERE parent = ?", node)
 
     def along(self, kind: Kind, node: str, tokens: Sequence[int]) -> list[RecordInfo]:
         """Records of this kind that hang from the node and whose tokens are a beginning of `tokens`; longest first."""
@@ -129,7 +135,7 @@ class Index:
                 probe = probe[: len(row.tokens) - 1]
             else:
                 # In the order of rows no beginning of `tokens` that is longer than what both share lies before this row.
-                probe = probe[: _num_shared(row.tokens, probe)]
+                probe = probe[: num_shared(row.tokens, probe)]
         return found
 
     def segment_over(self, node: str, tokens: Sequence[int]) -> RecordInfo | None:
@@ -141,15 +147,15 @@ class Index:
         """How many of `tokens` a segment that hangs from the node begins with, at most. The one that agrees longest is a neighbour."""
         probe, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens > ? ORDER BY tokens LIMIT 1"
         near = [self._last_up_to(node, "segment", probe), *self._infos(following, node, token_bytes(probe))]
-        return max((_num_shared(row.tokens, probe) for row in near if row), default=0)
+        return max((num_shared(row.tokens, probe) for row in near if row), default=0)
 
-    def session(self, key: str) -> str:
-        """The session that the record is labelled with, "" if none."""
-        return next((session for (session,) in self._rows("SELECT session FROM record WHERE key = ?", key)), "")
+    def lowest(self, limit: int) -> list[Entry]:
+        """The `limit` entries of the lowest rank; of equals the later in a conversation first."""
+        return self._entries("ORDER BY rank_s, start DESC LIMIT ?", limit)
 
-    def oldest(self, limit: int) -> list[Entry]:
-        """The `limit` entries that were not used for longest; of those used together the later in a conversation first."""
-        return self._entries("ORDER BY used_s, start DESC LIMIT ?", limit)
+    def entry(self, key: str) -> Entry | None:
+        """The row of that key, None if there is none."""
+        return next(iter(self._entries("WHERE key = ?", key)), None)
 
     def marks(self) -> list[Entry]:
         """All marks, the last used first."""
@@ -166,8 +172,9 @@ class Index:
     def close(self) -> None:
         """Close the database and let go of the folder."""
         self._connection.close()
-        if self._file_lock is not None:
-            os.close(self._file_lock)
+        lock, self._file_lock = self._file_lock, None
+        if lock is not None:
+            os.close(lock)
 
     def _last_up_to(self, node: str, kind: Kind, tokens: tuple[int, ...]) -> RecordInfo | None:
         where = "WHERE parent = ? AND kind = ? AND tokens <= ? ORDER BY tokens DESC LIMIT 1"
@@ -177,7 +184,7 @@ class Index:
         return [_info(row) for row in self._rows(f"SELECT {_INFO} FROM record {where}", *values)]
 
     def _entries(self, where: str, *values: object) -> list[Entry]:
-        rows = self._rows(f"SELECT {_INFO}, created_s, used_s, uses, session, tenant FROM record {where}", *values)
+        rows = self._rows(f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}", *values)
         return [Entry(_info(row[:7]), *row[7:]) for row in rows]
 
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -193,9 +200,3 @@ class Index:
 def _info(row: tuple[Any, ...]) -> RecordInfo:
     kind, key, root, parent, start, tokens, num_bytes = row
     return RecordInfo(kind, key, root, parent, start, tokens_of(tokens), num_bytes)
-
-
-def _num_shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many tokens two sequences begin with alike."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))

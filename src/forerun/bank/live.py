@@ -1,18 +1,19 @@
 """A conversation that stays in RAM as a live cache: its tokens, its marks, and what of it is still to be captured for the disk.
 
-Runs on the thread that owns MLX. Knows nothing of tiers or policy.
+Runs on the thread that owns MLX. Knows nothing of tiers.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from forerun.bank import retain
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.record import SEGMENT_TOKENS, Chain, Record
+from forerun.state.record import SEGMENT_TOKENS, Chain, Record, num_shared
 from forerun.state.records import extract, extract_mark
 
 
@@ -30,7 +31,7 @@ class Unit:
 @dataclass(slots=True)
 class Live:
     """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
-    used_s: when it was last used, Unix seconds.
+    used_s: when it was last used, Unix seconds. turns: how many it has had. nodes: of its tokens.
     """
 
     cache: Cache[Any]
@@ -39,20 +40,24 @@ class Live:
     chain: Chain
     session: str
     tenant: str
+    turns: int
     pending: deque[Unit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
+    nodes: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = self.chain.nodes(self.tokens)
 
     def units(self, marks: Collection[Snapshot]) -> Iterator[Unit]:
         """Units for all tokens, and then for these of the marks."""
-        nodes = self.chain.nodes(self.tokens)
-        for i, node in enumerate(nodes):
-            tokens = tuple(self.tokens[i * SEGMENT_TOKENS : (i + 1) * SEGMENT_TOKENS])
+        for i, node in enumerate(self.nodes):
+            tokens = self.block(i)
             if tokens:
                 yield Unit(self.chain.key("segment", node, tokens), node, i * SEGMENT_TOKENS, tokens, None)
         for mark in marks:
             block = mark.position // SEGMENT_TOKENS
             tokens = tuple(self.tokens[block * SEGMENT_TOKENS : mark.position])
-            yield Unit(self.chain.key("mark", nodes[block], tokens), nodes[block], block * SEGMENT_TOKENS, tokens, mark)
+            yield Unit(self.chain.key("mark", self.nodes[block], tokens), self.nodes[block], block * SEGMENT_TOKENS, tokens, mark)
 
     def capture(self, unit: Unit) -> Record:
         """The unit's record, its bytes copied out of the cache."""
@@ -60,24 +65,22 @@ class Live:
         payload = extract(self.cache, unit.start, stop) if unit.mark is None else extract_mark(unit.mark)
         return Record("segment" if unit.mark is None else "mark", unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, payload)
 
-    def shared(self, tokens: Sequence[int]) -> int:
-        """How many leading tokens a prompt has in common with this conversation."""
-        limit = min(len(tokens), len(self.tokens))
-        # Halving finds the border with a few comparisons of whole slices: a Python loop over 50,000 tokens would cost milliseconds.
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.tokens[low:middle] == list(tokens[low:middle]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+    def block(self, depth: int) -> tuple[int, ...]:
+        """The tokens after the node of this depth, at most a block of them."""
+        return tuple(self.tokens[depth * SEGMENT_TOKENS : (depth + 1) * SEGMENT_TOKENS])
 
-    def mark_within(self, position: int) -> Snapshot | None:
-        """The last mark at or before `position`."""
-        return next((m for m in reversed(self.marks) if m.position <= position), None)
+    def mark_in(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
+        """The last mark in the block of this depth that lies within `rest`, a prompt's tokens in that block."""
+        start = depth * SEGMENT_TOKENS
+        shared = start + num_shared(self.block(depth), rest)
+        return next((m for m in reversed(self.marks) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
 
     @property
     def num_bytes(self) -> int:
         """Bytes held: the cache's and the marks'."""
         return self.cache.num_bytes + sum(m.num_bytes for m in self.marks)
+
+    @property
+    def rank_s(self) -> float:
+        """Its rank among what goes first."""
+        return retain.rank_s(self.used_s, self.turns, 1.0)

@@ -10,6 +10,34 @@ from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo
 
 
 @dataclass(frozen=True, slots=True)
+class Trail:
+    """A prompt's tokens and the nodes that they pass: what every look-up needs, hashed once."""
+
+    tokens: tuple[int, ...]
+    nodes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, chain: Chain, tokens: Sequence[int]) -> Trail:
+        """The trail of these tokens along `chain`."""
+        return cls(tuple(tokens), tuple(chain.nodes(tokens)))
+
+    def passes(self, record: Record) -> bool:
+        """Whether the record is a mark at which these tokens pass."""
+        if record.kind != "mark" or record.stop > len(self.tokens):
+            return False
+        own = self.tokens[record.start : record.stop]
+        return self.nodes[record.start // SEGMENT_TOKENS] == record.parent and own == record.tokens
+
+    def start(self, depth: int) -> int:
+        """Tokens before the node of this depth."""
+        return depth * SEGMENT_TOKENS
+
+    def rest(self, depth: int) -> tuple[int, ...]:
+        """The tokens after the node of this depth, at most a block of them."""
+        return self.tokens[depth * SEGMENT_TOKENS : (depth + 1) * SEGMENT_TOKENS]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A record and the tier that has it."""
 
@@ -34,29 +62,33 @@ class Plan:
             found |= zip(keys, tier.get_many(keys), strict=True)
         return [found[p.key] for p in places]
 
+    def set_aside(self, key: str) -> None:
+        """Have the record of that key, if it is one of these, not served again."""
+        for place in (*self.segments, self.mark):
+            if place.key == key:
+                place.tier.set_aside(key)
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """What is stored of a prompt: `shared` leading tokens have their rows somewhere; `plans` gives the marks within them, deepest first."""
 
     tiers: Sequence[Tier]
-    chain: Chain
-    tokens: Sequence[int]
-    nodes: list[str]
+    trail: Trail
     blocks: tuple[Place, ...]
 
     @property
     def shared(self) -> int:
         """Leading tokens of the prompt that stored conversations have too."""
-        start = len(self.blocks) * SEGMENT_TOKENS
-        rest = self.tokens[start : start + SEGMENT_TOKENS]
-        return start + max((tier.index.shared(self.nodes[len(self.blocks)], rest) for tier in self.tiers), default=0)
+        depth = len(self.blocks)
+        shared = (tier.index.shared(self.trail.nodes[depth], self.trail.rest(depth)) for tier in self.tiers)
+        return self.trail.start(depth) + max(shared, default=0)
 
     def plans(self) -> Iterator[Plan]:
         """Reachable marks, deepest first; of equals the one in the earlier tier."""
         for depth in range(len(self.blocks), -1, -1):
-            rest = self.tokens[depth * SEGMENT_TOKENS : (depth + 1) * SEGMENT_TOKENS]
-            marks = [(info, tier) for tier in self.tiers for info in tier.index.along("mark", self.nodes[depth], rest)]
+            node, rest = self.trail.nodes[depth], self.trail.rest(depth)
+            marks = [(info, tier) for tier in self.tiers for info in tier.index.along("mark", node, rest)]
             for info, tier in sorted(marks, key=lambda found: -len(found[0].tokens)):
                 tail = self._tail(info)
                 if tail is not None:
@@ -70,10 +102,9 @@ class Match:
         return next(((Place(tier, info.key),) for tier, info in found if info is not None), None)
 
 
-def match(tiers: Sequence[Tier], chain: Chain, tokens: Sequence[int]) -> Match:
+def match(tiers: Sequence[Tier], chain: Chain, trail: Trail) -> Match:
     """Look the prompt up: one hash and one row a block. Of a record that several tiers have, the earlier tier's counts."""
-    nodes = chain.nodes(tokens)
-    keys = [chain.key("segment", node, tokens[i * SEGMENT_TOKENS : (i + 1) * SEGMENT_TOKENS]) for i, node in enumerate(nodes[:-1])]
+    keys = [chain.key("segment", node, trail.rest(depth)) for depth, node in enumerate(trail.nodes[:-1])]
     where = {key: tier for tier in reversed(tiers) for key in tier.index.find(keys)}
     num_blocks = next((i for i, key in enumerate(keys) if key not in where), len(keys))
-    return Match(tiers, chain, tokens, nodes, tuple(Place(where[key], key) for key in keys[:num_blocks]))
+    return Match(tiers, trail, tuple(Place(where[key], key) for key in keys[:num_blocks]))

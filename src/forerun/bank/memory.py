@@ -46,6 +46,10 @@ class MemoryTier:
                 self.index.remove([key])
                 self._num_bytes -= self._records.pop(key).payload.nbytes
 
+    def set_aside(self, key: str) -> None:
+        """Forget the record."""
+        self.delete(key)
+
     def inventory(self) -> Iterable[RecordInfo]:
         """What is here, without payloads."""
         return self.index.inventory()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MARKS_IN_RAM = 5
+TURN_S = 600.0  # by how much each turn that a conversation has had lets it outlast one that was used as lately
+MOST_TURNS = 12
+OWN_TOKENS = 1024  # what a conversation reads again rather than have one of another name copied
 
 
 def marks_at(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int]) -> frozenset[int]:
@@ -15,11 +18,29 @@ def marks_at(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int]) 
     return frozenset({head, message_end, len(tokens)} - {0})
 
 
-def for_disk(new: Sequence[int]) -> set[int]:
-    """Of the marks that a turn has made, by position, those that go to disk: the last, where the next turn goes on, and the first (at the
-    first turn the one after the first message, later the one before the generation suffix). Two at most: a mark may be 150 MB.
+def for_disk(new: Sequence[int], message_end: int) -> set[int]:
+    """Of the marks that a turn has made, by position, those that go to disk: before the generation suffix, where the same request again
+    or an answer that is rendered otherwise goes on, and the last, where the next turn does. Two at most (a mark may be 150 MB), and once
+    for all conversations that begin alike the one after the first message.
     """
-    return {new[0], new[-1]} if new else set()
+    heads = {p for p in new[:1] if p < message_end}
+    return heads | {p for p in new if p == message_end} | set(new[-1:])
+
+
+def rank_s(used_s: float, turns: int, worth_frac: float) -> float:
+    """What goes when room is short: the lowest rank first. A moment, Unix seconds: the last use, and later for what is likely to return.
+
+    A conversation of many turns is likelier to return than one of a single turn (a title, a summary). worth_frac: see `mark_worth_frac`;
+    1 for segments, without which no mark is of use.
+    """
+    return used_s + TURN_S * min(turns, MOST_TURNS) * worth_frac
+
+
+def mark_worth_frac(saved_tokens: int, cost_tokens: float) -> float:
+    """What a mark is worth, 0 to 1: tokens that need not be read again thanks to it and not to the mark before it, against its size in
+    tokens' bytes.
+    """
+    return saved_tokens / (saved_tokens + cost_tokens) if saved_tokens else 0.0
 
 
 def in_ram(positions: Sequence[int]) -> set[int]:

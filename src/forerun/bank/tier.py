@@ -35,6 +35,9 @@ class Tier(Protocol):
     def delete(self, key: str) -> None:
         """Forget the record and free its bytes."""
 
+    def set_aside(self, key: str) -> None:
+        """Serve the record never again: its bytes are whole, but they are not what they should be."""
+
     def inventory(self) -> Iterable[RecordInfo]:
         """What is here, without payloads."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from forerun.bank.disk import DiskTier
+from forerun.bank.index import Label
 from forerun.errors import BankError, BankFullError
 from forerun.state.record import Record
 
@@ -30,8 +30,8 @@ class Writer:
 
     def __init__(self, disk: DiskTier) -> None:
         self._disk = disk
-        self._queue: deque[tuple[Record, str, str, float]] = deque()
-        self._used: deque[Sequence[str]] = deque()
+        self._queue: deque[tuple[Record, Label]] = deque()
+        self._used: deque[tuple[Mapping[str, float], float]] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
@@ -45,21 +45,21 @@ class Writer:
         """Whether `put` would wait."""
         return self._queued_bytes >= QUEUE_BYTES
 
-    def put(self, record: Record, *, session: str, tenant: str, used_s: float) -> None:
-        """Have the record written, as used at `used_s` (Unix seconds): the same for all of a turn, so that a chain ages as one.
+    def put(self, record: Record, label: Label) -> None:
+        """Have the record written. Its label has one time for all of a turn, so that a conversation ages as one.
 
         Waits while more than QUEUE_BYTES wait already.
         """
         with self._state:
             self._state.wait_for(lambda: not self.is_full)
-            self._queue.append((record, session, tenant, used_s))
+            self._queue.append((record, label))
             self._queued_bytes += record.payload.nbytes
             self._state.notify_all()
 
-    def touch(self, keys: Sequence[str]) -> None:
-        """Have it noted that records were used."""
+    def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
+        """Have it noted that records were used, and what their ranks are now."""
         with self._state:
-            self._used.append(keys)
+            self._used.append((ranks_s, used_s))
             self._state.notify_all()
 
     @property
@@ -105,30 +105,29 @@ class Writer:
                 if self._is_closing:
                     return
                 job = self._queue[0] if self._queue else None
-                keys = self._used[0] if self._used else None
-            if keys is not None:
-                self._count_failures(partial(self._disk.index.touch, keys, time.time()))
+                used = self._used[0] if self._used else None
+            if used is not None:
+                self._count_failures(partial(self._disk.index.touch, *used))
             if job is not None:
                 self._count_failures(partial(self._write, *job))
             with self._state:
-                if keys is not None:
+                if used is not None:
                     self._used.popleft()
                 if job is not None:
                     self._queue.popleft()
                     self._queued_bytes -= job[0].payload.nbytes
                 self._state.notify_all()
 
-    def _write(self, record: Record, session: str, tenant: str, used_s: float) -> None:
+    def _write(self, record: Record, label: Label) -> None:
         while True:
             try:
                 self._disk.put(record)
                 break
             except BankFullError as error:
-                if error.reason != "quota" or not self._evict():
+                if error.reason != "quota" or not self._evict(label.rank_s):
                     raise
         self.bytes_written += record.payload.nbytes
-        self._disk.index.label([record.key], session=session, tenant=tenant)
-        self._disk.index.touch([record.key], used_s)
+        self._disk.index.label(record.key, label)
         if record.kind == "segment":
             self._drop_shorter(record)
 
@@ -138,27 +137,30 @@ class Writer:
             if info.key != record.key:
                 self._disk.delete(info.key)
 
-    def _evict(self) -> bool:
-        """Make some room: what was set aside first, then the oldest. Returns whether there was anything."""
+    def _evict(self, below_rank_s: float) -> bool:
+        """Make some room: what was set aside first, then what ranks lowest, but nothing that ranks as high as what is to be written (a
+        conversation larger than the quota would eat its own beginning). Returns whether there was anything.
+        """
         if self._disk.quarantined:
             self._disk.clear_quarantine()
             return True
-        oldest = self._disk.index.oldest(_EVICT_AT_ONCE)
-        for entry in oldest:
+        lowest = [entry for entry in self._disk.index.lowest(_EVICT_AT_ONCE) if entry.rank_s < below_rank_s]
+        for entry in lowest:
             self._disk.delete(entry.info.key)
-        return bool(oldest)
+        return bool(lowest)
 
     def _count_failures(self, action: Callable[[], None]) -> None:
         """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
         try:
             action()
         except BankFullError as error:
-            self._count(f"no room: {error.reason}", error)
+            self.skip(f"no room: {error.reason}", error)
         except BankError as error:
-            self._count("the disk failed", error)
+            self.skip("the disk failed", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
-            self._count(f"unexpected {type(error).__name__}", error)
+            self.skip(f"unexpected {type(error).__name__}", error)
 
-    def _count(self, reason: str, error: Exception) -> None:
+    def skip(self, reason: str, error: Exception) -> None:
+        """Count a record that is not written."""
         self.skipped[reason] += 1
         log.warning("not written to disk (%s): %s", reason, error)

@@ -50,7 +50,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
 def show(key: Key, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Show what is known of one record."""
     with looking(bank_dir) as tier:
-        found = [described(entry) for entry in tier.index.oldest(len(list(tier.inventory()))) if entry.info.key.startswith(key)]
+        found = [described(entry) for entry in tier.index.lowest(len(list(tier.inventory()))) if entry.info.key.startswith(key)]
     if len(found) != 1:
         raise ForerunError(f"{len(found)} records begin with {key!r}", hint="see `forerun bank ls`")
     typer.echo(json.dumps(found[0]) if as_json else "\n".join(f"{name:<12} {value}" for name, value in found[0].items()))
@@ -89,9 +89,9 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
 def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
     """Delete records, those first that were not used for longest, until the tier fits; their keys."""
     tier.clear_quarantine()
-    while tier.num_bytes > limit_bytes and (oldest := tier.index.oldest(1)):
-        tier.delete(oldest[0].info.key)
-        yield oldest[0].info.key
+    while tier.num_bytes > limit_bytes and (lowest := tier.index.lowest(1)):
+        tier.delete(lowest[0].info.key)
+        yield lowest[0].info.key
 
 
 @contextmanager

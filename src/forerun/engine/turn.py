@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Restored
+from forerun.bank.bank import Bank, Restored, Turned
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
@@ -143,9 +143,10 @@ class Turn:
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
-        new = len(marks) - len(restored.marks)
+        job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(marks) - len(restored.marks)
+        turned = Turned(restored.session, job.tenant, restored.turns + 1, message_end, num_new)
         try:
-            self.model.bank.remember(cache, tokens, marks, session=restored.session, tenant=self.request.job.tenant, new=new)
+            self.model.bank.remember(cache, tokens, marks, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
 

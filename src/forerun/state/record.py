@@ -92,6 +92,14 @@ def tokens_of(data: bytes) -> tuple[int, ...]:
     return tuple(array("I", data))
 
 
+def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    num = min(len(one), len(other))
+    if one[:num] == other[:num]:
+        return num
+    return next(i for i in range(num) if one[i] != other[i])
+
+
 class Chain:
     """Node and record keys of one tenant under one identity. Keyed with the bank's secret: names reveal nothing about the tokens."""
 

@@ -33,11 +33,13 @@ def materialise(arena: Arena, segments: Sequence[Record], mark: Record | None, l
     store, covered = arena.store(layout, snapshot.position + room_tokens), 0
     for segment in segments:
         if segment.start != covered or len(segment.payload) != len(segment.tokens) * spec.bytes_per_token:
-            raise DamagedRecordError(f"segment {segment.key} ({segment.start}..{segment.stop}) does not fit after {covered} tokens")
+            raise DamagedRecordError(
+                f"segment {segment.key} ({segment.start}..{segment.stop}) does not fit after {covered} tokens", key=segment.key
+            )
         covered = min(segment.stop, snapshot.position)
         store.fill(segment.start, [rows[:, : covered - segment.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
-        raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}")
+        raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}", key=mark.key if mark else "")
     return Cache(arena, layout, store, snapshot)
 
 
@@ -103,7 +105,8 @@ def _rows(spec: StateSpec, segment: Record) -> list[Host]:
 
 def _snapshot(spec: StateSpec, mark: Record) -> Snapshot:
     if len(mark.payload) != spec.bytes_per_mark:
-        raise DamagedRecordError(f"mark {mark.key} has {len(mark.payload)} bytes, the model's marks have {spec.bytes_per_mark}")
+        found = f"mark {mark.key} has {len(mark.payload)} bytes, the model's marks have {spec.bytes_per_mark}"
+        raise DamagedRecordError(found, key=mark.key)
     arrays, offset = [], 0
     for array in spec.mark_arrays:
         arrays.append(_array(mark.payload[offset : offset + array.num_bytes], array))

@@ -1,0 +1,66 @@
+"""What of the live conversations goes to disk, and its copying out of their caches, a unit at a time. Runs on the thread that owns MLX.
+
+Knows nothing of prompts or of how records come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from forerun.bank import retain
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Label
+from forerun.bank.live import Live, Unit
+from forerun.bank.writer import Writer
+from forerun.errors import BankError
+from forerun.state.cache import Snapshot
+from forerun.state.spec import StateSpec
+
+NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a cache may raise
+
+
+class Saving:
+    """Has live conversations written to a disk tier."""
+
+    def __init__(self, disk: DiskTier, spec: StateSpec) -> None:
+        self._disk = disk
+        self._mark_cost_tokens = spec.bytes_per_mark / spec.bytes_per_token
+        self.writer = Writer(disk)
+
+    def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
+        """Let what is not on disk of the conversation and of `marks` be pending, and have it noted that the rest was used: a conversation
+        ages as one, its beginning not before its end. If the index cannot say what is there, all is written: that costs nothing but time.
+        """
+        units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
+        try:
+            known = set(self._disk.index.find([u.key for u in units]))
+        except BankError:
+            known = set()
+        wanted = {m.position for m in marks}
+        live.pending.extend(u for u in units if u.key not in known and (u.mark is None or u.mark.position in wanted))
+        self.writer.touch({u.key: self._rank_s(live, u) for u in units if u.key in known}, live.used_s)
+
+    def capture_all(self, live: Live) -> None:
+        """Copy all that is pending."""
+        while live.pending:
+            self.capture(live)
+
+    def capture(self, live: Live) -> None:
+        """Copy one unit, which stays pending until the writer has its bytes. Waits while the writer is full. What cannot be copied is
+        skipped: it is pending again after the conversation's next turn.
+        """
+        unit = live.pending[0]
+        try:
+            record = live.capture(unit)
+        except NO_COPY as error:
+            self.writer.skip("it could not be copied", error)
+        else:
+            self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
+        live.pending.popleft()
+
+    def _rank_s(self, live: Live, unit: Unit) -> float:
+        if unit.mark is None:
+            return live.rank_s
+        position = unit.mark.position
+        saved = position - max((m.position for m in live.marks if m.position < position), default=0)
+        return retain.rank_s(live.used_s, live.turns, retain.mark_worth_frac(saved, self._mark_cost_tokens))

@@ -1,6 +1,6 @@
 """What does a step, a prompt, a draft and a restore cost on a GPU, where does the time go, and what does mlx-lm take for the same?
 
-    python benchmarks/gpu.py [--sections correct,bundled,shape-0.8B,shape-27B] [--limit-s 460] [--tiny] [--dry-run] [--out FILE]
+    python benchmarks/gpu.py [--sections correct,bundled,quantised,shape-0.8B,shape-27B] [--limit-s 460] [--tiny] [--dry-run] [--out FILE]
 
 Models of real shapes have random weights; caches have random rows. Each part is tried by itself, printed, and written to the file at once:
 a part that fails leaves its traceback there, and a run that is cut leaves what it had. See gpu.md for how to run it, and how to read it.
@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import gc
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +31,16 @@ from forerun.state.layout import Contiguous, Paged  # noqa: E402
 from on_gpu import bundled, correct, peer, steps  # noqa: E402
 from on_gpu.attention import PAGE_TOKENS, attention  # noqa: E402
 from on_gpu.delta import delta  # noqa: E402
+from on_gpu.quantised import products  # noqa: E402
 from on_gpu.report import Report, seconds, short  # noqa: E402
 from on_gpu.restore import Restores  # noqa: E402
 from on_gpu.shapes import SHAPES, filled, random_family  # noqa: E402
 
-SECTIONS = ("correct", "bundled", "shape-0.8B", "shape-27B")
+SECTIONS = ("correct", "bundled", "quantised", "shape-0.8B", "shape-27B")
 ROOM_TOKENS = 1024
 WIDTHS = (1, 2, 4, 8)
+SHAPES_OF_27B = ((34_816, 5120), (5120, 17_408), (248_320, 5120))  # gate and up, down, head
+SHAPES_OF_TINY = ((128, 512),)
 
 
 class Scale(NamedTuple):
@@ -86,6 +90,8 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
             correct.run(report, demo, capacities=scale.capacities)
         if "bundled" in sections:
             bundled.run(report, demo, num_prompts=scale.num_prompts, answer=scale.answer, repeats=2 * scale.repeats)
+    if "quantised" in sections:
+        quantised(report, SHAPES_OF_TINY if is_tiny else SHAPES_OF_27B, scale)
     for name in (s for s in sections if s.startswith("shape-")):
         config = SHAPES["tiny" if is_tiny else name.removeprefix("shape-")]
         ours(report, name, config, scale)
@@ -96,6 +102,11 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
     for name in sections:
         if name.startswith("shape-"):
             print(f"{name}: {short(report.result['sections'][name]['ratios'])}")
+
+
+def quantised(report: Report, shapes: Iterable[tuple[int, int]], scale: Scale) -> None:
+    for (out, inner), rows in product(shapes, (*WIDTHS, scale.prompts[0])):
+        report.part("quantised", f"{out} x {inner}, {rows} rows", lambda o=out, i=inner, r=rows: products(o, i, r, scale.copy_bytes))
 
 
 def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:

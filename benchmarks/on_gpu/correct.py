@@ -9,7 +9,7 @@ import numpy as np
 
 from forerun.bank.bank import Bank, Turned
 from forerun.decode.compiled import StepTable
-from forerun.kernels import delta_inputs, delta_rule, gated_delta, paged_attention
+from forerun.kernels import delta_inputs, delta_rule, gated_delta, paged_attention, quantised
 from forerun.kernels.write_rows import put_rows, write_rows
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
@@ -26,7 +26,7 @@ def run(report: Report, family: Any, *, capacities: tuple[int, int]) -> None:
     """All parts of section `correct`, with a model that is ready."""
     report.part("correct", "kernel_error", lambda: paged_attention.check(mx.default_device()))
     report.part("correct", "kernel_error_of_one_page", one_page_error)
-    for name, kernel in (("delta_rule", delta_rule), ("delta_inputs", delta_inputs)):
+    for name, kernel in (("delta_rule", delta_rule), ("delta_inputs", delta_inputs), ("quantised", quantised)):
         report.part("correct", f"{name}_error", lambda kernel=kernel: kernel.check(mx.default_device()))
     for layout in LAYOUTS:
         report.part("correct", f"compiled_against_eager_{layout}", lambda layout=layout: compiled_against_eager(family, layout))

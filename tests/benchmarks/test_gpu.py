@@ -23,8 +23,10 @@ PARTS = {
         "chunked_delta_rule",
         "delta_rule_error",
         "delta_inputs_error",
+        "quantised_error",
     },
     "bundled": {"reference_outputs", "step_8_compiled", "draft_eager", "drafting_greedy_compiled", "drafting_sampled_eager"},
+    "quantised": {"128 x 512, 8 rows"},
     "shape-27B": {
         "floor",
         "step_4_eager",
@@ -41,7 +43,7 @@ PARTS = {
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("gpu") / "result.json"
-    command = [sys.executable, "benchmarks/gpu.py", "--tiny", "--sections", "correct,bundled,shape-27B", "--out", str(out)]
+    command = [sys.executable, "benchmarks/gpu.py", "--tiny", "--sections", "correct,bundled,quantised,shape-27B", "--out", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240)
     found: dict[str, Any] = json.loads(out.read_text())
     return found

@@ -119,6 +119,9 @@ inline float high_half(unsigned both) { return float_of(both & 0xffff0000u); }
 inline unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffff) | b << 16; }
 inline unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
 inline unsigned pack(float low, float high) { return __float2bfloat16(low).bits | unsigned(__float2bfloat16(high).bits) << 16; }
+inline unsigned multiply_add(unsigned a, unsigned b, unsigned c) {
+  return pack(low_half(a) * low_half(b) + low_half(c), high_half(a) * high_half(b) + high_half(c));
+}
 inline int from_lane(int value, int lane) { return int(fibres.exchange({uint32_t(value)})[lane][0]); }
 inline float across(float value, int distance) {
   return float_of(fibres.exchange({bits_of(value)})[(threadIdx.x % 32) ^ distance][0]);

@@ -53,6 +53,13 @@ __device__ inline unsigned pack(float low, float high) {
   return *reinterpret_cast<unsigned*>(&both);
 }
 
+// a b + c of pairs, each rounded once.
+__device__ inline unsigned multiply_add(unsigned a, unsigned b, unsigned c) {
+  auto pair = [](unsigned& both) { return *reinterpret_cast<__nv_bfloat162*>(&both); };
+  __nv_bfloat162 sum = __hfma2(pair(a), pair(b), pair(c));
+  return *reinterpret_cast<unsigned*>(&sum);
+}
+
 __device__ inline float low_half(unsigned both) {
   return __uint_as_float(both << 16);
 }

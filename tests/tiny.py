@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 
 from forerun.kernels.numerics import REFERENCE, Numerics
+from forerun.models.checkpoint import Checkpoint
 from forerun.models.load import DEMO_MODEL, Loaded, load
 from forerun.models.qwen3_5 import Qwen35
+from forerun.models.weights import Reading, Weights
 
 VOCAB, HIDDEN, FFN = 120, 48, 80
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
@@ -100,7 +103,16 @@ def weights(seed: int) -> dict[str, mx.array]:
 @cache
 def family(numerics: Numerics = REFERENCE, seed: int = 0) -> Qwen35:
     """The tiny model."""
-    return Qwen35(CONFIG, weights(seed), numerics, "float32", "tiny")
+    return built(CONFIG, weights(seed), numerics)
+
+
+def built(config: Mapping[str, Any], tensors: Mapping[str, mx.array], numerics: Numerics = REFERENCE) -> Qwen35:
+    """A Qwen3.5 of these tensors, all of which it must need."""
+    reading = Reading("float32", is_dense=True, seen=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, tensors.items(), has_head_beside=False), reading)
+    family = Qwen35(weights, numerics)
+    weights.done()
+    return family
 
 
 @cache

@@ -9,7 +9,9 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.kernels.numerics import SERVED
+from forerun.models.checkpoint import Checkpoint
 from forerun.models.qwen3_5 import Qwen35
+from forerun.models.weights import Reading, Weights
 from forerun.state.cache import Cache
 from forerun.state.layout import Layout
 from forerun.state.records import materialise
@@ -85,10 +87,8 @@ def _layer(prefix: str, text: Mapping[str, Any], *, is_attention: bool) -> Itera
 
 def random_family(config: Mapping[str, Any]) -> Qwen35:
     """Our model, its weights made one after another on the device."""
-    family = Qwen35(config, tensors(config), SERVED, DTYPE, "random")
-    for array in arrays_of(vars(family)):
-        mx.eval(array)
-    return family
+    reading = Reading(DTYPE, is_dense=False, seen=lambda name, tensor: None)
+    return Qwen35(Weights(Checkpoint.of("random", config, tensors(config).items(), has_head_beside=False), reading), SERVED)
 
 
 def arrays_of(thing: Any) -> Iterator[mx.array]:
@@ -110,7 +110,7 @@ def weight_bytes(family: Qwen35) -> int:
     """Bytes that a step of one row reads: all weights but the draft head's, and of the embedding one row."""
     everything = {id(a): a.nbytes for a in arrays_of(vars(family))}
     draft = [a for name, value in vars(family).items() if name in _OF_THE_DRAFT for a in arrays_of(value)]
-    embedding = 0 if family.config.tied else vars(family)["_embedding"].nbytes
+    embedding = 0 if family.config.tied else sum(a.nbytes for a in arrays_of(vars(family)["_embedding"]))
     return sum(everything.values()) - sum(a.nbytes for a in draft) - embedding
 
 

@@ -199,7 +199,10 @@ Event = Queued | Reading | Piece | Done
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that is served, as shown to people. `demo`: the bundled model, for trying things out."""
+    """The model that is served, as shown to people. `demo`: the bundled model, for trying things out.
+
+    notes: what was decided or left out while its weights were read.
+    """
 
     name: str
     family: str
@@ -210,6 +213,7 @@ class ModelInfo:
     created_unix_s: int
     defaults: Sampling
     demo: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from tests.running import differing, empty, logits, marks, read
 from tests.talking import cold
 
 from forerun.decode.prefill import CHUNK_TOKENS, grid, prefill
-from forerun.kernels.numerics import REFERENCE
-from forerun.models.qwen3_5 import Qwen35
 from forerun.state.records import extract
 
 FAMILY = tiny.family()
@@ -69,7 +67,7 @@ def test_a_mark_goes_on_as_its_prompt_would() -> None:
 def test_without_a_draft_head_there_is_state_to_keep_too() -> None:
     config = tiny.CONFIG | {"text_config": tiny.CONFIG["text_config"] | {"mtp_num_hidden_layers": 0}}
     tensors = {name: tensor for name, tensor in tiny.weights(0).items() if not name.startswith("mtp.")}
-    family = Qwen35(config, tensors, REFERENCE, "float32", "here")
+    family = tiny.built(config, tensors)
     cache = read(family, TOKENS[:90])
     assert cache.draft_length == 90
     assert len(extract(cache, 0, 90)) == 90 * family.spec.bytes_per_token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,8 +11,10 @@ import pytest
 from tests import tiny
 from tests.running import logits, read
 
+from forerun.config import cache_home
 from forerun.errors import ModelError
 from forerun.kernels.numerics import REFERENCE
+from forerun.models.digest import WeightsDigest, signature
 from forerun.models.load import Loaded, load
 
 
@@ -38,9 +41,8 @@ def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
 def test_progress_runs_from_0_to_1(folder: Path) -> None:
     told: dict[str, list[float]] = {}
     load(folder, REFERENCE, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
-    assert told["reading weights"] == [0.0, 0.5]
-    assert told["checking weights"] == sorted(told["checking weights"])
-    assert told["checking weights"][-1] == 1.0
+    assert told["reading weights"] == sorted(told["reading weights"])
+    assert told["reading weights"][-1] == 1.0
 
 
 def test_the_digest_is_of_the_weights(folder: Path) -> None:
@@ -86,3 +88,33 @@ def test_another_family(folder: Path) -> None:
     with pytest.raises(ModelError, match="model_type 'rwkv' is not supported") as caught:
         loaded(folder)
     assert "qwen3_5" in caught.value.hint
+
+
+def test_the_digest_is_remembered_as_long_as_the_files_are_untouched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def age(seconds: int) -> None:
+        for file in folder.iterdir():
+            os.utime(file, (1_700_000_000 + seconds, 1_700_000_000 + seconds))
+
+    age(0)
+    digest = loaded(folder).digest
+    monkeypatch.setattr(WeightsDigest, "add", lambda self, name, tensor: pytest.fail("digested again"))
+    assert loaded(folder).digest == digest
+    age(1)
+    with pytest.raises(pytest.fail.Exception, match="digested again"):
+        loaded(folder)
+
+
+def test_a_file_that_was_written_just_now_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(folder)
+    monkeypatch.setattr(WeightsDigest, "add", lambda self, name, tensor: pytest.fail("digested again"))
+    with pytest.raises(pytest.fail.Exception, match="digested again"):
+        loaded(folder)
+
+
+def test_a_remembered_digest_that_is_damaged_is_taken_again(folder: Path) -> None:
+    for file in folder.iterdir():
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+    digest = loaded(folder).digest
+    kept = cache_home() / "digests" / signature([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
+    kept.write_text(kept.read_text()[:7])
+    assert loaded(folder).digest == digest == kept.read_text()

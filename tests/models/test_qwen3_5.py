@@ -15,7 +15,8 @@ from tests.running import empty, greedy, logits, read, step
 from forerun.errors import ModelError
 from forerun.kernels.numerics import REFERENCE, SERVED, Numerics
 from forerun.models.load import DEMO_MODEL
-from forerun.models.qwen3_5 import Config, Qwen35
+from forerun.models.names import canonical
+from forerun.models.qwen3_5 import Config
 from forerun.state.cache import Cache, lend
 
 PROMPTS = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
@@ -58,7 +59,7 @@ def _not_compiled() -> Iterator[None]:
 def test_agrees_with_mlx_lm_on_random_weights(numerics: Numerics) -> None:
     tensors, tokens = tiny.weights(0), tiny.words("mlx-lm", 90)
     tensors["model.language_model.layers.0.linear_attn.conv1d.weight"] *= 2e-3  # inputs so small that every eps matters
-    theirs, family = mlx_lm_model(tensors), Qwen35(tiny.CONFIG, tensors, numerics, "float32", "tiny")
+    theirs, family = mlx_lm_model(tensors), tiny.built(tiny.CONFIG, tensors, numerics)
     state = theirs.make_cache()
     expected = [theirs(mx.array([tokens[:70]]), cache=state)[0]]
     expected += [theirs(mx.array([[token]]), cache=state)[0] for token in tokens[70:]]
@@ -83,12 +84,12 @@ def mlx_lm_model(tensors: dict[str, mx.array]) -> Any:
 def test_every_wrong_name_is_told() -> None:
     tensors = tiny.weights(0)
     del tensors["mtp.fc.weight"]
-    tensors["mtp.fc.bias"] = tensors["visual.weight"] = mx.zeros((3,))
+    tensors["mtp.fc.bias"] = tensors["sound.weight"] = mx.zeros((3,))
     tensors["lm_head.weight"] = mx.zeros((tiny.VOCAB, 7))
     with pytest.raises(ModelError) as caught:
-        Qwen35(tiny.CONFIG, tensors, REFERENCE, "float32", "here")
+        tiny.built(tiny.CONFIG, tensors)
     assert str(caught.value) == (
-        "the weights in here do not fit the model; missing: mtp.fc.weight; unknown: mtp.fc.bias, visual.weight; "
+        "the weights in here do not fit the model; missing: mtp.fc.weight; unknown: mtp.fc.bias, sound.weight; "
         f"wrong shape: lm_head.weight: [{tiny.VOCAB}, 7] instead of [{tiny.VOCAB}, {tiny.HIDDEN}]"
     )
 
@@ -97,14 +98,14 @@ def test_every_wrong_name_is_told() -> None:
 def test_every_name_is_needed(name: str) -> None:
     tensors = tiny.weights(0)
     del tensors[name]
-    with pytest.raises(ModelError, match=rf"missing: {name}$"):
-        Qwen35(tiny.CONFIG, tensors, REFERENCE, "float32", "here")
+    with pytest.raises(ModelError, match=rf"missing: {canonical(name)}$"):
+        tiny.built(tiny.CONFIG, tensors)
 
 
 def test_a_checkpoint_without_a_draft_head() -> None:
     config = tiny.CONFIG | {"text_config": tiny.CONFIG["text_config"] | {"mtp_num_hidden_layers": 0}}
     tensors = {name: tensor for name, tensor in tiny.weights(0).items() if not name.startswith("mtp.")}
-    family, tokens = Qwen35(config, tensors, REFERENCE, "float32", "here"), tiny.words(0, 40)
+    family, tokens = tiny.built(config, tensors), tiny.words(0, 40)
     assert family.spec.draft_layers == ()
     assert mx.array_equal(logits(family, read(family, tokens)), logits(tiny.family(), read(tiny.family(), tokens)))
 

@@ -146,6 +146,7 @@ def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str
         "model": info.name,
         "family": info.family,
         "demo": info.demo,
+        "notes": info.notes,
         "device": info.device,
         "numerics": info.numerics,
         "blas": info.blas,
@@ -155,8 +156,8 @@ def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str
 
 
 def sentence(line: dict[str, Any]) -> str:
-    """The start-up line for people."""
+    """The start-up line for people; below it, what they should know of the weights."""
     trial = " (bundled, for trying things out)" if line["demo"] else ""
     kept = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing kept on disk"
     parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", kept, f"{line['url']}/v1")
-    return "forerun: " + " · ".join(parts)
+    return "\n  ".join(("forerun: " + " · ".join(parts), *line["notes"]))

@@ -27,7 +27,8 @@ from forerun.errors import ConfigError, ModelError
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
-from forerun.models.load import DEMO_MODEL, Loaded, load, read_json
+from forerun.models.checkpoint import read_json
+from forerun.models.load import DEMO_MODEL, Loaded, load
 from forerun.request_log.file import LogFile
 from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
@@ -81,6 +82,7 @@ def _engine(
         created_unix_s=int(time.time()),
         defaults=defaults,
         demo=folder == DEMO_MODEL,
+        notes=model.notes,
     )
     return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory, request_log)
 
@@ -117,7 +119,7 @@ def _load(
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
     policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
-    model = Model(steps, _bank(config, loaded, tokenizer, template, dtype, blas_name), tokenizer, policy, limits)
+    model = Model(steps, _bank(config, loaded, tokenizer, template, dtype, blas_name), tokenizer, policy, limits, loaded.notes)
     try:
         warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
     except BaseException:

@@ -48,6 +48,7 @@ class Model:
     tokenizer: Tokenizer
     policy: DepthPolicy
     limits: Limits
+    notes: tuple[str, ...]
 
     @property
     def family(self) -> Family:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from forerun.kernels.cuda_source import is_cuda
+from forerun.models.linear import Linear
 
 
 def silu(x: mx.array) -> mx.array:
@@ -23,21 +24,6 @@ class Norm:
 
     def __call__(self, x: mx.array) -> mx.array:
         return mx.fast.rms_norm(x, self.weight, self.eps)
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """x @ weight.T; weight [out, in]. Several projections of the same input may be stacked in one (`stacked`)."""
-
-    weight: mx.array
-
-    @classmethod
-    def stacked(cls, *weights: mx.array) -> Linear:
-        """One product instead of several; `mx.split` takes the result apart."""
-        return cls(mx.concatenate(list(weights)))
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return x @ self.weight.T
 
 
 @dataclass(frozen=True, slots=True)

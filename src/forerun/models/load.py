@@ -1,89 +1,104 @@
-"""From a checkpoint folder to a Family and its digest. Knows files and names of families; nothing of requests."""
+"""From a checkpoint to a Family and its digest. Knows the names of the families; nothing of requests."""
 
 from __future__ import annotations
 
-import json
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import xxhash
 
 from forerun.errors import ModelError
 from forerun.kernels.numerics import Numerics
 from forerun.models.base import Family
+from forerun.models.checkpoint import Checkpoint, Folder
+from forerun.models.digest import WeightsDigest, remember, remembered, signature
+from forerun.models.names import canonical
 from forerun.models.qwen3_5 import Qwen35
+from forerun.models.weights import Reading, Weights, declared
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
 FAMILIES: dict[str, type[Qwen35]] = {"qwen3_5": Qwen35, "qwen3_5_text": Qwen35}
-_READ_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model in memory. digest: hex, of the weights as stored and of the configuration.
 
-    mtp: how the draft head is to be named in an Identity."""
+    mtp: how the draft head is to be named in an Identity. notes: what was decided or left out while reading, for people.
+    """
 
     family: Family
     config: Mapping[str, Any]
     digest: str
     mtp: str
+    notes: tuple[str, ...]
 
 
 def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> Loaded:
-    """The model in `folder`, weights in `dtype`. Call on the thread that will run it. Raises ModelError."""
-    config = read_json(folder / "config.json")
-    kind = config.get("model_type")
+    """The model in `folder`, weights in `dtype`. Call on the thread that will run it. Raises ModelError, UnsupportedError.
+
+    Quantised matrices are dequantised on a CPU, which multiplies them slowly, if all weights then take at most half of its memory.
+    """
+    found = Folder.find(folder)
+    kind = found.config.get("model_type")
     if kind not in FAMILIES:
         raise ModelError(f"{folder}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(sorted(FAMILIES))}")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(
-            f"{folder} has no .safetensors file", hint="give a folder with config.json, tokenizer.json and safetensors weights"
-        )
-    tensors: dict[str, mx.array] = {}
-    for i, file in enumerate(files):
-        progress("reading weights", i / len(files))
-        tensors |= _tensors(file)
-    family = FAMILIES[kind](config, tensors, numerics, dtype, str(folder))
-    digest = _digest([folder / "config.json", *files], progress)
+    checkpoint, known, digest = found.open(), remembered(signature(found.files)), WeightsDigest()
+    seen = _seen(checkpoint, None if known else digest, progress)
+    reading = Reading(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), seen)
+    weights = Weights(checkpoint, reading)
+    family = FAMILIES[kind](weights, numerics)
+    weights.done()
+    mx.clear_cache()
+    if not known:
+        known = digest.hexdigest((folder / "config.json").read_bytes())
+        remember(found.files, known)
     mtp = "none" if not family.spec.draft_layers else f"mtp{len(family.spec.draft_layers)}"
-    return Loaded(family, config, digest, mtp)
+    return Loaded(family, found.config, known, mtp, _notes(checkpoint, weights, reading))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelError."""
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ModelError(f"{path} does not exist", hint="give a folder with config.json, tokenizer.json and safetensors weights") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return value
+def dense_limit_bytes() -> int:
+    """How large weights may become by dequantising them: half of the memory on a CPU; nothing on a GPU, which is fast without."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_bytes // 2 if mx.default_device() == mx.cpu else 0
 
 
-def _tensors(file: Path) -> dict[str, mx.array]:
-    try:
-        loaded = mx.load(str(file))
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read: {error}", hint="the file is damaged or truncated; fetch it again") from error
-    assert isinstance(loaded, dict)
-    return loaded
+def _seen(checkpoint: Checkpoint, digest: WeightsDigest | None, progress: Callable[[str, float], None]) -> Callable[[str, mx.array], None]:
+    """What is called with every tensor that is read: tells how far it is, and digests it unless the digest is known."""
+    total, done = sum(tensor.nbytes for tensor in checkpoint.tensors.values()) or 1, 0
+
+    def seen(name: str, tensor: mx.array) -> None:
+        nonlocal done
+        done += tensor.nbytes
+        progress("reading weights", done / total)
+        if digest is not None:
+            digest.add(name, tensor)
+
+    return seen
 
 
-def _digest(files: list[Path], progress: Callable[[str, float], None]) -> str:
-    """xxh3-128 over names and contents of these files."""
-    total, done, digest = sum(f.stat().st_size for f in files), 0, xxhash.xxh3_128()
-    for file in files:
-        digest.update(file.name.encode())
-        with file.open("rb") as stream:
-            while block := stream.read(_READ_BYTES):
-                digest.update(block)
-                done += len(block)
-                progress("checking weights", done / total)
-    return digest.hexdigest()
+def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
+    """What the weights take when all matrices are plain."""
+    tensors, default = checkpoint.tensors, declared(checkpoint.config)
+    by_path = {canonical(path): how for path, how in default.items() if isinstance(how, dict)}
+    total = 0
+    for name, tensor in tensors.items():
+        path, _, part = name.rpartition(".")
+        if part == "scales":
+            total += tensor.size * int(by_path.get(path, default).get("group_size", 64))
+        elif f"{path}.scales" not in tensors:
+            total += tensor.size
+    return total * int(getattr(mx, dtype).size)
+
+
+def _notes(checkpoint: Checkpoint, weights: Weights, reading: Reading) -> tuple[str, ...]:
+    notes = [*weights.notes]
+    if schemes := Counter(map(str, weights.schemes.values())):
+        how = f"dequantised to {reading.dtype}" if reading.is_dense else "used as they are"
+        notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {scheme}" for scheme, count in schemes.most_common()))
+    notes += [f"not read: {count} tensors {heading}" for heading, count in checkpoint.dropped.items()]
+    return tuple(notes)

@@ -6,7 +6,7 @@ Sources: the published config and modeling files of the family; names of tensors
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -14,7 +14,9 @@ import mlx.core as mx
 from forerun.errors import ModelError
 from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.numerics import GatedDelta, Numerics
-from forerun.models.layers import Linear, Mlp, Norm, Rope, silu
+from forerun.models import norms
+from forerun.models.layers import Mlp, Norm, Rope, silu
+from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import Arrays, View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
@@ -71,7 +73,7 @@ class Config:
                 key_dim=text["linear_key_head_dim"],
                 value_dim=text["linear_value_head_dim"],
                 conv_width=text["linear_conv_kernel_dim"],
-                draft_layers=text.get("mtp_num_hidden_layers", 0),
+                draft_layers=text.get("mtp_num_hidden_layers", 1),
                 tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
             )
         except KeyError as error:
@@ -169,40 +171,40 @@ class Qwen35:
 
     name = "qwen3_5"
 
-    def __init__(self, config: Mapping[str, Any], tensors: dict[str, mx.array], numerics: Numerics, dtype: str, origin: str) -> None:
-        self.config = Config.parse(config)
-        self.numerics, self.spec = numerics, self.config.spec(dtype)
+    def __init__(self, weights: Weights, numerics: Numerics) -> None:
+        self.config = Config.parse(weights.config)
+        if not weights.names("mtp."):  # all of the head or nothing: conversions leave it out and keep the configuration
+            self.config = replace(self.config, draft_layers=0)
+        self.numerics, self.spec = numerics, self.config.spec(weights.dtype)
         self.vocab, self.context_tokens = self.config.vocab, self.config.context_tokens
-        reader = _Reader(self.config, numerics, Weights(tensors, origin=origin), getattr(mx, dtype))
-        self._embedding = reader.take("model.language_model.embed_tokens.weight", self.vocab, self.config.hidden)
-        self._head = self._embedding if self.config.tied else reader.take("lm_head.weight", self.vocab, self.config.hidden)
-        prefix = "model.language_model.layers"
-        self._layers = [reader.layer(f"{prefix}.{i}", kind) for i, kind in enumerate(self.config.layer_types)]
-        self._norm = reader.norm("model.language_model.norm.weight", self.config.hidden)
+        reader = _Reader(self.config, numerics, weights)
+        self._embedding = weights.linear(self.config.hidden, {"model.embed_tokens": self.vocab})
+        self._head = reader.head(self._embedding)
+        self._layers = [reader.layer(f"model.layers.{i}", kind) for i, kind in enumerate(self.config.layer_types)]
+        self._norm = reader.norm("model.norm.weight", self.config.hidden)
         if self.config.draft_layers:
             self._read_draft(reader)
-        reader.weights.done()
-        self.linear_shapes = frozenset(reader.shapes | {(self.vocab, self.config.hidden)})
+        self.linear_shapes = frozenset(weights.shapes)
 
     def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        positions, x = view.begin(spans), self._embedding[tokens]
+        positions, x = view.begin(spans), self._embedding.rows(tokens)
         for i, layer in enumerate(self._layers):
             x = layer(x, i, positions, view)
         return self._norm(x)
 
     def head(self, hidden: mx.array) -> mx.array:
-        return (hidden @ self._head.T).astype(mx.float32)
+        return self._head(hidden).astype(mx.float32)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         positions = view.begin_draft(spans)
-        x = self._join(mx.concatenate([self._embedding_norm(self._embedding[tokens]), self._hidden_norm(hidden)], axis=-1))
+        x = self._join(mx.concatenate([self._embedding_norm(self._embedding.rows(tokens)), self._hidden_norm(hidden)], axis=-1))
         for i, layer in enumerate(self._draft_layers, start=len(self._layers)):
             x = layer(x, i, positions, view)
         return self._draft_norm(x)
 
     def _read_draft(self, reader: _Reader) -> None:
         hidden = self.config.hidden
-        self._join = reader.linear("mtp.fc.weight", hidden, 2 * hidden)
+        self._join = reader.linear("mtp.fc", hidden, 2 * hidden)
         self._embedding_norm = reader.norm("mtp.pre_fc_norm_embedding.weight", hidden)
         self._hidden_norm = reader.norm("mtp.pre_fc_norm_hidden.weight", hidden)
         self._draft_layers = [reader.layer(f"mtp.layers.{i}", "full_attention") for i in range(self.config.draft_layers)]
@@ -210,57 +212,65 @@ class Qwen35:
 
 
 class _Reader:
-    """Turns hub tensors into layers: casts, shifts zero-centred norms (1 + weight, in float32), stacks projections."""
+    """Turns tensors into layers, stacking projections of the same input and making gains of zero-centred norms."""
 
-    def __init__(self, config: Config, numerics: Numerics, weights: Weights, dtype: mx.Dtype) -> None:
-        self.config, self.numerics, self.weights, self.dtype = config, numerics, weights, dtype
-        self.shapes: set[tuple[int, int]] = set()
+    def __init__(self, config: Config, numerics: Numerics, weights: Weights) -> None:
+        self.config, self.numerics, self.weights = config, numerics, weights
+        conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
+        self._trunk = self._mtp = norms.of_trunk(weights.config, conv)
+        weights.notes.append(f"norms of the trunk: {self._trunk}")
+        if config.draft_layers:
+            self._mtp = norms.of_mtp(weights, self._trunk)
+            weights.notes.append(f"norms of the MTP head: {self._mtp}")
 
-    def take(self, name: str, *shape: int) -> mx.array:
-        return self.weights.take(name, *shape).astype(self.dtype)
+    def head(self, embedding: Linear) -> Linear:
+        if not self.config.tied:
+            return self.linear("lm_head", self.config.vocab, self.config.hidden)
+        self.weights.drop("lm_head.", "the head is the embedding")
+        return embedding
 
-    def linear(self, name: str, out: int, inner: int) -> Linear:
-        return self._linear(self.take(name, out, inner))
+    def linear(self, path: str, out: int, inner: int) -> Linear:
+        return self.weights.linear(inner, {path: out})
 
     def norm(self, name: str, dim: int) -> Norm:
-        return Norm((self.weights.take(name, dim).astype(mx.float32) + 1.0).astype(self.dtype), self.config.eps)
+        convention = self._mtp if name.startswith("mtp.") else self._trunk
+        return self.weights.norm(name, dim, self.config.eps, is_zero_centred=convention.is_zero_centred)
 
     def layer(self, prefix: str, kind: str) -> Layer:
         c = self.config
         mixer = self._attention(f"{prefix}.self_attn") if kind == "full_attention" else self._delta_net(f"{prefix}.linear_attn")
-        gate, up = (self.take(f"{prefix}.mlp.{x}_proj.weight", c.ffn, c.hidden) for x in ("gate", "up"))
+        gate_up = self.weights.linear(c.hidden, {f"{prefix}.mlp.{x}_proj": c.ffn for x in ("gate", "up")})
         return Layer(
             mixer,
             self.norm(f"{prefix}.input_layernorm.weight", c.hidden),
-            Mlp(self._linear(gate, up), self.linear(f"{prefix}.mlp.down_proj.weight", c.hidden, c.ffn)),
+            Mlp(gate_up, self.linear(f"{prefix}.mlp.down_proj", c.hidden, c.ffn)),
             self.norm(f"{prefix}.post_attention_layernorm.weight", c.hidden),
         )
 
     def _attention(self, prefix: str) -> Attention:
         c, width = self.config, self.config.kv_heads * self.config.head_dim
-        q = self.take(f"{prefix}.q_proj.weight", c.heads * c.head_dim * 2, c.hidden)
-        k, v = (self.take(f"{prefix}.{x}_proj.weight", width, c.hidden) for x in ("k", "v"))
-        out = self.linear(f"{prefix}.o_proj.weight", c.hidden, c.heads * c.head_dim)
-        norms = [self.norm(f"{prefix}.{x}_norm.weight", c.head_dim) for x in ("q", "k")]
-        return Attention(c, self._linear(q, k, v), out, *norms)
+        outs = {f"{prefix}.q_proj": c.heads * c.head_dim * 2, f"{prefix}.k_proj": width, f"{prefix}.v_proj": width}
+        out = self.linear(f"{prefix}.o_proj", c.hidden, c.heads * c.head_dim)
+        q_norm, k_norm = (self.norm(f"{prefix}.{x}_norm.weight", c.head_dim) for x in ("q", "k"))
+        return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
 
     def _delta_net(self, prefix: str) -> DeltaNet:
         c, width = self.config, self.config.value_heads * self.config.value_dim
         outs = {"qkv": c.conv_channels, "z": width, "b": c.value_heads, "a": c.value_heads}
-        projections = [self.take(f"{prefix}.in_proj_{x}.weight", out, c.hidden) for x, out in outs.items()]
-        conv = self.take(f"{prefix}.conv1d.weight", c.conv_channels, 1, c.conv_width)
         return DeltaNet(
             c,
             self.numerics.gated_delta,
-            self._linear(*projections),
-            self.linear(f"{prefix}.out_proj.weight", c.hidden, width),
-            mx.contiguous(conv[:, 0].T),
+            self.weights.linear(c.hidden, {f"{prefix}.in_proj_{x}": out for x, out in outs.items()}),
+            self.linear(f"{prefix}.out_proj", c.hidden, width),
+            self._conv(f"{prefix}.conv1d.weight"),
             mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32)),
             self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32),
-            Norm(self.take(f"{prefix}.norm.weight", c.value_dim), c.eps),
+            Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
         )
 
-    def _linear(self, *weights: mx.array) -> Linear:
-        linear = Linear.stacked(*weights)
-        self.shapes.add((linear.weight.shape[0], linear.weight.shape[1]))
-        return linear
+    def _conv(self, name: str) -> mx.array:
+        """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
+        channels, width = self.config.conv_channels, self.config.conv_width
+        if self.weights.peek(name).shape == (channels, width, 1):
+            return mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T)
+        return mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T)

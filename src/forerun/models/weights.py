@@ -1,40 +1,175 @@
-"""Named tensors of a checkpoint, each to be taken exactly once: an unknown or a missing name is an error that lists the names."""
+"""Named tensors of a checkpoint, each to be taken exactly once: an unknown or a missing name is an error that lists the names.
+
+A tensor is read from its file when it is taken and given up when it has become part of a layer, so that there is no second copy of a model.
+Knows how matrices are quantised; knows no family and no file.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
 from forerun.errors import ModelError
+from forerun.models.checkpoint import Checkpoint
+from forerun.models.layers import Norm
+from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, Scheme, stacked
+from forerun.models.names import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How tensors become layers. dtype: of plain weights and of what quantised ones stand for; is_dense: dequantise all matrices.
+
+    seen: called with the name and the values, as stored, of every tensor that is read.
+    """
+
+    dtype: str
+    is_dense: bool
+    seen: Callable[[str, mx.array], None]
 
 
 class Weights:
-    """The tensors of a checkpoint under their own names. `take` all that the model needs, then `done`."""
+    """The tensors of a checkpoint by canonical name; the checkpoint gives them up. Take all that the model needs, then `done`.
 
-    def __init__(self, tensors: dict[str, mx.array], *, origin: str) -> None:
-        self._tensors, self._origin = dict(tensors), origin
+    shapes: of all plain matrices [out, in], as they are multiplied with. notes: what a person should know of how the weights were read.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, reading: Reading) -> None:
+        self.config, self.has_head_beside, self.dtype = checkpoint.config, checkpoint.has_head_beside, reading.dtype
+        self._tensors, self._reading, self._origin = dict(checkpoint.tensors), reading, checkpoint.origin
+        checkpoint.tensors.clear()
+        self._mlx_dtype: mx.Dtype = getattr(mx, reading.dtype)
+        self._declared = {canonical(path): how for path, how in declared(self.config).items() if isinstance(how, dict | bool)}
         self._missing: list[str] = []
         self._misshapen: list[str] = []
+        self._mispacked: list[str] = []
+        self.schemes: dict[str, Scheme] = {}
+        self.shapes: set[tuple[int, int]] = set()
+        self.notes: list[str] = []
+
+    def names(self, prefix: str) -> list[str]:
+        """The names not yet taken that begin so, in order."""
+        return sorted(name for name in self._tensors if name.startswith(prefix))
+
+    def peek(self, name: str) -> mx.array:
+        """The tensor as it is stored, which stays to be taken; empty if there is none."""
+        return self._tensors.get(name, mx.zeros((0,)))
+
+    def drop(self, prefix: str, why: str) -> None:
+        """Give up what begins so, without reading it, and note why."""
+        names = self.names(prefix)
+        for name in names:
+            del self._tensors[name]
+        if names:
+            self.notes.append(f"not read: {', '.join(names)} ({why})")
 
     def take(self, name: str, *shape: int) -> mx.array:
-        """The tensor `name`, which must have this shape. What is amiss is collected and raised by `done`."""
+        """The tensor `name`, which must have this shape, as stored. What is amiss is collected and raised by `done`."""
         tensor = self._tensors.pop(name, None)
         if tensor is None:
             self._missing.append(name)
         elif tensor.shape != shape:
             self._misshapen.append(f"{name}: {list(tensor.shape)} instead of {list(shape)}")
         else:
-            return tensor
+            return self._read(name, tensor)
         return mx.zeros(shape)
+
+    def array(self, name: str, *shape: int) -> mx.array:
+        """`take`, in the type that the model computes in."""
+        return self._settled(self.take(name, *shape).astype(self._mlx_dtype))
+
+    def norm(self, name: str, dim: int, eps: float, *, is_zero_centred: bool) -> Norm:
+        """The norm whose gain is `name`, or 1 more; the 1 is added in float32."""
+        gain = self.take(name, dim).astype(mx.float32) + (1.0 if is_zero_centred else 0.0)
+        return Norm(self._settled(gain.astype(self._mlx_dtype)), eps)
+
+    def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
+        """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""
+        whole = stacked([self._matrix(path, (*experts, out, inner)) for path, out in outs.items()])
+        for array in whole.arrays():
+            self._settled(array)
+        if isinstance(whole, Dense) and not experts:
+            self.shapes.add((whole.shape[0], inner))
+        return whole
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every one that was asked for was there in its shape."""
-        problems = [
-            f"{what}: {', '.join(sorted(names))}"
-            for what, names in (("missing", self._missing), ("unknown", list(self._tensors)), ("wrong shape", self._misshapen))
-            if names
-        ]
+        kinds = {
+            "missing": self._missing,
+            "unknown": [*self._tensors],
+            "wrong shape": self._misshapen,
+            "packed wrongly": self._mispacked,
+        }
+        problems = [f"{what}: {', '.join(sorted(names))}" for what, names in kinds.items() if names]
         if problems:
             raise ModelError(
                 f"the weights in {self._origin} do not fit the model; {'; '.join(problems)}",
                 hint="the checkpoint is of another family or version, or its conversion lost or renamed tensors",
             )
+
+    def _matrix(self, path: str, shape: tuple[int, ...]) -> Linear:
+        if f"{path}.scales" not in self._tensors:
+            return Dense(self.array(f"{path}.weight", *shape))
+        scheme = self._scheme(path, shape)
+        if scheme is None:
+            return Dense(mx.zeros(shape))
+        matrix = self._packed(path, shape, scheme)
+        self.schemes[path] = scheme
+        return Dense(self._settled(matrix.dense().weight)) if self._reading.is_dense else matrix
+
+    def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> Quantised:
+        *outer, inner = shape
+        packed = self.take(f"{path}.weight", *outer, inner * scheme.bits // 32)
+        scales = self.take(f"{path}.scales", *outer, inner // scheme.group_size)
+        if scheme.mode != "affine":
+            return Quantised(packed, scales, None, scheme, self._mlx_dtype)
+        biases = self.take(f"{path}.biases", *scales.shape)
+        scales, biases = (self._settled(a.astype(self._mlx_dtype)) for a in (scales, biases))
+        return Quantised(packed, scales, biases, scheme, self._mlx_dtype)
+
+    def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
+        """How the module is packed, from the shapes of its arrays; None, with the reason noted, if in no known way or not as declared."""
+        packed, scales, inner = self.peek(f"{path}.weight"), self.peek(f"{path}.scales"), shape[-1]
+        is_affine = f"{path}.biases" in self._tensors
+        fits = [s for s in SCHEMES if (s.mode == "affine") == is_affine and _fits(s, packed, scales, inner)]
+        declared = self._declared.get(path, True)
+        if len(fits) == 1 and _is_as_declared(fits[0], declared):
+            return fits[0]
+        found = str(fits[0]) if fits else f"{list(packed.shape)} with scales {list(scales.shape)}"
+        self._mispacked.append(f"{path}: {found}, declared {declared}" if fits else f"{path}: {found} for {list(shape)}")
+        for part in ("weight", "scales", "biases"):
+            self._tensors.pop(f"{path}.{part}", None)
+        return None
+
+    def _read(self, name: str, tensor: mx.array) -> mx.array:
+        try:
+            mx.eval(tensor)
+        except RuntimeError as error:
+            raise ModelError(f"{self._origin}: {name} cannot be read: {error}", hint="a file is damaged; fetch it again") from error
+        self._reading.seen(name, tensor)
+        return tensor
+
+    def _settled(self, array: mx.array) -> mx.array:
+        """The array, computed, so that what it was made of can go; nothing is computed once the checkpoint is known not to fit."""
+        if not (self._missing or self._misshapen or self._mispacked):
+            mx.eval(array)
+        return array
+
+
+def declared(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json says of MLX quantisation: of all matrices, and of some by their path; empty if nothing is quantised."""
+    return config.get("quantization") or {}
+
+
+def _fits(scheme: Scheme, packed: mx.array, scales: mx.array, inner: int) -> bool:
+    widths = inner * scheme.bits // 32, inner // scheme.group_size
+    return packed.dtype == mx.uint32 and packed.ndim > 1 and scales.ndim > 1 and (packed.shape[-1], scales.shape[-1]) == widths
+
+
+def _is_as_declared(scheme: Scheme, declared: Mapping[str, Any] | bool) -> bool:
+    if isinstance(declared, bool):
+        return declared
+    return all(declared.get(field, value) == value for field, value in (("bits", scheme.bits), ("group_size", scheme.group_size)))

@@ -99,7 +99,7 @@ class Routes:
 def model_object(info: ModelInfo) -> dict[str, Any]:
     """A model as OpenAI's clients know it, and what people want to know of it besides."""
     known = {"id": info.name, "object": "model", "created": info.created_unix_s, "owned_by": "forerun"}
-    more = ("family", "device", "numerics", "blas", "context_tokens", "demo")
+    more = ("family", "device", "numerics", "blas", "context_tokens", "demo", "notes")
     return known | {name: getattr(info, name) for name in more}
 
 

@@ -1,0 +1,156 @@
+"""Matrices of weights, plain or quantised, behind one call: projections, embeddings, heads, and the same for many experts at once.
+
+Knows nothing of names or files (see weights.py) nor of what a matrix is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+
+class Linear(Protocol):
+    """A matrix W [out, in], or one for each expert [experts, out, in]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def arrays(self) -> list[mx.array]:
+        """What it is made of."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """x @ W.T, [rows, out] for x [rows, in]. Row-invariant under `reference`, quantised or not."""
+
+    def rows(self, ids: mx.array) -> mx.array:
+        """W[ids], [rows, in]: an embedding."""
+
+    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+        """x[r, j] @ W[experts[r, j]].T, [rows, chosen, out] for x [rows, chosen or 1, in], experts [rows, chosen].
+
+        A product of its own for each row and expert, so that a row's bits do not depend on how many rows there are.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """weight as it is multiplied with."""
+
+    weight: mx.array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weight.shape
+
+    def arrays(self) -> list[mx.array]:
+        return [self.weight]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x @ self.weight.T
+
+    def rows(self, ids: mx.array) -> mx.array:
+        return self.weight[ids]
+
+    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+        return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts)[:, :, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How `mx.quantize` packed a matrix: mode (affine, mxfp4, mxfp8, nvfp4), bits a weight, weights that share a scale."""
+
+    mode: str
+    bits: int
+    group_size: int
+
+    def __str__(self) -> str:
+        return f"{self.bits} bit {self.mode}, groups of {self.group_size}"
+
+
+# What may share a scale, and with how many bits, in each mode.
+SCHEMES = frozenset(
+    {Scheme("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)}
+    | {Scheme("mxfp4", 4, 32), Scheme("mxfp8", 8, 32), Scheme("nvfp4", 4, 16)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """packed [..., out, in * bits / 32] uint32; scales [..., out, in / group]; biases like scales, of mode affine alone.
+
+    dtype: of the values that it stands for.
+    """
+
+    packed: mx.array
+    scales: mx.array
+    biases: mx.array | None
+    scheme: Scheme
+    dtype: mx.Dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.packed.shape[:-1], self.packed.shape[-1] * 32 // self.scheme.bits)
+
+    def arrays(self) -> list[mx.array]:
+        return [self.packed, self.scales, *([] if self.biases is None else [self.biases])]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        how = self.scheme
+        return mx.quantized_matmul(
+            x, self.packed, self.scales, self.biases, transpose=True, group_size=how.group_size, bits=how.bits, mode=how.mode
+        )
+
+    def rows(self, ids: mx.array) -> mx.array:
+        biases = None if self.biases is None else self.biases[ids]
+        return Quantised(self.packed[ids], self.scales[ids], biases, self.scheme, self.dtype).dense().weight
+
+    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+        how, arrays = self.scheme, (self.packed, self.scales, self.biases)
+        return mx.gather_qmm(
+            x[:, :, None], *arrays, rhs_indices=experts, transpose=True, group_size=how.group_size, bits=how.bits, mode=how.mode
+        )[:, :, 0]
+
+    def dense(self) -> Dense:
+        """The matrix that it stands for."""
+        how, arrays = self.scheme, (self.packed, self.scales, self.biases)
+        return Dense(mx.dequantize(*arrays, group_size=how.group_size, bits=how.bits, mode=how.mode, dtype=self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Matrices one below the other that cannot be stored as one: plain and quantised, or quantised in different ways."""
+
+    parts: tuple[Linear, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *experts, _, inner = self.parts[0].shape
+        return (*experts, sum(p.shape[-2] for p in self.parts), inner)
+
+    def arrays(self) -> list[mx.array]:
+        return [a for part in self.parts for a in part.arrays()]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.concatenate([p(x) for p in self.parts], axis=-1)
+
+    def rows(self, ids: mx.array) -> mx.array:
+        raise NotImplementedError("an embedding is one matrix")
+
+    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+        return mx.concatenate([p.of_experts(x, experts) for p in self.parts], axis=-1)
+
+
+def stacked(parts: Sequence[Linear]) -> Linear:
+    """One product instead of several of the same input; `mx.split` takes the result apart."""
+    if len(parts) == 1:
+        return parts[0]
+    dense = [p for p in parts if isinstance(p, Dense)]
+    if len(dense) == len(parts):
+        return Dense(mx.concatenate([p.weight for p in dense], axis=-2))
+    packed = [p for p in parts if isinstance(p, Quantised)]
+    if len(packed) < len(parts) or len({p.scheme for p in packed}) > 1:
+        return Split(tuple(parts))
+    joined = [mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in packed), strict=True)]
+    return Quantised(joined[0], joined[1], joined[2] if len(joined) > 2 else None, packed[0].scheme, packed[0].dtype)

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from forerun.engine.engine import Engine
 from forerun.errors import ForerunError
-from forerun.serve import openai_chat
+from forerun.serve import anthropic, anthropic_answer, openai_chat, openai_responses, openai_responses_answer
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.doors import Doors
@@ -30,6 +30,8 @@ from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
 CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_chat.Streamed, openai_chat.Whole)
+MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.Streamed, anthropic_answer.Whole)
+RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.Streamed, openai_responses_answer.Whole)
 
 
 def build(engine: Engine, *, keys: Mapping[str, str], host: str) -> FastAPI:
@@ -37,6 +39,9 @@ def build(engine: Engine, *, keys: Mapping[str, str], host: str) -> FastAPI:
     app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     routes = Routes(engine, keys)
     app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/messages", routes.create_message, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
@@ -58,6 +63,20 @@ class Routes:
     async def complete_chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
         return await self._answer(request, CHAT)
+
+    async def create_message(self, request: Request) -> Response:
+        """POST /v1/messages"""
+        return await self._answer(request, MESSAGES)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/messages/count_tokens"""
+        tenant = tenant_of(request.headers, self._keys)
+        prompt = anthropic.parse_count(parse_object(await request.body()))
+        return JSONResponse({"input_tokens": await self._engine.count_tokens(prompt, tenant=tenant)})
+
+    async def create_response(self, request: Request) -> Response:
+        """POST /v1/responses"""
+        return await self._answer(request, RESPONSES)
 
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = tenant_of(request.headers, self._keys), self._engine.info

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from forerun.errors import BadRequestError
 from forerun.values import BankUse, Sampling
 
+MAX_STOP_CHARS = 1000
+
 
 class Fields(BaseModel):
     """A JSON object of a request. Strict: "1" is no number and 1 is no boolean; null is the same as absent."""
@@ -64,6 +66,7 @@ class SamplingFields(Fields):
         return replace(defaults, **given)
 
 
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 S = TypeVar("S", bound=Fields)
 
 
@@ -91,6 +94,15 @@ def read(schema: type[S], value: dict[str, Any]) -> S:
 def path(location: Sequence[str | int]) -> str:
     """A place in JSON as people write it: messages[0].content."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The object that a call's arguments are. None of a call that was cut off or is malformed: nobody can act on half of them."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
-ROUTES_HINT = "there are POST /v1/chat/completions, GET /v1/models, GET /health and GET /metrics"
+ROUTES_HINT = "there are POST /v1/chat/completions, /v1/messages and /v1/responses, GET /v1/models, GET /health and GET /metrics"
 
 # Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
 KINDS: Mapping[type[Exception], tuple[int, str, str]] = {

@@ -36,6 +36,11 @@ def data(value: Any) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
+def event(name: str, value: Any) -> bytes:
+    """A frame with a JSON value, under the name of its kind."""
+    return f"event: {name}\n".encode() + data(value)
+
+
 def comment(text: str) -> bytes:
     """A line that clients skip. No blank line follows: some parsers take one for the end of an event without data and fail on it."""
     return f": {text}\n".encode()

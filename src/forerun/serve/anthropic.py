@@ -1,0 +1,242 @@
+"""The Anthropic messages dialect: a request's JSON to a Job. `anthropic_answer.py` writes what comes back.
+
+Pure. A conversation becomes the same messages that an OpenAI client would send, so that one chat template serves both. A known field that
+would change the answer and is not supported is an error; any other is accepted and, if nothing is done with it, named as ignored.
+Knows no engine, no HTTP and no tokens. Source: Anthropic's Messages API, version 2023-06-01.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from forerun.errors import BadRequestError
+from forerun.serve.anthropic_answer import Asked, reasoning_of
+from forerun.serve.deferred import Deferred
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, StopString, read
+from forerun.values import Chat, Job, ModelInfo
+
+MAX_STOPS = 16
+# Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
+BILLING = "x-anthropic-billing-header:"
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {"prefill": (None, {}), "mcp_servers": ([],), "container": (None,)}
+# What a block of each type must have.
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "redacted_thinking": (),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "tool_reference": ("tool_name",),
+}
+ALLOWED: Mapping[str, frozenset[str]] = {
+    "user": frozenset({"text", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+    "system": frozenset({"text"}),
+    "tool_result": frozenset({"text", "tool_reference"}),
+}
+THINKS: Mapping[str, bool] = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
+
+
+def _blocks(content: Any) -> Any:
+    """A string is the same as one block of text."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class Block(Fields):
+    """One block of content, of any type that is known here."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str = ""
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    content: Annotated[list[Block], BeforeValidator(_blocks)] = Field([])
+
+    @model_validator(mode="after")
+    def _check(self) -> Block:
+        if self.type not in NEEDS:
+            raise ValueError(f"a block of type {self.type!r} is not supported, this model reads text only")
+        for name in NEEDS[self.type]:
+            if getattr(self, name) is None:
+                raise ValueError(f"a {self.type} block needs {name!r}")
+        return self
+
+
+class Message(Fields):
+    """One message. A system message may stand anywhere."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[Block], BeforeValidator(_blocks)]
+
+
+class Tool(Fields):
+    """A tool that the client runs. `type`: those of Anthropic's own, without a schema, are not known to other models."""
+
+    type: Literal["custom"] = "custom"
+    name: str = Field(min_length=1)
+    description: str | None = None
+    input_schema: dict[str, Any]
+    defer_loading: bool = False
+
+    def value(self) -> dict[str, Any]:
+        """The tool as chat templates know it, its schema as it came."""
+        told = {} if self.description is None else {"description": self.description}
+        return {"type": "function", "function": {"name": self.name, **told, "parameters": self.input_schema}}
+
+
+class ToolChoice(Fields):
+    """Which tools may be called."""
+
+    type: Literal["auto", "none"]
+
+
+class Thinking(Fields):
+    """Whether the model thinks before it answers; display "omitted": not shown to the client."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    display: str = "summarized"
+
+
+class OutputConfig(Fields):
+    """effort: how hard the model should think, for templates that know of it."""
+
+    effort: str | None = None
+
+
+class Prompt(Fields):
+    """What is counted as well as answered: the conversation."""
+
+    model: str | None = None
+    messages: list[Message] = Field(min_length=1)
+    system: Annotated[list[Block], BeforeValidator(_blocks)] = Field([])
+    tools: list[Tool] = Field([])
+    tool_choice: ToolChoice = ToolChoice(type="auto")
+    thinking: Thinking | None = None
+    output_config: OutputConfig = OutputConfig()
+
+    def chat(self) -> Chat:
+        """The conversation, and what the template is told besides."""
+        deferred = Deferred(tool.value() for tool in self.tools if tool.defer_loading)
+        messages = [*self._system(), *(each for message in self.messages for each in _spoken(message, deferred))]
+        tools = () if self.tool_choice.type == "none" else tuple(tool.value() for tool in self.tools if not tool.defer_loading)
+        args: dict[str, Any] = {} if self.thinking is None else {"enable_thinking": THINKS[self.thinking.type]}
+        if self.output_config.effort is not None:
+            args["reasoning_effort"] = self.output_config.effort
+        return Chat(tuple(messages), tools, args)
+
+    def _system(self) -> Iterator[dict[str, Any]]:
+        blocks = [block for block in self.system if not (block.text or "").startswith(BILLING)]
+        if blocks:
+            yield {"role": "system", "content": _text(blocks)}
+
+
+class Request(Prompt, SamplingFields):
+    """A request for a message. `model` may be any name: one model is served."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[StopString] = Field([], max_length=MAX_STOPS)
+    stream: bool = False
+    forerun: ForerunFields = ForerunFields()
+
+    def ignored(self) -> tuple[str, ...]:
+        """Fields that are accepted but not used."""
+        names = list(self.unknown)
+        for name, part in (("tool_choice", self.tool_choice), ("thinking", self.thinking), ("output_config", self.output_config)):
+            names += [f"{name}.{each}" for each in (part.unknown if part else ())]
+        names += [f"tools.{each}" for tool in self.tools for each in tool.unknown]
+        names += [f"system.{each}" for block in self.system for each in block.unknown]
+        names += [f"messages.content.{each}" for message in self.messages for block in message.content for each in _unused(block)]
+        return tuple(dict.fromkeys(names))
+
+
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+    """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
+    request = read(Request, body)
+    _check_supported(request)
+    job = Job(
+        id=id,
+        prompt=request.chat(),
+        sampling=request.sampling(info.defaults),
+        max_tokens=request.max_tokens,
+        stop=tuple(request.stop_sequences),
+        session=request.forerun.session,
+        tenant=tenant,
+        bank=request.forerun.bank,
+    )
+    shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
+    return Asked(job, request.stream, request.ignored(), shows_reasoning)
+
+
+def parse_count(body: dict[str, Any]) -> Chat:
+    """The conversation whose tokens are to be counted. Raises BadRequestError."""
+    request = read(Prompt, body)
+    _check_supported(request)
+    return request.chat()
+
+
+def _check_supported(request: Prompt) -> None:
+    for name, value in request.unknown.items():
+        if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
+            raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=f"leave {name!r} out")
+    if request.output_config.unknown.get("format") is not None:
+        raise BadRequestError("output_config.format is not supported yet: answers are free text", param="output_config.format")
+    for index, message in enumerate(request.messages):
+        _check_blocks(f"messages[{index}]", message.role, message.content)
+    _check_blocks("system", "system", request.system)
+    if request.messages[-1].role == "assistant":
+        hint = "end the conversation with a message of the user"
+        raise BadRequestError("messages: an answer that is begun by the client (prefill) is not supported", param="messages", hint=hint)
+
+
+def _check_blocks(where: str, holder: str, blocks: list[Block]) -> None:
+    for index, block in enumerate(blocks):
+        if block.type not in ALLOWED[holder]:
+            place = f"{where}.content[{index}]"
+            raise BadRequestError(f"{place}: a {block.type} block cannot stand in a {holder} message", param=place)
+        _check_blocks(f"{where}.content[{index}]", block.type, block.content if block.type == "tool_result" else [])
+
+
+def _spoken(message: Message, deferred: Deferred) -> Iterator[dict[str, Any]]:
+    """The message as chat templates know it: results of tools are messages of their own, in their place."""
+    if message.role == "assistant":
+        yield _assistant(message.content)
+        return
+    for is_result, blocks in groupby(message.content, key=lambda block: block.type == "tool_result"):
+        if not is_result:
+            yield {"role": message.role, "content": _text(blocks)}
+            continue
+        for block in blocks:
+            parts = (deferred.declaration(part.tool_name) if part.tool_name else part.text or "" for part in block.content)
+            yield {"role": "tool", "content": "".join(parts), "tool_call_id": block.tool_use_id}
+
+
+def _assistant(blocks: list[Block]) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": "assistant", "content": _text(blocks)}
+    thoughts = [reasoning_of(block.thinking or "", block.signature) for block in blocks if block.type == "thinking"]
+    if thoughts:
+        said["reasoning_content"] = "".join(thoughts)
+    calls = [
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+        for block in blocks
+        if block.type == "tool_use"
+    ]
+    return said | ({"tool_calls": calls} if calls else {})
+
+
+def _text(blocks: Any) -> str:
+    """The blocks' text, end to end: how a client cuts its text does not change what the model reads."""
+    return "".join(block.text or "" for block in blocks if block.type == "text")
+
+
+def _unused(block: Block) -> Iterator[str]:
+    yield from block.unknown
+    for part in block.content:
+        yield from _unused(part)

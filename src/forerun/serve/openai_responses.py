@@ -1,0 +1,241 @@
+"""The OpenAI Responses dialect: a request's JSON to a Job. `openai_responses_answer.py` writes what comes back.
+
+Pure, and stateless: a request carries its whole conversation, as items. They become the same messages that a chat client would send.
+A known field that would change the answer and is not supported is an error; any other is accepted and, if nothing is done with it, named
+as ignored. Knows no engine, no HTTP and no tokens. Source: OpenAI's API reference, Responses; what Codex sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from forerun.errors import BadRequestError
+from forerun.serve.deferred import Deferred
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
+from forerun.serve.openai_responses_answer import Asked
+from forerun.serve.openai_responses_items import Declared
+from forerun.values import Chat, Job, ModelInfo
+
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "top_logprobs": (0,),
+    "moderation": (),
+}
+STATELESS = "this server keeps no responses: send the whole conversation as input"
+# Parts of content that are text.
+TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "message": ("role", "content"),
+    "reasoning": (),
+    "function_call": ("call_id", "name", "arguments"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "tool_search_call": ("call_id", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "custom_tool_call_output": ("call_id", "output"),
+    "tool_search_output": ("call_id", "tools"),
+}
+CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
+
+
+def _joined(content: Any) -> Any:
+    """One string for a list of text parts: how a client cuts its text does not change what the model reads."""
+    if not isinstance(content, list):
+        return content
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in TEXTS or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise ValueError(f"part {index} is {kind!r}, only text parts are supported")
+    return "".join(part["text"] for part in content)
+
+
+def _items(given: Any) -> Any:
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+
+
+Text = Annotated[str | None, BeforeValidator(_joined)]
+
+
+class Item(Fields):
+    """One item of a conversation, of any type that is known here. Its `id` and `status` are the client's own affair."""
+
+    type: str = "message"
+    id: str | None = None
+    status: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: Text = None
+    summary: Text = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    input: str | None = None
+    output: Text = None
+    tools: list[dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Item:
+        if self.type not in NEEDS:
+            raise ValueError(f"an item of type {self.type!r} is not supported")
+        for name in NEEDS[self.type]:
+            if getattr(self, name) is None:
+                raise ValueError(f"a {self.type} item needs {name!r}")
+        return self
+
+
+class ReasoningFields(Fields):
+    """effort: how hard the model should think. summary: asked for, thoughts come as a summary, which is what most clients show."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextFields(Fields):
+    """How the answer is to be written."""
+
+    format: dict[str, Any] = Field(default={"type": "text"})
+
+
+class Request(SamplingFields):
+    """A request for a response. `model` may be any name: one model is served."""
+
+    model: str | None = None
+    input: Annotated[list[Item], BeforeValidator(_items)] = Field(min_length=1)
+    instructions: str | None = None
+    tools: list[dict[str, Any]] = Field([])
+    tool_choice: Any = "auto"
+    max_output_tokens: int | None = Field(None, ge=1)
+    stream: bool = False
+    reasoning: ReasoningFields = ReasoningFields()
+    text: TextFields = TextFields()
+    metadata: dict[str, Any] = Field({})
+    store: bool = False
+    forerun: ForerunFields = ForerunFields()
+
+    def ignored(self) -> tuple[str, ...]:
+        """Fields that are accepted but not used."""
+        names = [name for name in self.unknown if name not in UNSUPPORTED]
+        names += ["store"] * self.store
+        names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
+        names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] == "web_search"]
+        names += [f"input.{each}" for item in self.input for each in item.unknown]
+        return tuple(dict.fromkeys(names))
+
+
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+    """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
+    request = read(Request, body)
+    _check_supported(request)
+    declared = dict(_declarations(request.tools))
+    sampling = request.sampling(info.defaults)
+    job = Job(
+        id=id,
+        prompt=_chat(request, declared),
+        sampling=sampling,
+        max_tokens=request.max_output_tokens,
+        stop=(),
+        session=request.forerun.session,
+        tenant=tenant,
+        bank=request.forerun.bank,
+    )
+    echo = {
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata,
+        "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
+        "temperature": sampling.temperature,
+        "tool_choice": request.tool_choice,
+        "top_p": sampling.top_p,
+    }
+    return Asked(job, request.stream, request.ignored(), request.reasoning.summary is not None, declared, echo)
+
+
+def _check_supported(request: Request) -> None:
+    if request.tool_choice not in ("auto", "none"):
+        raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint="'auto' and 'none' are")
+    if request.text.format.get("type") != "text":
+        raise BadRequestError("text.format is not supported yet: answers are free text", param="text.format")
+    for name, value in request.unknown.items():
+        if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
+            hint = STATELESS if name in ("previous_response_id", "conversation") else f"leave {name!r} out"
+            raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=hint)
+
+
+def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Declared]]:
+    """What the model may call, by name, as templates know it. A namespace's tools are called by their own names."""
+    for index, tool in enumerate(tools):
+        match tool:
+            case {"type": "function", "name": str(name)}:
+                yield name, Declared("function", None, _function(tool, tool.get("parameters") or {}))
+            case {"type": "custom", "name": str(name)}:
+                yield name, Declared("custom", None, _function(tool, FREE_TEXT))
+            case {"type": "namespace", "name": str(namespace), "tools": list(inner)}:
+                yield from ((name, Declared(each.kind, namespace, each.tool)) for name, each in _declarations(inner))
+            case {"type": "tool_search", "execution": "client"}:
+                yield "tool_search", Declared("tool_search", None, _function({"name": "tool_search"} | tool, tool.get("parameters") or {}))
+            case {"type": "web_search"}:
+                continue  # the provider's to run; every request of Codex has it
+            case _:
+                raise BadRequestError(f"tools[{index}]: {tool.get('type')!r} is not supported, or lacks a name", param=f"tools[{index}]")
+
+
+FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
+def _function(tool: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"description": tool["description"]} if isinstance(tool.get("description"), str) else {}
+    return {"type": "function", "function": {"name": tool["name"], **told, "parameters": parameters}}
+
+
+def _chat(request: Request, declared: Mapping[str, Declared]) -> Chat:
+    messages: list[dict[str, Any]] = []
+    if request.instructions is not None:
+        messages.append({"role": "system", "content": request.instructions})
+    for item in request.input:
+        _say(messages, item)
+    tools = () if request.tool_choice == "none" else tuple(each.tool for each in declared.values())
+    args = {} if request.reasoning.effort is None else {"reasoning_effort": request.reasoning.effort}
+    return Chat(tuple(messages), tools, args)
+
+
+def _say(messages: list[dict[str, Any]], item: Item) -> None:
+    """Add an item to the conversation: what the model wrote in one go becomes one message."""
+    if item.type == "reasoning":
+        said = _assistant(messages, but_not=("content", "reasoning_content", "tool_calls"))
+        said["reasoning_content"] = item.content or item.summary or ""
+    elif item.type in CALLS:
+        _assistant(messages, but_not=()).setdefault("tool_calls", []).append(_call(item))
+    elif item.type == "tool_search_output":
+        messages.append({"role": "tool", "content": _found(item.tools or []), "tool_call_id": item.call_id})
+    elif item.type.endswith("_output"):
+        messages.append({"role": "tool", "content": item.output or "", "tool_call_id": item.call_id})
+    elif item.role == "assistant":
+        _assistant(messages, but_not=("content", "tool_calls"))["content"] = item.content
+    else:
+        messages.append({"role": "system" if item.role == "developer" else item.role, "content": item.content})
+
+
+def _assistant(messages: list[dict[str, Any]], *, but_not: tuple[str, ...]) -> dict[str, Any]:
+    """The message that the model is writing, or a new one if there is none, or if it has one of these already."""
+    if not messages or messages[-1]["role"] != "assistant" or any(messages[-1].get(name) for name in but_not):
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _call(item: Item) -> dict[str, Any]:
+    name = "tool_search" if item.type == "tool_search_call" else item.name
+    arguments = {"input": item.input} if item.type == "custom_tool_call" else item.arguments
+    return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _found(tools: list[dict[str, Any]]) -> str:
+    """Tools that a search has found, declared where they were found."""
+    found = dict(_declarations(tools))
+    deferred = Deferred(each.tool for each in found.values())
+    return "".join(map(deferred.declaration, found))

@@ -1,0 +1,121 @@
+"""The OpenAI Responses dialect: a run's events to a response, streamed or whole. `openai_responses.py` reads the requests.
+
+Pure. An answer is a list of items: thoughts, a message, calls (`openai_responses_items.py`). A stream's events are numbered.
+Knows no engine and no HTTP. Source: OpenAI's API reference, Responses; the events that Codex cannot do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from forerun.serve.openai_responses_items import Declared, Items, Value
+from forerun.serve.problems import Problem
+from forerun.serve.sse import event as frame
+from forerun.values import Done, Event, Job, ModelInfo, Queued, Reading, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was understood. summarises: thoughts go into the summary. echo: fields that the response repeats."""
+
+    job: Job
+    streams: bool
+    ignored_fields: tuple[str, ...]
+    summarises: bool
+    declared: Mapping[str, Declared]
+    echo: Value
+
+
+class _Answer:
+    """What streamed and whole answers have in common."""
+
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._asked = asked
+        self._items = Items(asked.job.id.removeprefix("resp_"), asked.declared, summarises=asked.summarises)
+        head = {"id": asked.job.id, "object": "response", "created_at": created_unix_s, "model": info.name, "error": None}
+        fixed: Value = {"parallel_tool_calls": True, "previous_response_id": None, "store": False, "tools": [], "truncation": "disabled"}
+        self._head = head | fixed | {"text": {"format": {"type": "text"}}, "user": None} | asked.echo
+
+    def _unfinished(self, status: str) -> Value:
+        return self._head | {"status": status, "incomplete_details": None, "output": [], "usage": None}
+
+    def _finished(self, done: Done) -> Value:
+        cut = done.finish == "length"
+        outcome = {"status": "incomplete" if cut else "completed", "incomplete_details": {"reason": "max_output_tokens"} if cut else None}
+        report = asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}
+        return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
+
+
+class Whole(_Answer):
+    """A response in one piece."""
+
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        super().__init__(asked, info, created_unix_s=created_unix_s)
+        self._done: Done | None = None
+
+    def take(self, event: Event) -> None:
+        """Add what this event tells."""
+        for _ in self._items.take(event):
+            pass
+        self._done = event if isinstance(event, Done) else self._done
+
+    def body(self) -> Value:
+        """The response object, once Done was taken."""
+        assert self._done is not None
+        return self._finished(self._done)
+
+
+class Streamed(_Answer):
+    """A response as server-sent events. Codex does not count comments as life, so each sign of it is an event."""
+
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        super().__init__(asked, info, created_unix_s=created_unix_s)
+        self._num_sent = 0
+
+    def frames(self, event: Event) -> Iterator[bytes]:
+        """The frames of one event."""
+        yield from self._begin()
+        match event:
+            case Queued(ahead):
+                yield self._in_progress({"ahead": ahead})
+            case Reading(done, total, reused):
+                yield self._in_progress({"done_tokens": done, "total_tokens": total, "reused_tokens": reused})
+            case _:
+                yield from map(self._frame, self._items.take(event))
+        if isinstance(event, Done):
+            response = self._finished(event)
+            yield self._frame({"type": f"response.{response['status']}", "response": response})
+
+    def keepalive(self) -> bytes:
+        """An event that says nothing new."""
+        return b"".join([*self._begin(), self._in_progress({})])
+
+    def failed(self, problem: Problem) -> bytes:
+        """The failed response."""
+        error = {"code": "server_error" if problem.status >= 500 else problem.code, "message": problem.message}
+        failed = {"type": "response.failed", "response": self._unfinished("failed") | {"error": error}}
+        return b"".join([*self._begin(), self._frame(failed)])
+
+    def _begin(self) -> Iterator[bytes]:
+        if self._num_sent == 0:
+            yield self._frame({"type": "response.created", "response": self._unfinished("in_progress")})
+
+    def _in_progress(self, progress: dict[str, int]) -> bytes:
+        told = {"forerun": progress} if progress else {}
+        return self._frame({"type": "response.in_progress", "response": self._unfinished("in_progress"), **told})
+
+    def _frame(self, value: Value) -> bytes:
+        self._num_sent += 1
+        return frame(value["type"], {"type": value["type"], "sequence_number": self._num_sent - 1} | value)
+
+
+def usage(counts: Usage) -> Value:
+    """Token counts under the names of this dialect."""
+    return {
+        "input_tokens": counts.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": counts.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": counts.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
+        "total_tokens": counts.prompt_tokens + counts.completion_tokens,
+    }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
@@ -109,7 +109,9 @@ def test_text_is_the_same_however_it_is_cut(content: Any) -> None:
 
 
 def test_claude_codes_billing_block_is_left_out_and_nothing_else() -> None:
-    system = [{"type": "text", "text": text} for text in ("x-anthropic-billing-header: cc_version=2.1.332.ae8;", "You help.", "\nx-anthropic")]
+    system = [
+        {"type": "text", "text": text} for text in ("x-anthropic-billing-header: cc_version=2.1.332.ae8;", "You help.", "\nx-anthropic")
+    ]
     assert prompt(system=system).messages[0] == {"role": "system", "content": "You help.\nx-anthropic"}
     assert prompt(system=system[:1]).messages == (USER,)
 
@@ -120,7 +122,10 @@ def test_messages_become_those_of_a_chat() -> None:
         messages=[
             USER,
             {"role": "system", "content": "Be brief."},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "Look.", "signature": "x"}, {"type": "text", "text": "Yes"}, use]},
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "Look.", "signature": "x"}, {"type": "text", "text": "Yes"}, use],
+            },
             {
                 "role": "user",
                 "content": [
@@ -264,6 +269,7 @@ PIECES = st.lists(
 ).map(lambda found: [piece for each in found for piece in (each if isinstance(each, tuple) else (each,))])
 
 
+@settings(deadline=None)
 @given(PIECES, st.booleans())
 def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event], shown: bool) -> None:
     thinking = {} if shown else {"thinking": {"type": "adaptive", "display": "omitted"}}
@@ -307,7 +313,13 @@ def test_why_an_answer_ended(done: Done, reason: str, sequence: str | None) -> N
 
 
 def test_a_call_that_was_cut_off_has_no_arguments() -> None:
-    cut = [READ, CallStart(0, "c", "read"), CallArguments(0, '{"path": "x'), CallEnd(0, False), Done("length", Usage(7, 3, 100, 0), REPORT, "")]
+    cut = [
+        READ,
+        CallStart(0, "c", "read"),
+        CallArguments(0, '{"path": "x'),
+        CallEnd(0, False),
+        Done("length", Usage(7, 3, 100, 0), REPORT, ""),
+    ]
     assert whole(cut)["content"] == [{"type": "tool_use", "id": "c", "name": "read", "input": {}}]
     assert whole(cut)["stop_reason"] == "max_tokens"
 

@@ -8,9 +8,10 @@ from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
-from forerun.values import CallEnd, Content, Reading, Reasoning
+from forerun.values import CallEnd, Chat, Content, Reading, Reasoning
 
-ROUTES = [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
+POSTS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
+ROUTES = [*(("POST", path) for path in POSTS), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
 
 
 def test_a_whole_answer() -> None:
@@ -46,7 +47,7 @@ def test_the_tenant_is_the_keys_name() -> None:
 def test_every_route_asks_for_the_key(method: str, path: str) -> None:
     response = ask(Engine(), method, path, keys={"ann": "k"}, json={} if method == "POST" else None)
     assert response.status_code == 401
-    assert response.json()["error"]["code"] == "invalid_api_key"
+    assert response.json()["error"]["type"] == ("authentication_error" if "messages" in path else "invalid_request_error")
     assert response.headers["www-authenticate"] == "Bearer"
 
 
@@ -170,3 +171,31 @@ def test_no_comment_ends_in_a_blank_line(monkeypatch: pytest.MonkeyPatch) -> Non
     events = text.split("\n\n")
     assert all("data: " in event for event in events[:-1])
     assert events[-1] == ""
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_errors_have_the_dialects_own_shape(path: str) -> None:
+    for response in (
+        ask(Engine(), "POST", path, json={"forerun": 1}),
+        ask(Engine(), "POST", path, content=b"{", headers={"content-type": "text/plain"}),
+        ask(Engine(), "GET", path),
+    ):
+        assert response.status_code in (400, 405, 415)
+        assert (response.json().get("type") == "error") == path.startswith("/v1/messages")
+        assert response.json()["error"]["message"]
+
+
+def test_tokens_are_counted() -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "system": "y"}
+    assert ask(Engine(), "POST", "/v1/messages/count_tokens", json=body).json() == {"input_tokens": 11}
+
+
+@pytest.mark.parametrize("text", ["a\ud83d", "\ude00a", "\ud83d\ude00", "\\ud83d"])
+def test_half_a_character_is_one_that_is_not_known(text: str) -> None:
+    engine = Engine()
+    body = json.dumps({"messages": [{"role": "user", "content": text}]})
+    assert ask(engine, "POST", "/v1/chat/completions", content=body, headers={"content-type": "application/json"}).status_code == 200
+    read = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    prompt = engine.jobs[0].prompt
+    assert isinstance(prompt, Chat)
+    assert prompt.messages[0]["content"] == read

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
@@ -19,7 +19,12 @@ USER = {"role": "user", "content": "hello"}
 READ = Reading(4, 7, 3)
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 FUNCTION = {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA, "strict": False}
-PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Patches.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+}
 AGENTS = {"type": "namespace", "name": "agents", "description": "x", "tools": [{"type": "function", "name": "spawn", "parameters": SCHEMA}]}
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": SCHEMA}
 WEB = {"type": "web_search", "external_web_access": True}
@@ -98,7 +103,13 @@ def test_items_become_messages() -> None:
         input=[
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Use tools."}]},
             USER,
-            {"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "Look."}], "content": None, "encrypted_content": "x"},
+            {
+                "type": "reasoning",
+                "id": "r1",
+                "summary": [{"type": "summary_text", "text": "Look."}],
+                "content": None,
+                "encrypted_content": "x",
+            },
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes", "annotations": []}]},
             {"type": "function_call", "id": "f1", "call_id": "c1", "name": "read", "arguments": '{"b": 1, "a": 2}', "status": "completed"},
             {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** Begin"},
@@ -229,6 +240,7 @@ def test_a_call_that_was_cut_off_loses_nothing() -> None:
     assert (item["status"], item["input"]) == ("incomplete", '{"input": "*** B')
 
 
+@settings(deadline=None)
 @given(PIECES)
 def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event]) -> None:
     told, body = streamed([READ, *pieces, DONE]), whole([READ, *pieces, DONE])

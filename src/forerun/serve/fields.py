@@ -6,6 +6,7 @@ Holds what all dialects have in common. Knows JSON and pydantic; knows no dialec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -16,6 +17,7 @@ from forerun.errors import BadRequestError
 from forerun.values import BankUse, Sampling
 
 MAX_STOP_CHARS = 1000
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Fields(BaseModel):
@@ -71,9 +73,14 @@ S = TypeVar("S", bound=Fields)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a request's body. Raises BadRequestError."""
+    """The JSON object in a request's body. Half of a surrogate pair, which clients make when they cut text, becomes U+FFFD.
+
+    Raises BadRequestError.
+    """
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
+        if SURROGATE.search(body):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -114,7 +114,7 @@ class Request(SamplingFields):
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
-    metadata: dict[str, Any] = Field({})
+    metadata: dict[str, str] = Field({})
     store: bool = False
     forerun: ForerunFields = ForerunFields()
 

@@ -41,7 +41,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str | None = Field(None, description="model folder; the bundled demo model if not given")
+    model: str | None = Field(None, description="model folder, or the name of a model that was pulled; the bundled demo model if not given")
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs an API key")
     port: int = Field(8484, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     bank_dir: Path | None = Field(None, description="folder of stored conversations; default: in the user's cache folder")

@@ -40,4 +40,4 @@ def test_inspect_of_a_family_that_is_not_served(forerun: Forerun, tmp_path: Path
 def test_inspect_of_nothing(forerun: Forerun, tmp_path: Path) -> None:
     ran = forerun("models", "inspect", tmp_path / "none")
     assert ran.code == 1
-    assert f"{tmp_path / 'none'} has no config.json" in ran.err
+    assert f"no such folder: {tmp_path / 'none'}" in ran.err

@@ -18,7 +18,7 @@ LEVELS = (
     ("config",),
     ("sampling", "kernels", "text", "request_log"),
     ("state",),
-    ("models", "bank"),
+    ("models", "bank", "hub"),
     ("decode",),
     ("engine",),
     ("serve",),
@@ -28,7 +28,7 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-LOADED_WITHOUT_MLX = ("errors", "values", "config", "request_log", "text", "serve", "demo", "cli")
+LOADED_WITHOUT_MLX = ("errors", "values", "config", "request_log", "text", "hub", "serve", "demo", "cli")
 
 
 def parts() -> set[str]:
@@ -98,5 +98,10 @@ def test_loads_without_mlx(part: str) -> None:
     assert not {"mlx", "torch", "transformers"} & loaded_by(part)
 
 
+def test_the_command_line_starts_without_the_library_of_the_hub() -> None:
+    assert "huggingface_hub" not in loaded_by("cli")
+
+
 def test_loading_mlx_would_be_seen() -> None:
     assert "mlx" in loaded_by("kernels")
+    assert "huggingface_hub" in loaded_by("hub")

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from forerun.config import load
+from forerun.hub.catalogue import Pulled, find, locate, pulled
 
 if TYPE_CHECKING:
     from forerun.models.fit import Machine
 
 app = typer.Typer(help="Look after the models on this machine.", no_args_is_help=True)
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's folder")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's folder, or the name of one that was pulled")]
+Repo = Annotated[str, typer.Argument(metavar="REPO", help="a model's name on the hub, such as Qwen/Qwen3.5-0.8B")]
+Revision = Annotated[str, typer.Option(help="branch, tag or commit")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def pull(repo: Repo, revision: Revision = "main", as_json: AsJson = False) -> None:
+    """Fetch a model from the hub, or go on with what was begun. `forerun serve REPO` then serves this very commit."""
+    from forerun.hub.pull import pull
+
+    with download_bar() as progress:
+        entry = pull(repo, revision, progress)
+    typer.echo(json.dumps(described(entry)) if as_json else f"{repo} at {entry.commit[:12]}, {decimal(entry.num_bytes)}, in {entry.folder}")
+
+
+@app.command()
+def ls(as_json: AsJson = False) -> None:
+    """List the models that were pulled, each with its commit."""
+    entries = pulled()
+    if as_json:
+        typer.echo(json.dumps([described(entry) for entry in entries]))
+        return
+    drawn = Table("model", "revision", "commit", "bytes", "pulled", "", box=None)
+    for entry in entries:
+        state = f"not complete: pull it again ({len(entry.missing)} files are missing)" if entry.missing else ""
+        drawn.add_row(entry.repo, entry.revision, entry.commit[:12], decimal(entry.num_bytes), entry.pulled_at, state)
+    Console(highlight=False).print(drawn)
+
+
+@app.command()
+def rm(repo: Repo, as_json: AsJson = False) -> None:
+    """Remove a model that was pulled, and its files from the hub's cache."""
+    find(repo)
+    from forerun.hub.pull import remove
+
+    freed_bytes = remove(repo)
+    typer.echo(json.dumps({"repo": repo, "freed_bytes": freed_bytes}) if as_json else f"{repo} removed, {decimal(freed_bytes)} freed")
 
 
 @app.command()
@@ -29,7 +68,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
     from forerun.models.fit import fit, is_served
     from forerun.models.inspect import read_checkpoint
 
-    checkpoint = read_checkpoint(Path(model))
+    checkpoint = read_checkpoint(locate(model).folder)
     facts: dict[str, Any] = {
         "model": model,
         "family": checkpoint.family,
@@ -45,6 +84,21 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
     else:
         Console(highlight=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
+
+
+@contextmanager
+def download_bar() -> Iterator[Callable[[int, int], None]]:
+    """A function to call with bytes that are there and bytes in all; drawn only if a person is watching."""
+    console = Console(stderr=True)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("pulling", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def described(entry: Pulled) -> dict[str, Any]:
+    """A model for programs."""
+    return asdict(entry) | {"folder": str(entry.folder), "bytes": entry.num_bytes, "missing": entry.missing}
 
 
 def this_machine() -> Machine:

@@ -24,6 +24,7 @@ from forerun.engine.request_log import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.errors import ConfigError, ModelError
+from forerun.hub.catalogue import Located, locate
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
@@ -45,14 +46,10 @@ NO_COMPILER = "no compiler"
 
 def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
     """The engine of these settings. The model is loaded on the worker's thread; returns when it is."""
-    folder = Path(config.model) if config.model else DEMO_MODEL
-    if not folder.is_dir():
-        raise ModelError(
-            f"no such folder: {folder}", hint="forerun downloads nothing: give a folder with config.json, tokenizer.json, *.safetensors"
-        )
-    request_log = _request_log(config, folder.name)
+    located = locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
+    request_log = _request_log(config, located.name)
     try:
-        return _engine(config, folder, is_reference, blas_name, progress, request_log)
+        return _engine(config, located, is_reference, blas_name, progress, request_log)
     except BaseException:
         if request_log:
             request_log.file.close()
@@ -61,19 +58,20 @@ def assemble(config: Config, is_reference: bool, blas_name: str, progress: Calla
 
 def _engine(
     config: Config,
-    folder: Path,
+    located: Located,
     is_reference: bool,
     blas_name: str,
     progress: Callable[[str, float], None],
     request_log: RequestLog | None,
 ) -> LocalEngine:
+    name, folder = located
     tokenizer, template = Tokenizer.load(folder), Template.load(folder)
     defaults = _defaults(folder / "generation_config.json")
     worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
     model = worker.model()
     memory: dict[str, Callable[[], float]] = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
     info = ModelInfo(
-        name=folder.name,
+        name=name,
         family=model.family.name,
         device="cpu" if is_cpu() else str(mx.default_device()),
         numerics=model.family.numerics.name,

@@ -1,0 +1,104 @@
+"""One large file from a server to the disk. It goes on where an earlier attempt ended, also one of another process, and is checked
+before it gets its name. Knows HTTP and hashes; nothing of models or of the hub.
+
+huggingface_hub begins a broken download anew (its issue 4196, open at 2.4), which at 5 GB a file is too much to lose.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+
+from forerun.errors import ForerunError
+
+# Attempts without a single new byte before giving up; the pause doubles from one second.
+ATTEMPTS = 5
+TIMEOUT_S = 30.0
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a file is and what it must be. sha256: hex."""
+
+    url: str
+    headers: Mapping[str, str]
+    num_bytes: int
+    sha256: str
+
+
+def part_of(target: Path) -> Path:
+    """Where the beginning of an unfinished file is kept."""
+    return target.with_name(f"{target.name}.forerun-part")
+
+
+def fetch(source: Source, target: Path, progress: Callable[[int], None]) -> None:
+    """The file at `target`, complete and checked. progress: called with bytes that are new on the disk, or were there before.
+
+    Raises ForerunError if the server refuses, is silent for too long, or sends something else; all but the last leave what was fetched.
+    """
+    with _held(part_of(target)) as part:
+        digest = hashlib.sha256()
+        for block in iter(lambda: part.read(_BLOCK_BYTES), b""):
+            digest.update(block)
+            progress(len(block))
+        for block in _rest(source, part.tell()):
+            part.write(block)
+            digest.update(block)
+            progress(len(block))
+        if digest.hexdigest() != source.sha256:
+            part_of(target).unlink()
+            raise ForerunError(f"{source.url}: what came is not what the hub describes", hint="it was removed; pull again")
+    part_of(target).replace(target)
+
+
+def _rest(source: Source, start: int) -> Iterator[bytes]:
+    """What follows byte `start`, over as many connections as it takes."""
+    at, failures = start, 0
+    while at < source.num_bytes:
+        before = at
+        try:
+            for block in _blocks(source, at):
+                at += len(block)
+                yield block
+            if at < source.num_bytes:
+                raise httpx.RemoteProtocolError("the server ended early")
+        except httpx.TransportError as error:
+            failures = failures + 1 if at == before else 1
+            if failures == ATTEMPTS:
+                what = f"{source.url}: {at:,} of {source.num_bytes:,} bytes: {error or type(error).__name__}"
+                raise ForerunError(what, hint="what was fetched is kept; pull again to go on") from error
+            time.sleep(2.0 ** (failures - 1))
+
+
+def _blocks(source: Source, start: int) -> Iterator[bytes]:
+    headers = dict(source.headers) | ({"Range": f"bytes={start}-"} if start else {})
+    with httpx.stream("GET", source.url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
+        if response.status_code >= 500 or response.status_code == 429:
+            raise httpx.RemoteProtocolError(f"HTTP {response.status_code}")
+        if response.status_code != (206 if start else 200):
+            hint = "what was fetched is kept; pull again to go on"
+            raise ForerunError(f"{source.url}: HTTP {response.status_code} to a request for bytes from {start:,}", hint=hint)
+        # In pieces as they come: what a larger block has gathered would be lost when the connection breaks.
+        yield from response.iter_raw()
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[BinaryIO]:
+    """The file, open for reading what is there and writing behind it, held against other processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ForerunError(f"{path.name} is being fetched by another process", hint="wait for it, or end it") from error
+        stream.seek(0)
+        yield stream

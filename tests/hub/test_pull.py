@@ -1,0 +1,166 @@
+"""Pulling from a hub that answers, breaks off, refuses and lies; the command in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.hub.fake_hub import REPO, Hub, serving
+
+from forerun.models.load import DEMO_MODEL
+
+OLD, NEW = "a" * 40, "b" * 40
+WEIGHTS = random.Random(0).randbytes(3_000_000)
+FILES = {
+    "config.json": b'{"model_type": "qwen3_5"}',
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "model-00001-of-00001.safetensors": WEIGHTS,
+    "mtp.safetensors": WEIGHTS[:1000],
+}
+NOT_NEEDED = {"README.md": b"# Tiny", "original/model.safetensors": WEIGHTS[1:], "model.gguf": b"GGUF", "training_args.json": b"{}"}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving(Hub({OLD: FILES | NOT_NEEDED, NEW: FILES | {"config.json": b"{}"}}, {"main": OLD, "next": NEW})) as hub:
+        yield hub
+
+
+def pulled(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_what_serving_needs_at_the_commit_that_is_written_down(hub: Hub, tmp_path: Path) -> None:
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    assert (entry["repo"], entry["revision"], entry["commit"], entry["missing"]) == (REPO, "main", OLD, [])
+    folder = Path(entry["folder"])
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == FILES
+    hub.branches["main"] = NEW
+    listed = hub.forerun(tmp_path, "models", "ls").stdout.splitlines()
+    assert listed[1].split()[:5] == [REPO, "main", OLD[:12], "3.0", "MB"]
+    assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--revision", "next", "--json"))["commit"] == NEW
+    assert hub.sent_bytes == 3_001_000, "the weights are the same, and were not fetched again"
+
+
+def test_a_cut_connection_goes_on_by_itself(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_at = [1_000_000, 2_500_000]
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
+    assert [asked for asked in hub.ranges if asked] == ["bytes=1000000-", "bytes=2500000-"]
+    assert hub.sent_bytes == 3_001_000
+
+
+def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_at, hub.refuse = [2_000_000], 403
+    ran = hub.forerun(tmp_path, "models", "pull", REPO)
+    assert ran.returncode == 1
+    assert "HTTP 403 to a request for bytes from 2,000,000" in ran.stderr
+    assert "pull again to go on" in ran.stderr
+    assert "not complete" in hub.forerun(tmp_path, "models", "ls").stdout
+    ran = hub.forerun(tmp_path, "serve", REPO, "--port", "0")
+    assert (ran.returncode, f"`forerun models pull {REPO}` goes on with it" in ran.stderr) == (1, True)
+    hub.refuse = 0
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
+    assert hub.sent_bytes == 3_001_000
+    assert list((tmp_path / "hf").rglob("*part")) == []
+
+
+def test_a_pulled_model_is_served_by_its_name(hub: Hub, tmp_path: Path) -> None:
+    hub.commits[OLD] = {path.name: path.read_bytes() for path in DEMO_MODEL.iterdir()}
+    pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    hub.url = "http://127.0.0.1:9"
+    command = [sys.executable, "-m", "forerun.cli", "serve", REPO, "--port", "0", "--json", "--bank-disk-bytes", "0", "--eager"]
+    with subprocess.Popen(command, env=hub.environ(tmp_path), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            assert (told["model"], told["family"], told["demo"]) == (REPO, "qwen3_5", False)
+            assert [model["id"] for model in httpx.get(told["url"] + "/v1/models").json()["data"]] == [REPO]
+        finally:
+            server.kill()
+
+
+def test_what_is_not_what_the_hub_describes_is_removed(hub: Hub, tmp_path: Path) -> None:
+    hub.damaged = True
+    ran = hub.forerun(tmp_path, "models", "pull", REPO)
+    assert (ran.returncode, "what came is not what the hub describes" in ran.stderr) == (1, True)
+    hub.damaged = False
+    assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))["missing"] == []
+
+
+def test_a_disk_that_is_too_small_is_seen_before_the_download(hub: Hub, tmp_path: Path) -> None:
+    hub.sizes["mtp.safetensors"] = 10**16
+    ran = hub.forerun(tmp_path, "models", "pull", REPO)
+    assert ran.returncode == 1
+    assert f"{REPO} needs 10,000,000.0 GB more, and {tmp_path / 'hf' / 'hub'} has " in ran.stderr
+    assert "HF_HUB_CACHE" in ran.stderr
+    assert hub.sent_bytes == 0
+
+
+def test_removed(hub: Hub, tmp_path: Path) -> None:
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    removed = json.loads(hub.forerun(tmp_path, "models", "rm", REPO, "--json").stdout)
+    assert removed["freed_bytes"] == entry["bytes"]
+    assert not Path(entry["folder"]).exists()
+    ran = hub.forerun(tmp_path, "models", "rm", REPO)
+    assert (ran.returncode, f"{REPO} was not pulled" in ran.stderr) == (1, True)
+    assert json.loads(hub.forerun(tmp_path, "models", "ls", "--json").stdout) == []
+
+
+def test_what_was_begun_is_removed_too(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_at, hub.refuse = [2_000_000], 403
+    hub.forerun(tmp_path, "models", "pull", REPO)
+    assert json.loads(hub.forerun(tmp_path, "models", "rm", REPO, "--json").stdout)["freed_bytes"] == 2_000_000
+    assert list((tmp_path / "hf").rglob("*part")) == []
+
+
+def test_offline_what_was_pulled_is_there(hub: Hub, tmp_path: Path) -> None:
+    ran = hub.forerun(tmp_path, "models", "pull", REPO, HF_HUB_OFFLINE="1")
+    assert (ran.returncode, "HF_HUB_OFFLINE is set" in ran.stderr) == (1, True)
+    pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    hub.url = "http://127.0.0.1:9"
+    assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_HUB_OFFLINE="1"))["commit"] == OLD
+    ran = hub.forerun(tmp_path, "models", "pull", REPO)
+    assert (ran.returncode, "http://127.0.0.1:9 cannot be asked" in ran.stderr) == (1, True)
+
+
+def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
+    hub.commits["c" * 40], hub.branches["gguf"] = {"config.json": b"{}"}, "c" * 40
+    asked = [("acme/none", "main"), (REPO, "v9"), ("a/b/c", "main"), (REPO, "gguf"), ("acme/gated", "main")]
+    ran = subprocess.run([sys.executable, "-c", COMPLAINTS, json.dumps(asked)], env=hub.environ(tmp_path), capture_output=True, check=True)
+    assert json.loads(ran.stdout) == [
+        ["the hub has no model acme/none", "check the spelling; a private one needs HF_TOKEN"],
+        [f"{REPO} has no revision 'v9'", "leave --revision out for its newest state"],
+        ["'a/b/c' cannot be the name of a model", "names are like Qwen/Qwen3.5-0.8B"],
+        [f"{REPO} at gguf has no safetensors weights", "look for a repository of the model that has"],
+        [
+            "acme/gated is gated: its owners want to know who fetches it",
+            f"accept its terms at {hub.url}/acme/gated, then `hf auth login` or set HF_TOKEN",
+        ],
+    ]
+
+
+COMPLAINTS = """
+import json, sys
+from forerun.errors import ModelError
+from forerun.hub.pull import pull
+
+def complaint(repo, revision):
+    try:
+        pull(repo, revision, lambda done, total: None)
+    except ModelError as error:
+        return str(error), error.hint
+
+print(json.dumps([complaint(*asked) for asked in json.loads(sys.argv[1])]))
+"""

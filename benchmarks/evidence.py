@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import random
 import shutil
@@ -24,7 +25,13 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "machine": {"system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "device": str(mx.default_device())},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": _processor(),
+            "num_cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "device": str(mx.default_device()),
+        },
         "mlx": mx.__version__,
         "blas": blas,
         "model": {"name": "demo-model", "digest": model_digest, "quantisation": "none (bfloat16 weights, computed in float32)"},
@@ -32,6 +39,16 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
         "config": config,
         "thermal": THERMAL,
     }
+
+
+def model_of(folder: Path) -> dict[str, Any]:
+    """A checkpoint that a server of this machine has loaded, and whose digest is remembered since; null if it is not."""
+    from forerun.models.checkpoint import Folder
+    from forerun.models.digest import remembered, signature
+
+    found = Folder.find(folder)
+    quantisation = found.config.get("quantization", "none")
+    return {"name": folder.name, "digest": remembered(signature(found.files)) or None, "quantisation": quantisation}
 
 
 def interleaved(arms: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -1,0 +1,64 @@
+"""A server with the fault of the original report, for `benchmarks/restore_layout.py` to compare with: `python fault.py serve ...`
+
+What comes back from SSD is built in the paged decode layout, whatever the caller asks for; its suffix is read there and its answer decoded
+there, in steps that do not run compiled. Restores from RAM are as they should be, and nothing fails: that is how it stayed for 50 hours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forerun.cli import main
+from forerun.kernels import blas
+
+REASON = "context_above_threshold"
+
+
+def spoil() -> None:
+    """Put the fault into the package as this process has loaded it."""
+    from forerun.bank.bank import Bank
+    from forerun.decode.compiled import StepTable
+    from forerun.engine import turn
+    from forerun.state.layout import PAGE_TOKENS, Paged
+    from forerun.state.records import relayout_as_chosen
+
+    load_as_asked = Bank._load
+
+    def load(bank: Any, plan: Any, layout: Any, *others: Any) -> Any:
+        is_on_disk = any(place.tier is bank._disk for place in (*plan.segments, plan.mark))
+        return load_as_asked(bank, plan, Paged(PAGE_TOKENS) if is_on_disk else layout, *others)
+
+    def arrange(cache: Any, layout: Any) -> Any:
+        return cache if isinstance(cache.layout, Paged) else relayout_as_chosen(cache, layout)
+
+    def falling_back(run: Any) -> Any:
+        def step(table: Any, *inputs: Any) -> Any:
+            cache, chosen = inputs[-2], table.eager_reason
+            table.eager_reason = REASON if isinstance(cache.layout, Paged) else chosen
+            try:
+                return run(table, *inputs)
+            finally:
+                table.eager_reason = chosen
+
+        return step
+
+    Bank._load = load  # type: ignore[method-assign]
+    turn.relayout_as_chosen = arrange  # type: ignore[attr-defined]
+    StepTable.forward, StepTable.draft = falling_back(StepTable.forward), falling_back(StepTable.draft)  # type: ignore[method-assign]
+
+
+def serve() -> None:
+    """As `forerun`, but that MLX is spoilt as soon as it may be loaded: after the BLAS."""
+    load_blas = blas.load
+
+    def load(*given: Any, **named: Any) -> str:
+        name = load_blas(*given, **named)
+        spoil()
+        return name
+
+    blas.load = load
+    main()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,85 @@
+"""What is played: the report's five turns, with a new process before A2 and A4; and pairs of the same turn from RAM and from SSD."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from evidence import ratio_interval
+from forerun.demo.conversation import Conversation, Message, user
+from forerun.demo.server import Server
+from layouts.arms import Arm, ask, running
+
+TURNS = (("A1", "cold"), ("A2", "ssd"), ("A3", "ram"), ("A4", "ssd"), ("A5", "ram"))
+SESSIONS = (("A1",), ("A2", "A3"), ("A4", "A5"))  # turns of one process
+FIRST_CAP, LATER_CAP, GREEDY_CAP, PAIR_CAP = 256, 768, 128, 128
+PAIR_FLAGS = ("--draft-depth", "2")
+MIN_PAIRS, MAX_PAIRS, WIDEST = 9, 31, 0.10
+RATES = ("prefill_tok_per_s", "decode_tok_per_s")
+Tell = Callable[[str], None]
+
+
+def five_turns(arm: Arm, folder: Path, talk: Conversation, law: dict[str, Any], caps: tuple[int, int], tell: Tell) -> list[dict[str, Any]]:
+    """The turns in order: name, path, messages and what `ask` found. The bank in `folder` is private and empty at first."""
+    rows: list[dict[str, Any]] = []
+    messages = talk.opening
+    for names in SESSIONS:
+        with running(arm, folder) as server:
+            for name in names:
+                found = ask(server, talk, messages, law, caps[name != "A1"])
+                rows.append({"turn": name, "path": dict(TURNS)[name], "messages": messages, **found})
+                tell(f"{arm.name} {name}: {found['report']['source']}, {found['usage']['prompt_tokens']} tokens")
+                messages = (*messages, {"role": "assistant", "content": found["text"]}, *_continuation(talk, len(rows) - 1))
+            server.wait_until_written()
+    return rows
+
+
+def _continuation(talk: Conversation, turn: int) -> tuple[Message, ...]:
+    return talk.continuations[turn] if turn < len(talk.continuations) else ()
+
+
+def pairs(
+    arm: Arm, stored: Path, folder: Path, talk: Conversation, base: tuple[Message, ...], law: dict[str, Any], tell: Tell
+) -> dict[str, Any]:
+    """The same turn after `base` (which the bank in `stored` holds), restored from RAM and from SSD: samples, and ratios SSD over RAM.
+
+    Two servers, one of which keeps nothing in RAM; a fixed draft depth, so that both do the same work. The first pair warms both up and is
+    left out. Every pair reads other tokens.
+    """
+    with ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for tier, flags in {"ram": (), "ssd": ("--bank-ram-bytes", "0")}.items():
+            shutil.copytree(stored / "bank", folder / tier / "bank")
+            servers[tier] = stack.enter_context(running(arm, folder / tier, *PAIR_FLAGS, *flags))
+        _pair(servers, talk, base, law, 0)
+        samples: list[dict[str, dict[str, Any]]] = []
+        while len(samples) < MIN_PAIRS or (len(samples) < MAX_PAIRS and is_wide(ratios(samples))):
+            samples.append(_pair(servers, talk, base, law, len(samples) + 1))
+            tell(f"pair {len(samples)}")
+    return {"ratios": ratios(samples), "answers_equal": all(s["ram"]["text"] == s["ssd"]["text"] for s in samples), "samples": samples}
+
+
+def _pair(
+    servers: dict[str, Server], talk: Conversation, base: tuple[Message, ...], law: dict[str, Any], number: int
+) -> dict[str, dict[str, Any]]:
+    """One turn on both servers, in an order that changes. Waits until nothing of it is left to be written."""
+    asked = (*base, user(f"Pair {number}."), *talk.continuations[-1])
+    found = {}
+    for tier in random.Random(number).sample(list(servers), 2):
+        found[tier] = ask(servers[tier], talk, asked, law, PAIR_CAP)
+        servers[tier].wait_until_written()
+    return found
+
+
+def ratios(samples: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Of both rates: SSD over RAM, median and 90 % interval."""
+    return {rate: ratio_interval(*([s[tier]["report"][rate] for s in samples] for tier in ("ssd", "ram"))) for rate in RATES}
+
+
+def is_wide(intervals: dict[str, dict[str, float]]) -> bool:
+    """Whether one of the intervals says too little."""
+    return any(each["high"] - each["low"] > WIDEST for each in intervals.values())

@@ -85,6 +85,11 @@ def test_messages_reach_the_template() -> None:
     assert seen[3] == {"role": "tool", "content": "text", "tool_call_id": "c1"}
 
 
+def test_reasoning_has_two_names() -> None:
+    messages = [USER, {"role": "assistant", "content": "Yes.", "reasoning": "Look."}]
+    assert prompt(messages=messages).messages[1]["reasoning_content"] == "Look."
+
+
 def test_tools_keep_their_order_and_can_be_left_out() -> None:
     assert json.dumps(prompt(tools=[TOOL]).tools) == json.dumps([TOOL])
     assert prompt(tools=[TOOL], tool_choice="auto").tools == (TOOL,)

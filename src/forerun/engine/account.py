@@ -87,4 +87,5 @@ def report(
         accepted=tuple(tally.accepted[: tally.deepest]),
         depths=tuple(tally.depths[: tally.deepest + 1]),
         reason=restored.reason,
+        rendering=request.prompt.notes,
     )

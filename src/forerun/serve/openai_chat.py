@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from forerun.errors import BadRequestError
 from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
@@ -48,6 +48,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
 }
 FINISH: Mapping[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+CHOICE_HINT = "'auto' and 'none' are; a call cannot be forced before answers can be held to a grammar"
 NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
 
@@ -87,7 +88,7 @@ class Message(Fields):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_joined)] = None
-    reasoning_content: str | None = None
+    reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
     tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call)]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -170,7 +171,7 @@ def _check_supported(request: Request) -> None:
         if message.content is None and message.role != "assistant":
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
     if request.tool_choice not in ("auto", "none"):
-        raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint="'auto' and 'none' are")
+        raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
     for name, value in request.unknown.items():
         if name in UNSUPPORTED and value not in NOTHING and value not in UNSUPPORTED[name]:
             raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=f"leave {name!r} out")

@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from forerun.errors import BadRequestError
 from forerun.text.calls.tools import Tools
+from forerun.text.dialogue import Dialogue
 from forerun.text.literal import Literals
 from forerun.text.parts import PLAIN, AnswerParts, Form
 from forerun.text.template import Template
@@ -21,7 +22,7 @@ class Prompt:
 
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
-    form, tools: how the answer is written, and what it may call.
+    form, tools: how the answer is written, and what it may call. notes: what the template could not take as it was sent, for people.
     """
 
     tokens: tuple[int, ...]
@@ -29,6 +30,7 @@ class Prompt:
     opens_reasoning: bool
     form: Form
     tools: Tools
+    notes: tuple[str, ...]
 
     def parts(self, request_id: str) -> AnswerParts:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
@@ -41,19 +43,21 @@ class Prompter:
     def __init__(self, tokenizer: Tokenizer, template: Template) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._dialogue = Dialogue(template)
         self._literals = Literals(tokenizer.control_tokens)
 
     def encode(self, prompt: Chat | Raw, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if isinstance(prompt, Raw):
-            return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False, form=PLAIN, tools=Tools(()))
-        chat, mark = self._literals.mark(prompt)
+            return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False, form=PLAIN, tools=Tools(()), notes=())
+        suited, notes = self._dialogue.suit(prompt)
+        chat, mark = self._literals.mark(suited)
         text = self._template.render(chat, add_generation_prompt=True)
         messages = self._template.render(chat, add_generation_prompt=False)
         _check_unicode(text)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
-        return Prompt(tuple(tokens), message_end, text.rstrip().endswith("<think>"), self._template.form, Tools(prompt.tools))
+        return Prompt(tuple(tokens), message_end, text.rstrip().endswith("<think>"), self._template.form, Tools(prompt.tools), notes)
 
 
 def call_id(request_id: str, index: int) -> str:

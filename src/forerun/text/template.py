@@ -32,7 +32,7 @@ class Template:
         self.form = form_of(source)
         self.digest = sha256(json.dumps([source, self._named_tokens], sort_keys=True).encode()).hexdigest()
         try:
-            self._template = _environment().from_string(source)
+            self._template = _environment(source).from_string(source)
         except TemplateError as error:
             raise ModelError(f"the chat template does not compile: {error}") from error
 
@@ -61,12 +61,15 @@ class Template:
             raise BadRequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    """What templates written for Hugging Face's transformers expect to find."""
+def _environment(source: str) -> ImmutableSandboxedEnvironment:
+    """What templates written for Hugging Face's transformers expect to find. The date only where the template cannot do without: a prompt
+    with today's date in it is another one tomorrow.
+    """
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda format: datetime.now().astimezone().strftime(format)
+    if "strftime_now is defined" not in source:
+        environment.globals["strftime_now"] = lambda format: datetime.now().astimezone().strftime(format)
     return environment
 
 

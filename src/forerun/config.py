@@ -33,6 +33,12 @@ def parse_bytes(size: object) -> object:
     return int(float(match[1]) * units[match[2].lower()])
 
 
+def format_bytes(num_bytes: int) -> str:
+    """The shortest way to write the size that `parse_bytes` reads back: "2GiB" for 2147483648."""
+    whole = [f"{num_bytes // unit}{name}" for name, unit in UNIT_BYTES.items() if num_bytes and num_bytes % unit == 0]
+    return min(whole, key=len, default="0")
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 

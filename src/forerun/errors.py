@@ -13,7 +13,8 @@ ForerunError
 │   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
 │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
 │   └── BankLockedError       the folder belongs to another running server
-└── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
+├── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
+└── OutOfMemoryError      the device has no room for a step; the request ends and its cache is dropped
 """
 
 from typing import Literal
@@ -99,3 +100,7 @@ class BankLockedError(BankError):
 
 class NumericsError(ForerunError):
     """A step produced a non-finite number."""
+
+
+class OutOfMemoryError(ForerunError):
+    """The device has no room for what a request needs."""

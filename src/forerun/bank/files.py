@@ -19,6 +19,8 @@ import numpy as np
 from forerun.errors import BankError, BankFullError, BankLockedError
 
 Buffer = bytes | memoryview
+_OTHER_FOLDER = "give --bank-dir a folder in which this user may write"
+HINTS = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST), _OTHER_FOLDER)
 
 
 def make_folder(path: Path) -> None:
@@ -127,7 +129,7 @@ def explained(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BankFullError(f"{what}: {error}", reason="disk", hint="free some space on the disk") from error
-        raise BankError(f"{what}: {error}") from error
+        raise BankError(f"{what}: {error.strerror or error}", hint=HINTS.get(error.errno or 0, "")) from error
 
 
 def _write(file: int, chunk: memoryview) -> None:

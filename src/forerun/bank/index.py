@@ -75,8 +75,11 @@ class Index:
     def view(cls, folder: Path) -> Index:
         """The index of a folder that another process may hold, for looking only."""
         path = folder / _FILE
-        if files.size(path) is None:
-            raise BankError(f"no conversations are stored in {folder}")
+        with files.explained(f"cannot open {folder}"):
+            if files.size(path) is None:
+                raise BankError(
+                    f"no conversations are stored in {folder}", hint="name the folder with --bank-dir; `forerun serve` makes it"
+                )
         return cls(database.readable(path), path, None)
 
     @classmethod

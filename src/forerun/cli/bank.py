@@ -22,7 +22,7 @@ from rich.table import Table
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Entry, Index
 from forerun.config import load, parse_bytes
-from forerun.errors import ConfigError, DamagedRecordError, ForerunError
+from forerun.errors import BankLockedError, ConfigError, DamagedRecordError, ForerunError
 
 app = typer.Typer(help="Look after the stored conversations.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"marks": [described(mark) for mark in marks], **total}))
     else:
-        Console(highlight=False).print(table(marks), summary(total), sep="\n")
+        Console(highlight=False).print(table(marks), summary(marks, total), sep="\n")
 
 
 @app.command()
@@ -52,7 +52,7 @@ def show(key: Key, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     with looking(bank_dir) as tier:
         found = [described(entry) for entry in tier.index.lowest(len(list(tier.inventory()))) if entry.info.key.startswith(key)]
     if len(found) != 1:
-        raise ForerunError(f"{len(found)} records begin with {key!r}", hint="see `forerun bank ls`")
+        raise ForerunError(f"{counted(len(found), 'record')} begin with {key!r}", hint="see `forerun bank ls`")
     typer.echo(json.dumps(found[0]) if as_json else "\n".join(f"{name:<12} {value}" for name, value in found[0].items()))
 
 
@@ -66,7 +66,7 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
     else:
-        typer.echo("\n".join([*damage, f"{len(infos)} records read, {len(damage)} damaged"]))
+        typer.echo("\n".join([*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged"]))
     raise typer.Exit(1 if damage else 0)
 
 
@@ -75,15 +75,23 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
     """Remove what was not used for longest, until the folder is no larger than this."""
     limit_bytes = size(to_bytes)
     folder = load({"bank_dir": bank_dir}).bank_path
-    if not folder.is_dir():
-        raise ForerunError(f"there is no folder {folder}")
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=Index.hold(folder))
+    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=held(folder))
     try:
         removed = list(shrink(tier, limit_bytes))
         figures = {"removed": len(removed), "bytes": tier.num_bytes}
     finally:
         tier.close()
-    typer.echo(json.dumps(figures) if as_json else f"{figures['removed']} records removed, {decimal(figures['bytes'])} left")
+    typer.echo(json.dumps(figures) if as_json else f"{counted(figures['removed'], 'record')} removed, {decimal(figures['bytes'])} left")
+
+
+def held(folder: Path) -> Index:
+    """The index of a folder that is there, for this process alone. Raises BankError, ForerunError."""
+    if not folder.is_dir():
+        raise ForerunError(f"there is no folder {folder}", hint="name the folder with --bank-dir")
+    try:
+        return Index.hold(folder)
+    except BankLockedError as error:
+        raise BankLockedError(str(error), hint="stop that server first; `bank ls`, `show` and `verify` work beside it") from error
 
 
 def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
@@ -125,9 +133,16 @@ def table(marks: list[Entry]) -> Table:
     return drawn
 
 
-def summary(total: dict[str, int]) -> str:
+def summary(marks: list[Entry], total: dict[str, int]) -> str:
     """What the folder holds, in one line."""
-    return f"{total['records']} records, {decimal(total['bytes'])} in all, {total['quarantined']} set aside as damaged"
+    conversations = len({(mark.tenant, mark.session) for mark in marks})
+    kept = f"{counted(len(marks), 'place')} in {counted(conversations, 'conversation')}, {counted(total['records'], 'record')}"
+    return f"{kept}, {decimal(total['bytes'])} in all, {total['quarantined']} set aside as damaged"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 record", "2 records"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def described(entry: Entry) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import uvicorn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from forerun.config import Config, load, prepare
+from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
 from forerun.serve.auth import keys_for
@@ -37,7 +37,10 @@ DRAIN_LIMIT_S = 23
 def described(field: str) -> str:
     """What a setting's own description says, and its default."""
     setting = Config.model_fields[field]
-    return f"{setting.description}" + ("" if setting.default is None else f"; default {setting.default}")
+    if setting.default is None:
+        return f"{setting.description}"
+    default = format_bytes(setting.default) if field.endswith("_bytes") else setting.default
+    return f"{setting.description}; default {default}"
 
 
 def option(field: str) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from forerun.decode.depth import WARNING
+from forerun.engine.memory import explained
 from forerun.engine.plan import may_wait, plan, retry_after_s
 from forerun.engine.request import Ended, Failure, Request
 from forerun.engine.turn import Cancelled, Model, Turn
@@ -118,7 +119,7 @@ class Worker:
             self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("request %s failed", request.job.id)
-            self._fail(Ended(request, "error", None, None, error))
+            self._fail(Ended(request, "error", None, None, explained(error)))
         else:
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
             self._end(Ended(request, done.finish, done.usage, done.report, None), done)

@@ -71,6 +71,8 @@ def health(url: str) -> dict[str, Any]:
 def _plain_errors(url: str) -> Iterator[None]:
     try:
         yield
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise ForerunError(f"{url!r} is no address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
         raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
     except httpx.HTTPError as error:

@@ -70,6 +70,7 @@ class SamplingFields(Fields):
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 S = TypeVar("S", bound=Fields)
+BODY_HINT = "send one JSON object, in UTF-8"
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -82,9 +83,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
         if SURROGATE.search(body):
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"the body is not JSON: {error}") from error
+        raise BadRequestError(f"the body is not JSON: {error}", hint=BODY_HINT) from error
     if not isinstance(value, dict):
-        raise BadRequestError("the body is JSON, but not an object")
+        raise BadRequestError(f"the body is JSON, but {type(value).__name__} and not an object", hint=BODY_HINT)
     return value
 
 
@@ -95,7 +96,9 @@ def read(schema: type[S], value: dict[str, Any]) -> S:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = path(first["loc"])
-        raise BadRequestError(f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field) from error
+        raise BadRequestError(
+            f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field, hint=f"correct {field!r} and ask again"
+        ) from error
 
 
 def path(location: Sequence[str | int]) -> str:

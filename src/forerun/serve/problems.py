@@ -27,6 +27,7 @@ KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.UnsupportedError: (501, "server_error", "unsupported"),
     errors.BankError: (500, "server_error", "bank"),
     errors.NumericsError: (500, "server_error", "numerics"),
+    errors.OutOfMemoryError: (503, "server_error", "out_of_memory"),
     errors.ForerunError: (500, "server_error", "internal"),
 }
 

@@ -1,0 +1,96 @@
+"""A server is ended in the middle of its work, in order and by force: what it had stored is there, and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+
+from forerun.demo.server import Server, serve_command
+from forerun.models.load import DEMO_MODEL
+
+Moment = Literal["prefill", "decode", "saving"]
+BEGINS: dict[Moment, str] = {"prefill": ": reading 512/", "decode": '"content":', "saving": "data: [DONE]"}
+SUFFIX = 8  # tokens that ask for an answer: the stored conversation goes on before them
+OLD = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
+
+
+class Home:
+    """A bank's folder and the server on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bank, self.log = folder / "bank", folder / "server.log"
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server.start([*serve_command(DEMO_MODEL, self.bank, "reference"), "--eager"], self.log)
+
+    def ask(self, body: dict[str, Any], bank: str = "use") -> dict[str, Any]:
+        asked = body | {"forerun": {"bank": bank}}
+        answer: dict[str, Any] = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60).json()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    home.ask(OLD)
+    home.server.wait_until_written()
+    yield home
+    home.server.stop()
+
+
+def long(name: str) -> dict[str, Any]:
+    """A request that takes some seconds, of a conversation of its own."""
+    text = f"{name}. " + " ".join(f"Line {i} of the file." for i in range(70))
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 12, "temperature": 0, "enable_thinking": False}
+
+
+def lines_while_ended(url: str, body: dict[str, Any], moment: Moment, end: Callable[[], None]) -> list[str]:
+    """The lines of a stream whose server is ended by `end` once `moment` has come."""
+    lines: list[str] = []
+    with ThreadPoolExecutor() as pool, httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+        ended: list[Future[None]] = []
+        try:
+            for line in response.iter_lines():
+                lines.append(line)
+                if not ended and BEGINS[moment] in line and '"role"' not in line:
+                    ended.append(pool.submit(end))
+        except httpx.RemoteProtocolError:
+            lines.append("broken off")
+        ended[0].result()
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_forced"),
+    [
+        ("prefill", False),
+        pytest.param("prefill", True, marks=pytest.mark.long),
+        pytest.param("decode", False, marks=pytest.mark.long),
+        ("decode", True),
+        pytest.param("saving", False, marks=pytest.mark.long),
+        ("saving", True),
+    ],
+)
+def test_ended_during(home: Home, moment: Moment, is_forced: bool) -> None:
+    body = long(f"{moment} {is_forced}")
+    lines = lines_while_ended(home.server.url, body | {"stream": True}, moment, home.server.kill if is_forced else home.server.stop)
+    assert is_forced or lines[-2] == "data: [DONE]", "an answer under way is finished"
+    home.start()
+    assert reread(home.ask(OLD)) <= SUFFIX, "what was stored before is lost"
+    again = home.ask(body)
+    if is_forced:
+        assert again["choices"] == home.ask(body, "bypass")["choices"]
+    else:
+        assert reread(again) <= SUFFIX
+    assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] == 0
+
+
+def reread(answer: dict[str, Any]) -> int:
+    """How many tokens were read that had been read before the restart."""
+    return int(answer["forerun"]["computed_tokens"])

@@ -1,0 +1,88 @@
+"""What ends a request from inside: no memory, no numbers, no room on the disk. The engine goes on, and what was stored is there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests.engine.engines import Rig, events, running
+
+from forerun.errors import ForerunError, NumericsError, OutOfMemoryError
+from forerun.values import Done
+
+PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
+ALLOCATORS = [
+    MemoryError("Unable to allocate 1.00 PiB for an array"),
+    RuntimeError("[malloc] Unable to allocate 4096 bytes."),
+    RuntimeError("[metal::malloc] Attempting to allocate 8192 bytes which is greater than the maximum allowed buffer size of 4096 bytes."),
+    RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
+]
+
+
+def no_memory(error: Exception) -> Callable[[Rig], None]:
+    return lambda rig: rig.gate.errors.append(error)
+
+
+def no_numbers(rig: Rig) -> None:
+    whole = rig.family.head
+
+    def spoilt(hidden: mx.array) -> mx.array:
+        rig.family.head = whole  # type: ignore[method-assign]
+        return mx.full((hidden.shape[0], rig.family.vocab), mx.nan)
+
+    rig.family.head = spoilt  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind", "words"),
+    [
+        *((no_memory(error), OutOfMemoryError, str(error)[:20]) for error in ALLOCATORS),
+        (no_numbers, NumericsError, "not numbers"),
+    ],
+    ids=["numpy", "allocator", "metal", "command buffer", "logits"],
+)
+def test_a_failure_is_named_and_ends_one_request(
+    fail: Callable[[Rig], None], kind: type[ForerunError], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            await events(await rig.ask(PROMPT))
+            fail(rig)
+            with pytest.raises(kind) as caught:
+                await events(await rig.ask([*PROMPT, 5]))
+            assert words in str(caught.value)
+            assert caught.value.hint
+            done = (await events(await rig.ask([*PROMPT, 5])))[-1]
+            assert isinstance(done, Done)
+            assert done.report.reused_tokens > 0, "what was stored before is lost"
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+
+
+def test_a_full_disk_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def full(file: int, chunk: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            bank = rig.engine.worker.model().bank
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "write", full)
+                first = (await events(await rig.ask(PROMPT)))[-1]
+                while rig.engine.health().bank.pending_writes:
+                    await asyncio.sleep(0.01)
+            assert bank.skipped["disk"] > 0
+            again = (await events(await rig.ask(PROMPT)))[-1]
+            assert isinstance(first, Done)
+            assert isinstance(again, Done)
+            assert (again.report.source, again.report.computed_tokens) == ("ram", 0)
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.config import load, parse_bytes
+from forerun.config import format_bytes, load, parse_bytes
 from forerun.errors import ConfigError
 
 
@@ -20,6 +20,12 @@ def _private_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [("0", 0), ("1048576", 1 << 20), ("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7b", 7), (12, 12)],
 )
 def test_sizes(size: object, num_bytes: int) -> None:
+    assert parse_bytes(size) == num_bytes
+
+
+@pytest.mark.parametrize(("num_bytes", "size"), [(2 << 30, "2GiB"), (500_000_000, "500MB"), (1 << 20, "1MiB"), (0, "0")])
+def test_the_shortest_way_to_write_a_size(num_bytes: int, size: str) -> None:
+    assert format_bytes(num_bytes) == size
     assert parse_bytes(size) == num_bytes
 
 

@@ -41,7 +41,7 @@ def test_ls_lists_marks(forerun: Forerun, folder: Path) -> None:
     header, row, total = ran.out.splitlines()
     assert row.split() == [MARK.key[:12], "refactor", "3", "50.0", "kB", "2033-05-18T03:33:20+00:00", "1"]
     assert header.split()[0] == "key"
-    assert total.startswith("2 records, ")
+    assert total.startswith("1 place in 1 conversation, 2 records, ")
     listed = json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)
     assert [mark["key"] for mark in listed["marks"]] == [MARK.key]
     assert listed["bytes"] > 150_000
@@ -84,7 +84,7 @@ def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: P
     assert pruned["removed"] == 1
     assert pruned["bytes"] <= 150_000
     assert [mark["key"] for mark in json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)["marks"]] == [MARK.key]
-    assert "1 records removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
+    assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
 
 
 def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
@@ -97,6 +97,7 @@ def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
         held.close()
     assert ran.code == 1
     assert "belongs to another running server" in ran.err
+    assert "\nhint: stop that server first" in ran.err
 
 
 @pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("prune", "--to-bytes", "0")])
@@ -104,4 +105,5 @@ def test_no_folder(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -
     ran = forerun("bank", *command, "--bank-dir", tmp_path / "none")
     assert ran.code == 1
     assert str(tmp_path / "none") in ran.err
+    assert "\nhint: name the folder with --bank-dir" in ran.err
     assert not (tmp_path / "none").exists()

@@ -49,3 +49,11 @@ def test_an_error_of_the_server_ends_it(forerun: Callable[..., Any], monkeypatch
         wire.answers.append((503, {"error": {"message": "the queue is full"}}))
         ran = forerun("chat", "--url", wire.url)
     assert (ran.code, ran.err) == (1, "forerun: the server says: the queue is full\n")
+
+
+@pytest.mark.parametrize("url", ["foo", "ftp://127.0.0.1", "http://[::1"])
+def test_what_is_no_address(forerun: Callable[..., Any], url: str) -> None:
+    ran = forerun("chat", "--url", url)
+    assert ran.code == 1
+    assert ran.err.startswith(f"forerun: {url!r} is no address of a server: ")
+    assert ran.err.endswith("\nhint: write it like http://127.0.0.1:8484\n")

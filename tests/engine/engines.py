@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -84,8 +84,10 @@ class Rig:
                 tokenizer(),
                 DepthPolicy((0, 1, 2)),
                 Limits(dense_tokens, 64),
+                (),
             )
         )
+        worker.model()
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", CONTEXT, 0, GREEDY, demo=False)
         self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {}, log)
 
@@ -113,3 +115,12 @@ async def events(run: Run) -> list[Event]:
         return [event async for event in run]
 
     return await asyncio.wait_for(gather(), LIMIT_S)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait until `is_so`. Fails after LIMIT_S."""
+    for _ in range(int(LIMIT_S / 0.01)):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("waited in vain")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running
+from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running, until
 from tests.running import greedy, read
 from tests.talking import GREEDY, tokenizer
 
@@ -37,14 +37,6 @@ def text(of: list[Event]) -> str:
 def expected(rig: Rig, prompt: list[int], num: int = 10) -> str:
     """What the model says, worked out beside the engine."""
     return tokenizer().decode(greedy(rig.family, read(rig.family, prompt), num))
-
-
-async def until(is_so: Any) -> None:
-    for _ in range(int(LIMIT_S / 0.01)):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")
 
 
 # --- one request

@@ -16,6 +16,7 @@ from forerun.serve.problems import problem_of
         (errors.UnsupportedError("m"), 501, "unsupported"),
         (errors.DamagedRecordError("m"), 500, "bank"),
         (errors.NumericsError("m"), 500, "numerics"),
+        (errors.OutOfMemoryError("m"), 503, "out_of_memory"),
         (errors.ModelError("m"), 500, "internal"),
     ],
 )

@@ -53,7 +53,8 @@ class Raw:
 class Job:
     """One request, whatever dialect it came in.
 
-    max_tokens None: as many as the context has room for. session None: the bank finds the conversation by its prefix.
+    max_tokens: at most so many, and never more than the context has room for; None: that many. session None: the bank finds the
+    conversation by its prefix.
     tenant: the owner of the API key, "" without keys. stop: strings that end the answer and are not part of it.
     """
 
@@ -135,11 +136,15 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again."""
+    """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again.
+
+    left_s: what the rest should take at the pace so far, None before there is one. Comes before the first piece of every answer.
+    """
 
     done_tokens: int
     total_tokens: int
     reused_tokens: int
+    left_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

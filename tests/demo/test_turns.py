@@ -49,7 +49,7 @@ def test_the_server_is_stopped_killed_and_stopped() -> None:
     assert done == ["start", "stop", "start", "written 0", "kill", "start", "stop", "kill"]
     assert [turn.answer.text for turn in turns] == [f"answer {n}" for n in range(5)]
     assert [turn.bypass.text for turn in turns] == [f"bypass {n}" for n in range(5)]
-    assert Reading(5, 10, 0) in told
+    assert Reading(5, 10, 0, None) in told
     assert any("SIGTERM" in str(news) for news in told)
 
 

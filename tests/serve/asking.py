@@ -16,6 +16,7 @@ import uvicorn
 from tests.serve.engine_double import Engine
 
 from forerun.serve.app import build
+from forerun.serve.protocol import Protocol
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -49,7 +50,7 @@ def serving(engine: Engine) -> Iterator[int]:
     """A real server on loopback; gives its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = build(engine, keys={}, host="127.0.0.1")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, http=Protocol, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -3,12 +3,12 @@ import logging
 
 import httpx
 import pytest
-from tests.serve.asking import ask, chat, frames
+from tests.serve.asking import MESSAGES, ask, chat, frames
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
-from forerun.values import CallEnd, Chat, Content, Reading, Reasoning
+from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Queued, Reading, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 ROUTES = [*(("POST", path) for path in POSTS), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
@@ -141,7 +141,7 @@ def test_metrics() -> None:
 def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
     monkeypatch.setattr(sse, "TICK_S", 0.01)
-    response = chat(Engine(0.3, Reading(1, 2, 0), 0.3, Content("x"), DONE), stream=True)
+    response = chat(Engine(0.3, Reading(1, 2, 0, None), 0.3, Content("x"), DONE), stream=True)
     before, _, after = response.text.partition(": reading 1/2 (0 reused)\n")
     assert ": keepalive\n" in before
     assert ": keepalive\n" in after
@@ -166,7 +166,7 @@ def test_silence_is_never_longer_than_ten_seconds() -> None:
 
 def test_no_comment_ends_in_a_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEPALIVE_S", 0.0)
-    text = chat(Engine(Reading(1, 2, 0), CallEnd(0, is_complete=True), Content("x"), DONE), stream=True).text
+    text = chat(Engine(Reading(1, 2, 0, None), CallEnd(0, is_complete=True), Content("x"), DONE), stream=True).text
     assert ": keepalive\n" in text
     events = text.split("\n\n")
     assert all("data: " in event for event in events[:-1])
@@ -199,3 +199,45 @@ def test_half_a_character_is_one_that_is_not_known(text: str) -> None:
     prompt = engine.jobs[0].prompt
     assert isinstance(prompt, Chat)
     assert prompt.messages[0]["content"] == read
+
+
+ASKED = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/v1/responses": {"input": "x"},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "sign"),
+    [("/v1/chat/completions", ": keepalive\n"), ("/v1/messages", "event: ping\n"), ("/v1/responses", "event: response.in_progress\n")],
+)
+def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(monkeypatch: pytest.MonkeyPatch, path: str, sign: str) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    engine = Engine(Reading(1, 2, 0, None), CallStart(0, "c", "f"), 0.3, CallArguments(0, "[1]"), CallEnd(0, True), DONE)
+    text = ask(engine, "POST", path, json=ASKED[path] | {"stream": True}).text
+    before, _, _ = text.partition("[1]")
+    assert before.count(sign) >= 3
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("stream", [True, False])
+def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch, path: str, stream: bool) -> None:
+    monkeypatch.setattr(sse, "WAIT_LIMIT_S", 0.05)
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    engine = Engine(Queued(3), 30.0)
+    response = ask(engine, "POST", path, json=ASKED[path] | {"stream": stream})
+    assert "in the queue" in response.text
+    assert engine.runs[0].is_cancelled
+    assert stream or (response.status_code in (503, 529) and response.headers["retry-after"] == "60")
+
+
+def test_who_is_served_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "WAIT_LIMIT_S", 0.02)
+    monkeypatch.setattr(sse, "TICK_S", 0.01)
+    assert chat(Engine(Reading(1, 2, 0, None), 0.1, Content("x"), DONE)).status_code == 200
+
+
+def test_progress_tells_how_long_it_still_takes() -> None:
+    assert sse.progress(Reading(1, 2, 0, 11.6)) == [b": reading 1/2 (0 reused), 12 s left\n"]

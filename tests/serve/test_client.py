@@ -22,7 +22,7 @@ def wire() -> Iterator[Wire]:
 def test_a_stream_as_values(wire: Wire) -> None:
     wire.answers.append(stream("hello", report("ram", 6, 4), num_tokens=3, finish="length"))
     reading, *deltas, end = stream_chat(wire.url, {"messages": []})
-    assert reading == Reading(5, 10, 6)
+    assert reading == Reading(5, 10, 6, None)
     assert deltas == [Delta("content", "he"), Delta("content", "llo")]
     assert isinstance(end, End)
     assert (end.finish, end.usage["completion_tokens"], end.report["source"]) == ("length", 3, "ram")

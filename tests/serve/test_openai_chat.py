@@ -297,7 +297,7 @@ def test_whole_calls() -> None:
 
 
 def test_a_streamed_answer() -> None:
-    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512), Reasoning("Hm"), Content("Y"), Content("es"), DONE)
+    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE)
     assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
     assert lines[-1] == b"data: [DONE]\n\n"
     assert deltas(lines) == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]

@@ -16,7 +16,7 @@ from forerun.serve.problems import problem_of
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Reading, Reasoning, Usage
 
 USER = {"role": "user", "content": "hello"}
-READ = Reading(4, 7, 3)
+READ = Reading(4, 7, 3, None)
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 FUNCTION = {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA, "strict": False}
 PATCH = {
@@ -201,7 +201,7 @@ def test_a_stream_has_every_event_that_clients_need() -> None:
         *["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"],
         "completed",
     ]
-    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3}
+    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "left_s": None}
     usage = told[-1]["response"]["usage"]
     assert (usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["total_tokens"]) == (7, 3, 27)
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}

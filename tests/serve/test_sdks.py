@@ -17,7 +17,7 @@ from tests.serve.test_anthropic import ANSWER, TOOL
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, NumericsError
 from forerun.values import Content, Reading
 
-READ = Reading(4, 7, 3)
+READ = Reading(4, 7, 3, None)
 FUNCTION: Any = {"type": "function", "name": "read", "parameters": TOOL["input_schema"], "strict": False}
 ASKED: Any = {"model": "any", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 CALL = {"path": "x"}

@@ -11,7 +11,10 @@ from tests.serve.asking import MESSAGES, serving, wait_for
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BusyError
-from forerun.values import Content
+from forerun.serve import doors
+from forerun.values import Content, Event, Queued, Reading
+
+READ = Reading(4, 7, 3, None)
 
 
 @contextmanager
@@ -52,20 +55,28 @@ def test_openai_sdk_errors() -> None:
     assert caught.value.param == "temperature"
 
 
-def request(**body: object) -> bytes:
-    content = json.dumps({"messages": MESSAGES} | body).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
+PATHS = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/v1/responses": {"input": "hello"},
+}
+CHAT = "/v1/chat/completions"
+
+
+def request(path: str = CHAT, **body: object) -> bytes:
+    content = json.dumps(PATHS[path] | body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_the_engine(stream: bool) -> None:
-    engine = Engine(30.0)
+@pytest.mark.parametrize("phase", [(), (Queued(1),), (READ,), (READ, Content("x"))], ids=["sent", "queued", "reading", "writing"])
+def test_a_client_that_goes_frees_the_engine(path: str, stream: bool, phase: tuple[Event, ...]) -> None:
+    engine = Engine(*phase, 30.0)
     with serving(engine) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(request(stream=stream))
+            client.sendall(request(path, stream=stream))
             wait_for(lambda: len(engine.runs) == 1, limit_s=5)
             if stream:
                 assert client.recv(100).startswith(b"HTTP/1.1 200"), "headers go out at once"
@@ -90,3 +101,23 @@ def test_a_connection_serves_one_request_after_the_other() -> None:
             while not received.endswith(b"0\r\n\r\n"):
                 received += client.recv(65536)
             assert received.count(b"data: [DONE]\n\n") == 1
+
+
+def test_bytes_that_are_no_request_get_an_error_in_the_apis_shape() -> None:
+    with serving(Engine()) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"hello?\r\n\r\n")
+        head, _, body = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(doors, "BODY_LIMIT_S", 0.2)
+    engine = Engine()
+    with serving(engine) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(request(path)[:-3])
+        head, _, body = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert "longer than" in json.loads(body)["error"]["message"]
+    assert engine.jobs == []

@@ -25,6 +25,7 @@ from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
 from forerun.serve.auth import keys_for
+from forerun.serve.protocol import Protocol
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -86,7 +87,7 @@ async def run(engine: Engine, keys: dict[str, str], host: str, listener: socket.
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
     app = build(engine, keys=keys, host=host)
     await Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
+        uvicorn.Config(app, http=Protocol, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
     ).serve([listener])
 
 

@@ -61,17 +61,13 @@ class LocalEngine:
             self.log.file.close()
 
     def _max_tokens(self, job: Job, prompt_tokens: int) -> int:
+        """At most what was asked for: agents ask for more than a conversation leaves room for. Raises ContextLengthError."""
         room = self.info.context_tokens - prompt_tokens
         if room < 1:
             raise ContextLengthError(
-                f"the prompt has {prompt_tokens} tokens, the context has {self.info.context_tokens}",
+                # Agents know these words as those upon which they shorten a conversation.
+                f"prompt is too long: {prompt_tokens} tokens > {self.info.context_tokens - 1} maximum",
                 hint="shorten the conversation, or start the server with a larger --context if the model allows it",
                 param="messages",
             )
-        if job.max_tokens is not None and job.max_tokens > room:
-            raise ContextLengthError(
-                f"max_tokens {job.max_tokens} and the prompt's {prompt_tokens} tokens exceed the context of {self.info.context_tokens}",
-                hint=f"at most {room} tokens fit after this prompt",
-                param="max_tokens",
-            )
-        return room if job.max_tokens is None else job.max_tokens
+        return room if job.max_tokens is None else min(room, job.max_tokens)

@@ -156,4 +156,6 @@ class Turn:
             self.request.post(piece)
 
     def _post_reading(self, restored: Restored[Contiguous]) -> None:
-        self.request.post(Reading(restored.cache.length, self.request.prompt_tokens, restored.reused_tokens))
+        done, total, reused = restored.cache.length, self.request.prompt_tokens, restored.reused_tokens
+        pace_s = (time.monotonic() - self.timing.restored_s) / (done - reused) if done > reused else None
+        self.request.post(Reading(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))

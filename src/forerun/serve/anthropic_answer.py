@@ -155,11 +155,11 @@ class Streamed(_Answer):
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
         match event:
-            case Queued(ahead):
-                yield _ping({"ahead": ahead})
-            case Reading(done, total, reused):
-                yield from self._begin(total, reused)
-                yield _ping({"done_tokens": done, "total_tokens": total, "reused_tokens": reused})
+            case Queued():
+                yield _ping(asdict(event))
+            case Reading():
+                yield from self._begin(event.total_tokens, event.reused_tokens)
+                yield _ping(asdict(event))
             case _:
                 yield from (frame(value["type"], value) for value in self._blocks.take(event))
         if isinstance(event, Done):
@@ -194,5 +194,5 @@ def usage(counts: Usage) -> dict[str, Any]:
     }
 
 
-def _ping(progress: dict[str, int]) -> bytes:
+def _ping(progress: dict[str, Any]) -> bytes:
     return frame("ping", {"type": "ping"} | ({"forerun": progress} if progress else {}))

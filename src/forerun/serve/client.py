@@ -47,7 +47,7 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
         _check(response)
         for line in response.iter_lines():
             if match := READING.match(line):
-                yield Reading(*map(int, match.groups()))
+                yield Reading(int(match[1]), int(match[2]), int(match[3]), None)
             chunk = _chunk(line)
             for choice in chunk.get("choices", ()):
                 yield from _deltas(choice["delta"])

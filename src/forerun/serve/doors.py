@@ -1,11 +1,13 @@
 """The doors that every request passes before anything reads it, as one ASGI middleware.
 
 A web page in a browser on this machine can send requests here too. It cannot send JSON without the preflight that this server never answers
-(415), nor reach it under a name of its own (403). Nothing larger than the limit is ever held (413). Knows no route and no key.
+(415), nor reach it under a name of its own (403). Nothing larger than the limit is ever held (413), and nobody keeps the server waiting
+for a body (408). Knows no route and no key.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from ipaddress import ip_address
 
@@ -18,7 +20,10 @@ from forerun.serve.problems import Problem, refused
 BODY_LIMIT_BYTES = 32 << 20
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
-TOO_LARGE = refused(413, "body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes", "shorten the conversation")
+BODY_LIMIT_S = 10.0
+CLOSES = {"Connection": "close"}  # what else of the body comes is not read
+TOO_SLOW = refused(408, "body_too_slow", f"the body took longer than {BODY_LIMIT_S:.0f} s", "send it without a pause", CLOSES)
+TOO_LARGE = refused(413, "body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes", "shorten the conversation", CLOSES)
 
 
 class Doors:
@@ -43,7 +48,11 @@ class Doors:
         """Who answers the request, and how it gets the body."""
         if problem := self._problem(scope["method"], Headers(scope=scope)):
             return problem.response(scope["path"]), receive
-        body = await _read(receive)
+        try:
+            async with asyncio.timeout(BODY_LIMIT_S):
+                body = await _read(receive)
+        except TimeoutError:
+            return TOO_SLOW.response(scope["path"]), receive
         if body is None:
             return TOO_LARGE.response(scope["path"]), receive
         return self._app, _replay(body, receive)

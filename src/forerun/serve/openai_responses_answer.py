@@ -77,10 +77,8 @@ class Streamed(_Answer):
         """The frames of one event."""
         yield from self._begin()
         match event:
-            case Queued(ahead):
-                yield self._in_progress({"ahead": ahead})
-            case Reading(done, total, reused):
-                yield self._in_progress({"done_tokens": done, "total_tokens": total, "reused_tokens": reused})
+            case Queued() | Reading():
+                yield self._in_progress(asdict(event))
             case _:
                 yield from map(self._frame, self._items.take(event))
         if isinstance(event, Done):
@@ -101,7 +99,7 @@ class Streamed(_Answer):
         if self._num_sent == 0:
             yield self._frame({"type": "response.created", "response": self._unfinished("in_progress")})
 
-    def _in_progress(self, progress: dict[str, int]) -> bytes:
+    def _in_progress(self, progress: Value) -> bytes:
         told = {"forerun": progress} if progress else {}
         return self._frame({"type": "response.in_progress", "response": self._unfinished("in_progress"), **told})
 

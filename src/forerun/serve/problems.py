@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -73,9 +74,9 @@ class Problem:
         return JSONResponse(self.body(), self.status, dict(self.headers))
 
 
-def refused(status: int, code: str, message: str, hint: str) -> Problem:
+def refused(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] = MappingProxyType({})) -> Problem:
     """A request that did not get past the doors."""
-    return Problem(status, "invalid_request_error", code, message, hint=hint)
+    return Problem(status, "invalid_request_error", code, message, hint=hint, headers=headers)
 
 
 def problem_of(error: Exception) -> Problem:

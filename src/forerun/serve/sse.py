@@ -18,13 +18,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.engine.engine import Run
-from forerun.errors import ForerunError
+from forerun.errors import BusyError, ForerunError
 from forerun.serve.dialect import Stream
 from forerun.serve.problems import problem_of
 from forerun.values import Done, Event, Queued, Reading
 
 KEEPALIVE_S = 8.0  # after so much silence on the wire something is said
 TICK_S = 1.0
+WAIT_LIMIT_S = 600.0  # no client waits longer for its turn
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 END = b"data: [DONE]\n\n"
 
@@ -51,15 +52,19 @@ def progress(event: Event) -> list[bytes]:
     match event:
         case Queued(ahead):
             return [comment(f"queued, {ahead} ahead")]
-        case Reading(done, total, reused):
-            return [comment(f"reading {done}/{total} ({reused} reused)")]
+        case Reading(done, total, reused, left_s):
+            left = f", {left_s:.0f} s left" if left_s else ""
+            return [comment(f"reading {done}/{total} ({reused} reused){left}")]
         case _:
             return []
 
 
 async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, None]:
-    """Events up to Done, None for each tick without one. Raises ClientDisconnect. However it is left, the run is cancelled then."""
-    events = aiter(run)
+    """Events up to Done, None for each tick without one. However it is left, the run is cancelled then.
+
+    Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
+    """
+    events, submitted_s, is_served = aiter(run), time.monotonic(), False
     gone = asyncio.ensure_future(_disconnected(receive))
     coming = asyncio.ensure_future(anext(events))
     try:
@@ -67,10 +72,13 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
             await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise ClientDisconnect
+            if not is_served and time.monotonic() - submitted_s > WAIT_LIMIT_S:
+                raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
             if not coming.done():
                 yield None
                 continue
             event = coming.result()
+            is_served = is_served or not isinstance(event, Queued)
             yield event
             if isinstance(event, Done):
                 return

@@ -1,4 +1,4 @@
-"""What products of quantised weights cost, by packing and way, beside bfloat16. Knows kernels and arrays alone."""
+"""What products of quantised weights cost, by scheme and way, beside bfloat16. Knows kernels and arrays alone."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import MOST_ROWS, Packing, Quantised, by_rows, dequantise, is_by_rows, quantise
+from forerun.kernels.quantised import MOST_ROWS, Packed, Scheme, by_rows, dequantise, is_by_rows, quantise
 from on_gpu.report import chain
 from on_gpu.shapes import noise
 
-PACKINGS = [Packing("affine", 4, 32), Packing("affine", 4, 64), Packing("affine", 8, 32), Packing("mxfp4", 4, 32), Packing("nvfp4", 4, 16)]
+SCHEMES = [Scheme("affine", 4, 32), Scheme("affine", 4, 64), Scheme("affine", 8, 32), Scheme("mxfp4", 4, 32), Scheme("nvfp4", 4, 16)]
 SAMPLES_OUT = 64
 
 
 def products(out: int, inner: int, rows: int, enough_bytes: int) -> dict[str, Any]:
-    """Microseconds of x [rows, inner] @ W [out, inner].T in bfloat16 and in each packing, over weights of `enough_bytes` in turn."""
+    """Microseconds of x [rows, inner] @ W [out, inner].T in bfloat16 and in each scheme, over weights of `enough_bytes` in turn."""
     copies = max(2, min(32, enough_bytes // (2 * out * inner)))
     weights = [noise(mx.zeros((out, inner), mx.bfloat16), i) for i in range(copies)]
     x = noise(mx.zeros((rows, inner), mx.bfloat16), 99)
     mx.eval(weights, x)
     found: dict[str, Any] = {"bfloat16": _timed(lambda w: x @ w.T, weights, weights[0].nbytes)}
-    for packing in PACKINGS:
-        packed = [quantise(weight, packing) for weight in weights]
+    for scheme in SCHEMES:
+        packed = [quantise(weight, scheme) for weight in weights]
         mx.eval(packed)
-        found["{} {} by {}".format(*packing)] = _ways(x, packed)
+        found[str(scheme)] = _ways(x, packed)
     return found
 
 
-def _ways(x: mx.array, packed: list[Quantised]) -> dict[str, Any]:
+def _ways(x: mx.array, packed: list[Packed]) -> dict[str, Any]:
     """By our kernel, by MLX's own for few rows (for many it takes minutes to compile), and unpacked first."""
-    (mode, bits, group), num_bytes = packed[0].packing, sum(part.nbytes for part in packed[0][:3] if part is not None)
-    ways: dict[str, Callable[[Quantised], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
+    num_bytes = sum(part.nbytes for part in packed[0][:3] if part is not None)
+    ways: dict[str, Callable[[Packed], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
     if x.shape[0] < MOST_ROWS:
-        ways["mlx"] = lambda w: mx.quantized_matmul(x, w.packed, w.scales, w.biases, transpose=True, group_size=group, bits=bits, mode=mode)
+        ways["mlx"] = lambda w: mx.quantized_matmul(x, *w[:3], transpose=True, **w.scheme._asdict())
     if is_by_rows(x, packed[0]):
         ways["kernel"] = lambda w: by_rows(x, w)
     right = x.astype(mx.float32) @ dequantise(packed[0], mx.float32)[:SAMPLES_OUT].T

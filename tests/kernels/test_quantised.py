@@ -11,7 +11,7 @@ import pytest
 from tests.kernels import cuda
 
 from forerun.kernels import quantised as module
-from forerun.kernels.quantised import Packing, Quantised, check, dequantise, is_by_rows, product, quantise
+from forerun.kernels.quantised import Packed, Scheme, check, dequantise, is_by_rows, product, quantise
 
 OUT, INNER = 32, 768
 
@@ -23,20 +23,20 @@ class Case(NamedTuple):
 
 
 CASES = (Case(1, 4, 32), Case(4, 4, 64), Case(1, 4, 128), Case(8, 4, 128), Case(1, 8, 32), Case(3, 8, 64), Case(8, 8, 128))
-ByRows = Callable[[Case, mx.array, Quantised], np.ndarray]
+ByRows = Callable[[Case, mx.array, Packed], np.ndarray]
 
 
-def given(case: Case) -> tuple[mx.array, Quantised]:
+def given(case: Case) -> tuple[mx.array, Packed]:
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((case.rows, INNER), (OUT, INNER))))
-    return x, quantise(w, Packing("affine", case.bits, case.group))
+    return x, quantise(w, Scheme("affine", case.bits, case.group))
 
 
-def law(x: mx.array, weight: Quantised) -> np.ndarray:
+def law(x: mx.array, weight: Packed) -> np.ndarray:
     """In float64, from the packed bits."""
-    packed, bits = np.array(weight.packed), weight.packing.bits
+    packed, bits = np.array(weight.integers), weight.scheme.bits
     integers = np.stack([packed >> shift & (1 << bits) - 1 for shift in range(0, 32, bits)], axis=-1).reshape(OUT, INNER)
     assert weight.biases is not None
-    scales, biases = (np.repeat(np.array(a.astype(mx.float32), np.float64), weight.packing.group, axis=1) for a in weight[1:3])
+    scales, biases = (np.repeat(np.array(a.astype(mx.float32), np.float64), weight.scheme.group_size, axis=1) for a in weight[1:3])
     return np.array(x.astype(mx.float32), np.float64) @ (scales * integers + biases).T
 
 
@@ -45,9 +45,9 @@ def by_rows(tmp_path_factory: pytest.TempPathFactory) -> ByRows:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
 
-    def run(case: Case, x: mx.array, weight: Quantised) -> np.ndarray:
+    def run(case: Case, x: mx.array, weight: Packed) -> np.ndarray:
         assert weight.biases is not None
-        y, shapes = np.full((case.rows, OUT), 0x7FC0, np.uint16), [np.array(a.shape, np.int32) for a in (x, weight.packed)]
+        y, shapes = np.full((case.rows, OUT), 0x7FC0, np.uint16), [np.array(a.shape, np.int32) for a in (x, weight.integers)]
         getattr(library, f"product_{CASES.index(case)}")(*cuda.pointers(*shapes, *map(cuda.bits, (x, *weight[:3])), y))
         return cuda.floats(y)
 
@@ -97,9 +97,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(by_rows: ByRows) -> None
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
 def test_other_packings_come_back(mode: str) -> None:
-    packing = Packing(mode, 8 if mode == "mxfp8" else 4, 16 if mode == "nvfp4" else 32)
+    scheme = Scheme(mode, 8 if mode == "mxfp8" else 4, 16 if mode == "nvfp4" else 32)
     w = mx.random.normal((OUT, INNER), key=mx.random.key(5))
-    weight = quantise(w, packing)
+    weight = quantise(w, scheme)
     assert weight.biases is None
     x = mx.random.normal((3, INNER), key=mx.random.key(6))
     assert mx.allclose(product(x, weight), x @ dequantise(weight, mx.float32).T, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Products with quantised weights, by the fastest way of the device. Knows arrays and packings, nothing of layers or checkpoints.
+"""Products with quantised weights, by the fastest way of the device. Knows arrays and schemes, nothing of layers or checkpoints.
 
 On CUDA MLX (0.32.4) takes as long for one row of 4-bit weights as for one of bfloat16, a row's time more for each further row, and minutes
 to compile for many. `by_rows` is a kernel for up to eight rows at about the price of one; more rows multiply with the weight unpacked.
@@ -18,61 +18,64 @@ _THREADS = 128
 _OUTPUTS = 16
 
 
-class Packing(NamedTuple):
-    """As MLX names it: mode "affine", "mxfp4", "mxfp8" or "nvfp4"; `bits` a weight; `group` weights side by side share a scale."""
+class Scheme(NamedTuple):
+    """How `mx.quantize` packed a matrix: mode (affine, mxfp4, mxfp8, nvfp4), bits a weight, weights that share a scale."""
 
     mode: str
     bits: int
-    group: int
+    group_size: int
+
+    def __str__(self) -> str:
+        return f"{self.bits} bit {self.mode}, groups of {self.group_size}"
 
 
-class Quantised(NamedTuple):
-    """A weight [out, inner]: packed [out, inner * bits / 32] uint32; scales, and in mode "affine" biases, [out, inner / group]."""
+class Packed(NamedTuple):
+    """A weight [out, inner]: integers [out, inner * bits / 32] uint32; scales, and in mode affine biases, [out, inner / group_size]."""
 
-    packed: mx.array
+    integers: mx.array
     scales: mx.array
     biases: mx.array | None
-    packing: Packing
+    scheme: Scheme
 
 
-def quantise(weight: mx.array, packing: Packing) -> Quantised:
-    """weight [out, inner] in this packing, by MLX's own rule."""
-    packed, scales, *biases = mx.quantize(weight, group_size=packing.group, bits=packing.bits, mode=packing.mode)
-    return Quantised(packed, scales, biases[0] if biases else None, packing)
+def quantise(weight: mx.array, scheme: Scheme) -> Packed:
+    """weight [out, inner] packed so, by MLX's own rule."""
+    integers, scales, *biases = mx.quantize(weight, **scheme._asdict())
+    return Packed(integers, scales, biases[0] if biases else None, scheme)
 
 
-def dequantise(weight: Quantised, dtype: mx.Dtype) -> mx.array:
+def dequantise(weight: Packed, dtype: mx.Dtype) -> mx.array:
     """The weight [out, inner] that is meant, computed in dtype."""
-    (mode, bits, group), scales, biases = weight.packing, weight.scales, weight.biases
+    integers, scales, biases, scheme = weight
     if biases is not None:
         scales, biases = scales.astype(dtype), biases.astype(dtype)
-    return mx.dequantize(weight.packed, scales, biases, group_size=group, bits=bits, mode=mode).astype(dtype)
+    return mx.dequantize(integers, scales, biases, **scheme._asdict(), dtype=dtype)
 
 
-def product(x: mx.array, weight: Quantised) -> mx.array:
+def product(x: mx.array, weight: Packed) -> mx.array:
     """x [rows, inner] times the transposed weight: [rows, out] in the type of x."""
     if is_by_rows(x, weight):
         return by_rows(x, weight)
     if is_cuda():
         return x @ dequantise(weight, x.dtype).T
-    mode, bits, group = weight.packing
-    return mx.quantized_matmul(x, weight.packed, weight.scales, weight.biases, transpose=True, group_size=group, bits=bits, mode=mode)
+    integers, scales, biases, scheme = weight
+    return mx.quantized_matmul(x, integers, scales, biases, transpose=True, **scheme._asdict())
 
 
-def is_by_rows(x: mx.array, weight: Quantised) -> bool:
+def is_by_rows(x: mx.array, weight: Packed) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
-    (rows, inner), (mode, bits, group) = x.shape, weight.packing
-    is_packing = mode == "affine" and bits in _BITS and group % 32 == 0
-    is_of_size = 0 < rows <= MOST_ROWS and weight.packed.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
-    return is_packing and is_of_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
+    (rows, inner), (mode, bits, group_size) = x.shape, weight.scheme
+    is_scheme = mode == "affine" and bits in _BITS and group_size % 32 == 0
+    is_of_size = 0 < rows <= MOST_ROWS and weight.integers.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
+    return is_scheme and is_of_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
 
 
-def by_rows(x: mx.array, weight: Quantised) -> mx.array:
+def by_rows(x: mx.array, weight: Packed) -> mx.array:
     """The CUDA kernel: weights rounded to bfloat16, sums in float32. Arguments as `product`; only if `is_by_rows`."""
-    (rows, _), out = x.shape, weight.packed.shape[0]
+    (rows, _), out = x.shape, weight.integers.shape[0]
     (y,) = kernel("quantised_rows", ("x", "packed", "scales", "biases"), ("y",))(
-        inputs=[x, weight.packed, weight.scales, weight.biases],
-        template=[("ROWS", rows), ("BITS", weight.packing.bits), ("GROUP", weight.packing.group), ("THREADS", _THREADS)],
+        inputs=[x, weight.integers, weight.scales, weight.biases],
+        template=[("ROWS", rows), ("BITS", weight.scheme.bits), ("GROUP", weight.scheme.group_size), ("THREADS", _THREADS)],
         grid=(out // _OUTPUTS * _THREADS, 1, 1),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, out)],
@@ -84,15 +87,15 @@ def by_rows(x: mx.array, weight: Quantised) -> mx.array:
 def check(device: mx.Device) -> float | None:
     """The largest of `error` over shapes of real models, None where the kernel does not run. Below 0.01 all is well."""
     with mx.stream(device):
-        if not is_by_rows(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Packing("affine", 4, 32))):
+        if not is_by_rows(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
             return None
         shapes = ((1, 5120, 17_408), (4, 96, 5120), (8, 1024, 3584), (3, 248_320, 1024))
-        return max(error(*shape, Packing("affine", bits, group)) for shape in shapes for bits in _BITS for group in (32, 64, 128))
+        return max(error(*shape, Scheme("affine", bits, group)) for shape in shapes for bits in _BITS for group in (32, 64, 128))
 
 
-def error(rows: int, out: int, inner: int, packing: Packing) -> float:
+def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
     """Of `by_rows` against the product in float32, on random rows and weights: the largest difference over the largest value."""
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((rows, inner), (out, inner))))
-    weight = quantise(w, packing)
+    weight = quantise(w, scheme)
     right = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
     return float(mx.abs(by_rows(x, weight).astype(mx.float32) - right).max() / mx.abs(right).max())

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from forerun.kernels.quantised import Packed, Scheme, dequantise, product
+
 
 class Linear(Protocol):
     """A matrix W [out, in], or one for each expert [experts, out, in]."""
@@ -57,18 +59,6 @@ class Dense:
         return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts)[:, :, 0]
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """How `mx.quantize` packed a matrix: mode (affine, mxfp4, mxfp8, nvfp4), bits a weight, weights that share a scale."""
-
-    mode: str
-    bits: int
-    group_size: int
-
-    def __str__(self) -> str:
-        return f"{self.bits} bit {self.mode}, groups of {self.group_size}"
-
-
 # What may share a scale, and with how many bits, in each mode.
 SCHEMES = frozenset(
     {Scheme("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)}
@@ -97,25 +87,22 @@ class Quantised:
         return [self.packed, self.scales, *([] if self.biases is None else [self.biases])]
 
     def __call__(self, x: mx.array) -> mx.array:
-        how = self.scheme
-        return mx.quantized_matmul(
-            x, self.packed, self.scales, self.biases, transpose=True, group_size=how.group_size, bits=how.bits, mode=how.mode
-        )
+        return product(x, self._packed())
 
     def rows(self, ids: mx.array) -> mx.array:
         biases = None if self.biases is None else self.biases[ids]
         return Quantised(self.packed[ids], self.scales[ids], biases, self.scheme, self.dtype).dense().weight
 
     def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
-        how, arrays = self.scheme, (self.packed, self.scales, self.biases)
-        return mx.gather_qmm(
-            x[:, :, None], *arrays, rhs_indices=experts, transpose=True, group_size=how.group_size, bits=how.bits, mode=how.mode
-        )[:, :, 0]
+        arrays, how = (self.packed, self.scales, self.biases), self.scheme._asdict()
+        return mx.gather_qmm(x[:, :, None], *arrays, rhs_indices=experts, transpose=True, **how)[:, :, 0]
 
     def dense(self) -> Dense:
         """The matrix that it stands for."""
-        how, arrays = self.scheme, (self.packed, self.scales, self.biases)
-        return Dense(mx.dequantize(*arrays, group_size=how.group_size, bits=how.bits, mode=how.mode, dtype=self.dtype))
+        return Dense(dequantise(self._packed(), self.dtype))
+
+    def _packed(self) -> Packed:
+        return Packed(self.packed, self.scales, self.biases, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
+from forerun.kernels.quantised import Scheme
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.layers import Norm
-from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, Scheme, stacked
+from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, stacked
 from forerun.models.names import canonical
 
 

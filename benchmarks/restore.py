@@ -94,7 +94,7 @@ class Arms:
 
     def _open(self, *, disk: bool) -> Bank:
         identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "reference")
-        tier = DiskTier(self.folder, limit_bytes=1 << 30, index=Index.hold(self.folder)) if disk else None
+        tier = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(self.folder)) if disk else None
         key = secret(self.folder) if disk else b"benchmark"
         return Bank(self.loaded.family.spec, identity, disk=tier, secret=key, ram_limit_bytes=1 << 30)
 

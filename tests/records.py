@@ -22,11 +22,13 @@ def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes
     return Record(kind, CHAIN.key(kind, parent, tokens), CHAIN.root, parent, len(before), tuple(tokens), payload)
 
 
-def opened(folder: Path, *, limit_bytes: int = 1 << 30) -> DiskTier:
-    """The tier in the folder; what fails on the way lets go of it."""
+def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int = 1 << 30) -> DiskTier:
+    """The tier in the folder, when rows and files agree; what fails on the way lets go of it."""
     index = Index.hold(folder)
     try:
-        return DiskTier(folder, limit_bytes=limit_bytes, index=index)
+        tier = DiskTier(folder, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit_bytes, index=index)
+        tier.wait_until_reconciled(10)
+        return tier
     except BaseException:
         index.close()
         raise

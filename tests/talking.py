@@ -50,7 +50,7 @@ def opened(
     if folder is None:
         return Bank(spec, identity, disk=None, secret=b"secret", ram_limit_bytes=ram_limit_bytes)
     index = Index.hold(folder)
-    disk = DiskTier(folder, limit_bytes=disk_limit_bytes, index=index)
+    disk = DiskTier(folder, limit_bytes=disk_limit_bytes, daily_limit_bytes=1 << 62, index=index)
     return Bank(spec, identity, disk=disk, secret=secret(folder), ram_limit_bytes=ram_limit_bytes)
 
 

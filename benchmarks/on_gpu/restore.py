@@ -120,7 +120,7 @@ class Restores:
         return filled(self._table.family, Contiguous(), len(self._tokens), ROOM_TOKENS)  # type: ignore[arg-type]
 
     def _bank(self, *, disk: bool) -> Bank:
-        tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, index=Index.hold(self._folder)) if disk else None
+        tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, daily_limit_bytes=1 << 62, index=Index.hold(self._folder)) if disk else None
         key = secret(self._folder) if disk else b"benchmark"
         return Bank(self._table.family.spec, IDENTITY, disk=tier, secret=key, ram_limit_bytes=LIMIT_BYTES)
 

@@ -55,6 +55,9 @@ class Config(BaseModel):
     bank_disk_bytes: Bytes | None = Field(
         None, ge=0, description="bytes of disk for conversations; default min(20 GiB, 10 % of the free disk); 0 keeps nothing on disk"
     )
+    bank_daily_write_bytes: Bytes | None = Field(
+        None, ge=0, description="bytes that may be written to the bank in a day (UTC); default min(200 GiB, half of the free disk)"
+    )
     context: int | None = Field(None, ge=16, description="longest prompt plus answer, in tokens; default: what the model declares")
     numerics: Literal["auto", "reference", "served"] = Field(
         "auto", description="reference: fp32, bit-equal however a token was computed; served: fastest; auto: reference on CPU"

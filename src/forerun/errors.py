@@ -12,6 +12,7 @@ ForerunError
 ├── BankError             the stored state cannot be read or written
 │   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
 │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
+│   ├── BankGoneError         the folder was removed while the server runs
 │   └── BankLockedError       the folder belongs to another running server
 ├── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
 └── OutOfMemoryError      the device has no room for a step; the request ends and its cache is dropped
@@ -79,9 +80,11 @@ class BankError(ForerunError):
 
 
 class BankFullError(BankError):
-    """No room for a record: the quota is reached ("quota"), the record is larger than it ("size"), or the disk is full ("disk")."""
+    """No room for a record: the quota is reached ("quota"), the record is larger than it ("size"), the disk is full ("disk"), or enough
+    was written today ("daily write budget").
+    """
 
-    def __init__(self, message: str, *, reason: Literal["quota", "size", "disk"], hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: Literal["quota", "size", "disk", "daily write budget"], hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 
@@ -92,6 +95,10 @@ class DamagedRecordError(BankError):
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+
+class BankGoneError(BankError):
+    """The bank's folder was removed while the server runs."""
 
 
 class BankLockedError(BankError):

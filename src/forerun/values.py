@@ -225,13 +225,18 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class BankHealth:
-    """What the bank holds. pending_writes: records of finished turns that are not yet safe on disk."""
+    """What the bank holds. sessions: conversations in RAM or on disk, live_sessions of them as live caches. pending_writes: records of
+    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC).
+    """
 
     sessions: int
+    live_sessions: int
     pending_writes: int
     ram_bytes: int
     disk_bytes: int
     disk_limit_bytes: int
+    written_today_bytes: int
+    daily_write_limit_bytes: int
     quarantined: int
 
 

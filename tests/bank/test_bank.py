@@ -216,8 +216,10 @@ def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: p
 def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
     first = turn(bank, FIRST[:31] + tiny.words("one", 500))
     assert bank.flush(10)
-    assert origin(turn(bank, FIRST[:31] + tiny.words("two", 60))) == ("ssd", 31)
-    assert bank.health().sessions == 2
+    second = turn(bank, FIRST[:31] + tiny.words("two", 60))
+    assert origin(second) == ("ssd", 31)
+    assert second.restored.session != first.restored.session
+    assert bank.health().sessions == bank.health().live_sessions == 2
     assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
 
 
@@ -422,6 +424,34 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
         assert bank.flush(10)
         assert bank.skipped == {"no room: disk": 4}
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+
+
+def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        assert bank._disk is not None
+        bank._disk.daily_limit_bytes = 20_000
+        told = turn(bank, FIRST)
+        assert bank.flush(10)
+        assert bank.skipped["no room: daily write budget"] > 0
+        health = bank.health()
+        assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
+        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+
+
+def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
+    for name in "abc":
+        turn(home.bank, FIRST, session=name)
+    turn(home.bank, FIRST, session="a")
+    assert home.bank.flush(10)
+    assert home.bank.health().sessions == 3
+    home.reopen()
+    assert (home.bank.health().sessions, home.bank.health().live_sessions) == (3, 0)
+    turn(home.bank, FIRST, session="d")
+    assert (home.bank.health().sessions, home.bank.health().live_sessions) == (4, 1)
+    with closing(opened(None)) as bank:
+        for name in "ab":
+            turn(bank, FIRST, session=name)
+        assert bank.health().sessions == 2
 
 
 # --- strangers

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import stat
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.records import bytes_under, files_under, opened, path_of, record
 
+from forerun.bank import disk, files, reconcile
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier, secret
 from forerun.bank.index import Index
-from forerun.errors import BankError, BankFullError, BankLockedError, DamagedRecordError
+from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
 
 ONE, TWO = record(tokens=[1]), record(tokens=[2])
 
 
 def view(folder: Path) -> DiskTier:
-    return DiskTier(folder, limit_bytes=0, index=Index.view(folder))
+    return DiskTier(folder, limit_bytes=0, daily_limit_bytes=1 << 62, index=Index.view(folder))
 
 
 def damage(path: Path) -> None:
@@ -224,3 +229,95 @@ def test_opening_opens_no_record_that_has_a_row(tmp_path: Path, monkeypatch: pyt
     opened(tmp_path).close()
     assert "index.db" in met
     assert ONE.key not in met
+
+
+def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = opened(tmp_path)
+    for i in range(20):
+        tier.put(record(tokens=[i]))
+    tier.close()
+    met: list[Path] = []
+    monkeypatch.setattr(reconcile, "step", lambda folder, *_: met.append(folder) or [])
+    monkeypatch.setattr(files, "size", lambda path, call=files.size: met.append(path) or call(path))
+    tier = opened(tmp_path)
+    assert (
+        len(met) == len(set(met)) + met.count(tmp_path / "lock") - 1 < 300
+    )  # each folder once, in the background, and the few files beside
+    assert not [path for path in met if len(path.name) == 32]
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = opened(tmp_path)
+    tier.put(ONE)
+    tier.index.remove([ONE.key])
+    tier.close()
+    may_go, step = threading.Event(), reconcile.step
+    monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(10), step(*given))[1])
+    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(tmp_path))
+    assert not tier.wait_until_reconciled(0.01)
+    assert list(tier.inventory()) == []
+    may_go.set()
+    assert tier.wait_until_reconciled(10)
+    assert tier.get(ONE.key) == ONE
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_closing_twice_closes_nothing_else(tmp_path: Path) -> None:
+    tier = opened(tmp_path / "bank")
+    tier.close()
+    (tmp_path / "other").write_text("x")
+    with (tmp_path / "other").open() as others:  # may have the number that the lock had
+        tier.index.close()
+        assert others.read() == "x"
+
+
+def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = opened(tmp_path, daily_limit_bytes=20_000)
+    tier.put(ONE)
+    path_bytes = path_of(tmp_path, ONE.key).stat().st_size
+    assert tier.written_today_bytes == path_bytes
+    tier.delete(ONE.key)
+    tier.close()
+    tier = opened(tmp_path, daily_limit_bytes=20_000)
+    assert tier.written_today_bytes == path_bytes  # restarts and removals do not give anything back
+    records = [record(tokens=[i]) for i in range(10)]
+    with pytest.raises(BankFullError, match="of 20000 were today") as caught:
+        list(map(tier.put, records))
+    assert caught.value.reason == "daily write budget"
+    assert len(list(tier.inventory())) == 20_000 // path_bytes - 1
+    monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
+    assert tier.written_today_bytes == 0
+    tier.put(TWO)
+    assert tier.written_today_bytes == path_bytes
+    tier.close()
+
+
+def test_a_folder_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
+    tier = opened(tmp_path / "bank")
+    tier.put(ONE)
+    shutil.rmtree(tmp_path / "bank")
+    for work in (lambda: tier.put(TWO), lambda: tier.get(ONE.key)):
+        with pytest.raises(BankGoneError, match="was removed while the server runs"):
+            work()
+    tier.close()
+    tier = opened(tmp_path / "bank")
+    tier.put(TWO)
+    assert tier.get(TWO.key) == TWO
+    tier.close()
+
+
+def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Path) -> None:
+    tier = opened(tmp_path)
+    tier.put(ONE)
+    tier.close()
+    with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
+        connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
+    with pytest.raises(BankError, match="has format 1, this version of forerun reads format 3"):
+        view(tmp_path)
+    tier = opened(tmp_path)
+    assert tier.get(ONE.key) == ONE
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()

@@ -64,4 +64,14 @@ def test_the_first_mark_and_the_latest_stay_in_ram(num: int) -> None:
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (800, True), (799, False), (10, False)])
 def test_a_prompt_takes_over_what_it_mostly_shares(position: int, expected: bool) -> None:
-    assert retain.takes_over(1000, position) == expected
+    assert retain.takes_over(1000, position, 5) == expected
+
+
+def test_what_only_begins_alike_takes_nothing_over() -> None:
+    assert not retain.takes_over(1000, 900, 900)
+    assert retain.takes_over(1000, 901, 900)
+
+
+@pytest.mark.parametrize(("position", "expected"), [(1000, True), (500, True), (499, False)])
+def test_an_edited_conversation_keeps_its_name(position: int, expected: bool) -> None:
+    assert retain.keeps_name(1000, position) == expected

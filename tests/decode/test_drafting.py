@@ -46,7 +46,7 @@ def open_bank(disk: DiskTier | None) -> Bank:
 
 
 def open_disk(folder: Path) -> DiskTier:
-    return DiskTier(folder, limit_bytes=1 << 30, index=Index.hold(folder))
+    return DiskTier(folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(folder))
 
 
 def remember_prompts(bank: Bank) -> None:

@@ -49,7 +49,7 @@ def steps() -> StepTable:
 
 
 def open_bank(folder: Path) -> Bank:
-    disk = DiskTier(folder, limit_bytes=1 << 32, index=Index.hold(folder))
+    disk = DiskTier(folder, limit_bytes=1 << 32, daily_limit_bytes=1 << 62, index=Index.hold(folder))
     return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=b"secret", ram_limit_bytes=1 << 30)
 
 

@@ -91,7 +91,7 @@ class Engine:
         return self.runs[-1]
 
     def health(self) -> Health:
-        return Health("degraded" if self.reasons else "ok", self.reasons, 1, 2, BankHealth(3, 0, 4, 5, 6, 0))
+        return Health("degraded" if self.reasons else "ok", self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0))
 
     async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
         return 11

@@ -14,7 +14,7 @@ from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label
+from forerun.bank.index import Entry, Label, Session
 from forerun.bank.live import Live
 from forerun.bank.lives import Lives, Reach
 from forerun.bank.match import Match, Plan, Trail, match
@@ -131,6 +131,7 @@ class Bank:
             record = next(iter(self._memory.index.lowest(1)), None)
             if record and (live is None or record.rank_s <= live.rank_s):
                 self._memory.delete(record.info.key)
+                self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
             elif live:
                 self._let_go(live)
             num_evicted += 1
@@ -164,13 +165,22 @@ class Bank:
         waiting = self._saving.writer.num_waiting if self._saving else 0
         disk = self._disk
         return BankHealth(
-            sessions=len(self._lives),
+            sessions=self._num_sessions(),
+            live_sessions=len(self._lives),
             pending_writes=sum(len(x.pending) for x in self._lives) + waiting,
             ram_bytes=self.ram_bytes,
             disk_bytes=disk.num_bytes if disk else 0,
             disk_limit_bytes=disk.limit_bytes if disk else 0,
+            written_today_bytes=disk.written_today_bytes if disk else 0,
+            daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
             quarantined=disk.quarantined if disk else 0,
         )
+
+    def _num_sessions(self) -> int:
+        """Conversations on disk, and those in RAM that are not there."""
+        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.name) for x in self._memory.index.all_sessions()}
+        index = self._disk.index if self._disk else None
+        return sum(index is None or index.session(*name) is None for name in in_ram) + (index.totals.sessions if index else 0)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -205,7 +215,7 @@ class Bank:
 
     def _may_take(self, reach: Reach, session: str | None) -> bool:
         live = reach.live
-        return session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position)
+        return session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position, live.marks[0].position)
 
     def _take(self, reach: Reach, layout: L, capacity: int, why: str) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
@@ -236,8 +246,15 @@ class Bank:
         if self._saving is not None:
             self._saving.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
         self._memory.index.touch({p.key: rank_s for p in places if p.tier is self._memory}, now_s)
-        name = session or (entry.session if entry else "") or _new_session()
+        name = session or self._name_of(plan, entry) or _new_session()
         return Restored(cache, plan.position, "ssd" if on_disk else "ram", why, (cache.snapshot(),), name, turns)
+
+    def _name_of(self, plan: Plan, entry: Entry | None) -> str:
+        """The name of the conversation that goes on at the plan's mark; "" if its own end lies elsewhere, as that of one which only begins
+        alike.
+        """
+        stored = plan.mark.tier.index.session(entry.tenant, entry.session) if entry else None
+        return stored.name if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
 
     def _cold(self, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
         return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session(), 0)
@@ -259,6 +276,8 @@ class Bank:
             problems.pass_over(live, error)
             return
         self._let_go(live)
+        told = Session(live.tenant, live.session, live.used_s, live.turns, len(live.tokens), False, tuple(r.key for r in records))
+        self._memory.index.note_session(told)
         for record in records:
             self._memory.put(record)
             self._memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))

@@ -5,6 +5,7 @@ Knows nothing of what the rows are used for.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -14,18 +15,35 @@ from pathlib import Path
 from forerun.bank import files
 from forerun.errors import BankError, BankFullError
 
-VERSION = 2
+log = logging.getLogger(__name__)
+
+VERSION = 3
 
 # Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE record (
   key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, root TEXT NOT NULL, parent TEXT NOT NULL, start INTEGER NOT NULL,
-  num_bytes INTEGER NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, rank_s REAL NOT NULL,
+  num_bytes INTEGER NOT NULL, file_bytes INTEGER NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, rank_s REAL NOT NULL,
   uses INTEGER NOT NULL, session TEXT NOT NULL, tenant TEXT NOT NULL, tokens BLOB NOT NULL
 );
 CREATE UNIQUE INDEX place ON record (parent, kind, tokens);
 CREATE INDEX rank ON record (rank_s, start DESC);
+CREATE TABLE total (record_bytes INTEGER NOT NULL, sessions INTEGER NOT NULL, day TEXT NOT NULL, written_bytes INTEGER NOT NULL);
+INSERT INTO total VALUES (0, 0, '', 0);
+CREATE TRIGGER record_added AFTER INSERT ON record BEGIN UPDATE total SET record_bytes = record_bytes + NEW.file_bytes; END;
+CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN UPDATE total SET record_bytes = record_bytes - OLD.file_bytes; END;
+CREATE TABLE session (
+  tenant TEXT NOT NULL, name TEXT NOT NULL, used_s REAL NOT NULL, turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
+  is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TRIGGER session_added AFTER INSERT ON session BEGIN UPDATE total SET sessions = sessions + 1; END;
+CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN UPDATE total SET sessions = sessions - 1; END;
+CREATE TABLE lost (
+  number INTEGER PRIMARY KEY, parent TEXT NOT NULL, start INTEGER NOT NULL, why TEXT NOT NULL, lost_s REAL NOT NULL, tokens BLOB NOT NULL
+);
+CREATE UNIQUE INDEX lost_place ON lost (parent, tokens);
+CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fields TEXT NOT NULL, used_s REAL NOT NULL);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
@@ -40,24 +58,26 @@ def paths(path: Path) -> tuple[Path, ...]:
 
 
 def writable(path: Path) -> sqlite3.Connection:
-    """The database, made if it is not there, made anew if it is damaged. Raises BankError if a newer forerun wrote it, OSError."""
+    """The database, made if it is not there, made anew if it is damaged or older. Raises BankError if a newer forerun wrote it, OSError."""
     with files.opened(path, os.O_RDWR | os.O_CREAT):
         pass  # mode 0600, which SQLite gives to the log too
     with explained(path):
         try:
-            return _prepared(path)
+            if (connection := _prepared(path)) is not None:
+                return connection
         except sqlite3.DatabaseError as error:
             if _code(error) not in _DAMAGED:
                 raise
+        log.warning("%s is damaged or of an older format: it is built anew from the records", path)
         for part in paths(path):
             part.unlink(missing_ok=True)
-        return _prepared(path)
+        return _made(path)
 
 
 def readable(path: Path) -> sqlite3.Connection:
     """The database at `path`, which another process may be writing, for looking only."""
     with explained(path), _opened(f"{path.absolute().as_uri()}?mode=ro") as connection:
-        _check_version(connection, path)
+        _check_version(connection, path, at_least=VERSION)
         return connection
 
 
@@ -71,8 +91,8 @@ def in_memory() -> sqlite3.Connection:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
@@ -98,21 +118,35 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _prepared(path: Path) -> sqlite3.Connection:
+def _prepared(path: Path) -> sqlite3.Connection | None:
+    """The database as it is, or a new one; None if it has an older format."""
     with _opened(path.absolute().as_uri()) as connection:
-        is_new = _version(connection) == 0
-        if not is_new:
-            _check_version(connection, path)
-        for setting in _SETTINGS:
-            connection.execute(f"PRAGMA {setting}")
-        if is_new:
-            connection.executescript(_SCHEMA)
+        version = _version(connection)
+        if version:
+            _check_version(connection, path, at_least=version)
+            _set(connection)
+        if version == VERSION:
+            return connection
+        connection.close()
+    return None if version else _made(path)
+
+
+def _made(path: Path) -> sqlite3.Connection:
+    with _opened(path.absolute().as_uri()) as connection:
+        _set(connection)
+        connection.executescript(_SCHEMA)
         return connection
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+def _set(connection: sqlite3.Connection) -> None:
+    for setting in _SETTINGS:
+        connection.execute(f"PRAGMA {setting}")
+
+
+def _check_version(connection: sqlite3.Connection, path: Path, *, at_least: int) -> None:
+    """Raises BankError for a format that is newer than ours, or older than `at_least`."""
     version = _version(connection)
-    if version != VERSION:
+    if not at_least <= version <= VERSION:
         hint = "use that version, or another folder with --bank-dir"
         raise BankError(f"{path} has format {version}, this version of forerun reads format {VERSION}", hint=hint)
 

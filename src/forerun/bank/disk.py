@@ -14,11 +14,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from forerun.bank import files, format
+from forerun.bank import files, format, reconcile
 from forerun.bank.index import Index
-from forerun.errors import BankError, BankFullError, DamagedRecordError
+from forerun.bank.ledger import Ledger
+from forerun.bank.reconcile import Reconciling
+from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
 from forerun.state.record import Record, RecordInfo
 from forerun.values import Source
 
@@ -29,21 +32,25 @@ _SECRET = "secret"
 
 
 class DiskTier:
-    """Records in a folder, which `index` holds, or views: then nothing is changed, and writing raises BankError."""
+    """Records in a folder, which `index` holds, or views: then nothing is changed, and writing raises BankError.
+
+    limit_bytes: what the folder may hold. daily_limit_bytes: what may be written on one day (UTC).
+    """
 
     source: Source = "ssd"
 
-    def __init__(self, folder: Path, *, limit_bytes: int, index: Index) -> None:
+    def __init__(self, folder: Path, *, limit_bytes: int, daily_limit_bytes: int, index: Index) -> None:
         self.index = index
-        self._folder, self.limit_bytes = folder, limit_bytes
+        self._folder, self.limit_bytes, self.daily_limit_bytes = folder, limit_bytes, daily_limit_bytes
         self._records, self._quarantine = folder / "records", folder / "quarantine"
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(READERS, "bank-reader")
+        self._ledger = Ledger(self._records, index)
         if not index.is_view:
             with files.explained(f"cannot open {folder}"):
                 self._prepare()
-                self._reconcile()
-        self._num_bytes = sum(size for path, size in files.sizes(folder) if path not in index.paths)
+        self._ledger.doubt(*(path for place in (folder, self._records, self._quarantine) for path in place.glob("*")))
+        self._reconciling = Reconciling(self._prefixes, self._reconcile) if not index.is_view else None
 
     def put(self, record: Record) -> None:
         """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
@@ -56,7 +63,7 @@ class DiskTier:
             files.make_folder(path.parent)
             files.publish(path, chunks)
             try:
-                self.index.add([record.info], time.time())
+                self.index.add_written(record.info, time.time(), today())
             except BankError:
                 path.unlink()
                 raise
@@ -101,10 +108,21 @@ class DiskTier:
     @property
     def num_bytes(self) -> int:
         """Bytes of every file under the folder: records, index, quarantine, and what a crash left behind. Exact when no call is at work."""
-        return self._num_bytes + self.index.num_bytes
+        return self._ledger.num_bytes
+
+    @property
+    def written_today_bytes(self) -> int:
+        """Bytes of the records that were written on this day (UTC)."""
+        return self.index.totals.written_on(today())
+
+    def wait_until_reconciled(self, limit_s: float) -> bool:
+        """Wait, at most so long, until rows and files agree as after a crash they may not. Returns whether they do."""
+        return self._reconciling is None or self._reconciling.wait(limit_s)
 
     def close(self) -> None:
         """Close the index and let go of the folder."""
+        if self._reconciling is not None:
+            self._reconciling.stop()
         self._readers.shutdown()
         self.index.close()
 
@@ -130,18 +148,26 @@ class DiskTier:
             needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
             raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
 
+        written_bytes = self.written_today_bytes
+        if num_bytes > self.daily_limit_bytes - written_bytes:
+            needed = f"{num_bytes} bytes are not written: {written_bytes} of {self.daily_limit_bytes} were today"
+            hint = "it goes on tomorrow (UTC); or raise --bank-daily-write-bytes"
+            raise BankFullError(f"{self._folder}: {needed}", reason="daily write budget", hint=hint)
+
     @contextmanager
     def _changing(self, *paths: Path) -> Iterator[None]:
         """Alone with the folder; afterwards the bytes of `paths` are counted as they are, whatever happened."""
         if self.index.is_view:
             raise BankError(f"{self._folder} was opened for looking only")
-        touched = [part for path in paths for part in (path, files.temporary(path))]
         with self._lock, files.explained(f"cannot change {self._folder}"):
-            before = _total(touched)
+            if not self._records.is_dir():
+                raise BankGoneError(
+                    f"{self._folder} was removed while the server runs", hint="restart the server: it makes the folder anew"
+                )
             try:
                 yield
             finally:
-                self._num_bytes += _total(touched) - before
+                self._ledger.doubt(*(part for path in paths for part in (path, files.temporary(path))))
 
     def _set_aside(self, path: Path) -> None:
         if self.index.is_view:
@@ -164,27 +190,17 @@ class DiskTier:
         files.make_folder(self._quarantine)
         files.make_folder(self._records)
         files.sync_folder(self._records)
+        files.temporary(self._folder / _SECRET).unlink(missing_ok=True)
         secret(self._folder)
 
-    def _reconcile(self) -> None:
-        """Remove what dead writers left half-written, and make rows and files agree."""
-        for path in (*self._records.glob("??/*.tmp"), files.temporary(self._folder / _SECRET)):
-            path.unlink(missing_ok=True)
-        names = {path.name for path in self._records.glob("??/" + "[0-9a-f]" * 32) if path == self._path(path.name)}
-        keys = self.index.keys()
-        self.index.remove(keys - names)
-        self.index.add(self._heads(names - keys), time.time())
+    def _prefixes(self) -> Iterable[str]:
+        with files.explained(f"cannot reconcile {self._folder}"):
+            return reconcile.prefixes(self._records, self.index)
 
-    def _heads(self, names: Iterable[str]) -> Iterator[RecordInfo]:
-        """What the files say of themselves; those that lie are set aside."""
-        for path in map(self._path, names):
-            try:
-                info = format.read_info(path)
-                if info.key != path.name:
-                    raise DamagedRecordError(f"{path}: expected its own key, found {info.key}")
-                yield info
-            except DamagedRecordError:
-                path.replace(self._quarantine / path.name)
+    def _reconcile(self, prefix: str) -> None:
+        """Make rows and files of these keys agree."""
+        with self._lock, files.explained(f"cannot reconcile {self._folder}"):
+            self._ledger.doubt(*reconcile.step(self._records / prefix, self._quarantine, self.index))
 
 
 def secret(folder: Path) -> bytes:
@@ -212,5 +228,6 @@ def _name(info: RecordInfo) -> str:
     return f"{info.kind} {info.key} {info.start}..{info.stop} ({info.num_bytes} bytes)"
 
 
-def _total(paths: Iterable[Path]) -> int:
-    return sum(files.size(path) or 0 for path in paths)
+def today() -> str:
+    """The day in UTC, as the index names it."""
+    return datetime.now(UTC).date().isoformat()

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from forerun.bank import database, files
+from forerun.bank.format import file_bytes
 from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 
 _FILE = "index.db"
 _LOCK = "lock"
+LOST_MARKS = 1000
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -47,6 +49,42 @@ class Label:
     rank_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation as the index knows it: its last use (Unix seconds), turns, tokens, and the keys of the records that it consists of."""
+
+    tenant: str
+    name: str
+    used_s: float
+    turns: int
+    num_tokens: int
+    is_pinned: bool
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A mark that is not here: where it was, why it is not, since when (Unix seconds)."""
+
+    position: int
+    why: str
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """record_bytes: of the files of all records. sessions: their number. written_bytes: of the records written on `day` (UTC)."""
+
+    record_bytes: int
+    sessions: int
+    day: str
+    written_bytes: int
+
+    def written_on(self, day: str) -> int:
+        """Bytes written on that day."""
+        return self.written_bytes if day == self.day else 0
+
+
 class Index:
     """Rows of records. Methods may be called from several threads; all raise BankError if the database fails."""
 
@@ -54,6 +92,7 @@ class Index:
         self._connection, self._path, self._file_lock = connection, path, lock
         self._is_view = path is not None and lock is None
         self._lock = threading.Lock()
+        self._totals: Totals | None = None
 
     @classmethod
     def hold(cls, folder: Path) -> Index:
@@ -98,6 +137,14 @@ class Index:
         return sum(files.size(path) or 0 for path in self.paths)
 
     @property
+    def totals(self) -> Totals:
+        """Sums over all rows, without reading them."""
+        found = self._totals
+        if found is None:
+            found = self._totals = Totals(*self._rows("SELECT * FROM total")[0])
+        return found
+
+    @property
     def paths(self) -> tuple[Path, ...]:
         """Files that may belong to the database."""
         return database.paths(self._path) if self._path else ()
@@ -105,22 +152,28 @@ class Index:
     def add(self, infos: Iterable[RecordInfo], now_s: float) -> None:
         """Add rows; a key that is there stays as it is."""
         used = (now_s, now_s, now_s, 0, "", "")
-        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, *used, token_bytes(i.tokens)) for i in infos]
-        self._many(f"INSERT INTO record VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING", rows)
+        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, file_bytes(i), *used, token_bytes(i.tokens)) for i in infos]
+        self._many((f"INSERT INTO record VALUES ({', '.join('?' * 14)}) ON CONFLICT DO NOTHING", rows))
+
+    def add_written(self, info: RecordInfo, now_s: float, day: str) -> None:
+        """Add the row of a record that was written on this day."""
+        self.add([info], now_s)
+        sql = "UPDATE total SET written_bytes = ? + iif(day = ?, written_bytes, 0), day = ?"
+        self._many((sql, [(file_bytes(info), day, day)]))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Forget rows; keys that are not there are passed over."""
-        self._many("DELETE FROM record WHERE key = ?", [(key,) for key in keys])
+        self._many(("DELETE FROM record WHERE key = ?", [(key,) for key in keys]))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Note that records, by key, were used, and what their ranks are now."""
         sql = "UPDATE record SET used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
-        self._many(sql, [(used_s, rank_s, key) for key, rank_s in ranks_s.items()])
+        self._many((sql, [(used_s, rank_s, key) for key, rank_s in ranks_s.items()]))
 
     def label(self, key: str, label: Label) -> None:
         """Note whose record this is, and that it was used."""
         sql = "UPDATE record SET session = ?, tenant = ?, used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
-        self._many(sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)])
+        self._many((sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)]))
 
     def find(self, keys: Iterable[str]) -> dict[str, RecordInfo]:
         """Those of the keys that are there."""
@@ -168,9 +221,35 @@ class Index:
         """All records."""
         return self._infos("")
 
-    def keys(self) -> set[str]:
-        """All keys."""
-        return {key for (key,) in self._rows("SELECT key FROM record")}
+    def keys(self, prefix: str) -> set[str]:
+        """All keys that begin with `prefix`, lower-case hex digits."""
+        return {key for (key,) in self._rows("SELECT key FROM record WHERE key >= ? AND key < ?", prefix, f"{prefix}g")}
+
+    def prefixes(self, candidates: Iterable[str]) -> set[str]:
+        """Those of the candidates, lower-case hex digits, with which a key begins."""
+        begins = "EXISTS (SELECT 1 FROM record WHERE key >= value AND key < value || 'g')"
+        return {prefix for (prefix,) in self._rows(f"SELECT value FROM json_each(?) WHERE {begins}", json.dumps(list(candidates)))}
+
+    def note_session(self, session: Session) -> None:
+        """Note what a conversation consists of now. Whether it is pinned stays as it was."""
+        sql = (
+            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys"
+        )
+        keys = bytes.fromhex("".join(session.keys))
+        self._many((sql, [(session.tenant, session.name, session.used_s, session.turns, session.num_tokens, session.is_pinned, keys)]))
+
+    def session(self, tenant: str, name: str) -> Session | None:
+        """The tenant's conversation of that name, None if there is none."""
+        return next(iter(self._sessions("WHERE tenant = ? AND name = ?", tenant, name)), None)
+
+    def all_sessions(self) -> list[Session]:
+        """Every tenant's conversations."""
+        return self._sessions("")
+
+    def sessions(self, tenant: str) -> list[Session]:
+        """The tenant's conversations, in the order of their names."""
+        return self._sessions("WHERE tenant = ? ORDER BY name", tenant)
 
     def close(self) -> None:
         """Close the database and let go of the folder."""
@@ -190,16 +269,67 @@ class Index:
         rows = self._rows(f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}", *values)
         return [Entry(_info(row[:7]), *row[7:]) for row in rows]
 
+    def remove_session(self, tenant: str, name: str) -> None:
+        """Forget a conversation; its records stay."""
+        self._many(("DELETE FROM session WHERE tenant = ? AND name = ?", [(tenant, name)]))
+
+    def forget_empty_sessions(self, names: Iterable[tuple[str, str]]) -> None:
+        """Of these conversations, (tenant, name), forget those of which no record is left."""
+        for tenant, name in names:
+            session = self.session(tenant, name)
+            if session is not None and not self.find(session.keys):
+                self.remove_session(tenant, name)
+
+    def note_lost(self, infos: Iterable[RecordInfo], why: str, now_s: float) -> None:
+        """Note why marks are not here any more, or never were. The last LOST_MARKS are remembered."""
+        sql = (
+            "INSERT INTO lost (parent, start, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (parent, tokens) DO UPDATE SET why = excluded.why, lost_s = excluded.lost_s"
+        )
+        marks = [(i.parent, i.start, why, now_s, token_bytes(i.tokens)) for i in infos if i.kind == "mark"]
+        self._many((sql, marks), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_MARKS,)]))
+
+    def lost(self, node: str, tokens: Sequence[int]) -> Lost | None:
+        """The deepest lost mark that hung from the node and whose tokens are a beginning of `tokens`."""
+        rows = self._rows("SELECT start, tokens, why, lost_s FROM lost WHERE parent = ?", node)
+        known = [
+            Lost(start + len(own), why, lost_s)
+            for start, data, why, lost_s in rows
+            if (own := tokens_of(data)) == tuple(tokens[: len(own)])
+        ]
+        return max(known, key=lambda x: x.position, default=None)
+
+    def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:
+        """Note what the chains that begin at `root` depend on."""
+        sql = "INSERT INTO identity VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET used_s = excluded.used_s"
+        self._many((sql, [(root, tenant, json.dumps(dict(fields)), now_s)]))
+
+    def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
+        """The fields of the identities under which the tenant stored last."""
+        sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
+        return [json.loads(fields) for (fields,) in self._rows(sql, tenant, limit)]
+
+    def _sessions(self, where: str, *values: object) -> list[Session]:
+        rows = self._rows(f"SELECT * FROM session {where}", *values)
+        return [_session(row) for row in rows]
+
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, database.explained(self._path):
             return self._connection.execute(sql, values).fetchall()
 
-    def _many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        """Run a statement for each row, all or none."""
+    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
+        """Run each statement for each of its rows, all or none."""
         with self._lock, database.explained(self._path), database.transaction(self._connection):
-            self._connection.executemany(sql, rows)
+            self._totals = None
+            for sql, rows in work:
+                self._connection.executemany(sql, rows)
 
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:
     kind, key, root, parent, start, tokens, num_bytes = row
     return RecordInfo(kind, key, root, parent, start, tokens_of(tokens), num_bytes)
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    tenant, name, used_s, turns, num_tokens, is_pinned, keys = row
+    return Session(tenant, name, used_s, turns, num_tokens, bool(is_pinned), tuple(keys[i : i + 16].hex() for i in range(0, len(keys), 16)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import retain
+from forerun.bank.index import Session
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.record import SEGMENT_TOKENS, Chain, Record, num_shared
 from forerun.state.records import extract, extract_mark
@@ -31,7 +32,8 @@ class Unit:
 @dataclass(slots=True)
 class Live:
     """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
-    used_s: when it was last used, Unix seconds. turns: how many it has had. nodes: of its tokens.
+    used_s: when it was last used, Unix seconds. turns: how many it has had. told: what the index is to be told of it when
+    all is written. nodes: of its tokens.
     """
 
     cache: Cache[Any]
@@ -43,6 +45,7 @@ class Live:
     turns: int
     pending: deque[Unit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
+    told: Session | None = None
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:

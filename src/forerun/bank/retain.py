@@ -48,10 +48,15 @@ def in_ram(positions: Sequence[int]) -> set[int]:
     return set(positions[:1]) | set(positions[-(MARKS_IN_RAM - 1) :])
 
 
-def takes_over(length: int, position: int) -> bool:
+def takes_over(length: int, position: int, first_mark: int) -> bool:
     """Whether a prompt that leaves a live conversation of `length` tokens at `position` goes on in its cache, or beside it.
 
     What lies beyond is cut off (it is on disk, if there is one). An edit of the last turn takes over; a second conversation with the same
-    beginning does not.
+    beginning, which leaves at the first mark, does not.
     """
-    return (length - position) * 4 <= position
+    return position > first_mark and (length - position) * 4 <= position
+
+
+def keeps_name(length: int, position: int) -> bool:
+    """Whether a prompt that leaves a stored conversation of `length` tokens at `position` is the same conversation, edited."""
+    return position * 2 >= length

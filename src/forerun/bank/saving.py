@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label
+from forerun.bank.index import Label, Session
 from forerun.bank.live import Live, Unit
 from forerun.bank.writer import Writer
 from forerun.errors import BankError
@@ -39,6 +39,9 @@ class Saving:
         wanted = {m.position for m in marks}
         live.pending.extend(u for u in units if u.key not in known and (u.mark is None or u.mark.position in wanted))
         self.writer.touch({u.key: self._rank_s(live, u) for u in units if u.key in known}, live.used_s)
+        kept = known | {u.key for u in live.pending}
+        keys = tuple(u.key for u in units if u.key in kept)
+        live.told = Session(live.tenant, live.session, live.used_s, live.turns, len(live.tokens), False, keys)
 
     def capture_all(self, live: Live) -> None:
         """Copy all that is pending."""
@@ -57,6 +60,8 @@ class Saving:
         else:
             self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
         live.pending.popleft()
+        if not live.pending and live.told:
+            self.writer.note(live.told)
 
     def _rank_s(self, live: Live, unit: Unit) -> float:
         if unit.mark is None:

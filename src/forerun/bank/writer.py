@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label
-from forerun.errors import BankError, BankFullError
+from forerun.bank.index import Label, Session
+from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record
 
 log = logging.getLogger(__name__)
@@ -22,20 +24,31 @@ QUEUE_BYTES = 256 << 20
 _EVICT_AT_ONCE = 8
 
 
-class Writer:
-    """Writes records to a disk tier in the order in which they come, making room for them by evicting the oldest.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something to do with the disk. record: what it writes, if that is what it does."""
 
-    bytes_written: since the start. skipped: number of records that could not be written, by reason.
+    do: Callable[[], None]
+    record: Record | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that it holds."""
+        return self.record.payload.nbytes if self.record else 0
+
+
+class Writer:
+    """Writes records to a disk tier in the order in which they come, making room for them by evicting what ranks lowest.
+
+    skipped: number of records that could not be written, by reason.
     """
 
     def __init__(self, disk: DiskTier) -> None:
         self._disk = disk
-        self._queue: deque[tuple[Record, Label]] = deque()
-        self._used: deque[tuple[Mapping[str, float], float]] = deque()
+        self._queue: deque[Work] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
-        self.bytes_written = 0
         self.skipped: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
         self._thread.start()
@@ -52,19 +65,20 @@ class Writer:
         """
         with self._state:
             self._state.wait_for(lambda: not self.is_full)
-            self._queue.append((record, label))
-            self._queued_bytes += record.payload.nbytes
-            self._state.notify_all()
+        self._add(Work(partial(self._write, record, label), record))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
-        with self._state:
-            self._used.append((ranks_s, used_s))
-            self._state.notify_all()
+        if ranks_s:
+            self._add(Work(partial(self._disk.index.touch, ranks_s, used_s), None))
+
+    def note(self, session: Session) -> None:
+        """Have it noted, after the records put so far, what a conversation consists of."""
+        self._add(Work(partial(self._disk.index.note_session, session), None))
 
     @property
     def num_waiting(self) -> int:
-        """Records that are not yet safe on disk, the one being written included."""
+        """Records and notes that are not yet safe on disk, the one being written included."""
         return len(self._queue)
 
     @property
@@ -75,18 +89,18 @@ class Writer:
     def flush(self, limit_s: float) -> bool:
         """Wait until nothing waits, at most `limit_s` seconds. Returns whether everything was dealt with."""
         with self._state:
-            return self._state.wait_for(lambda: not self._queue and not self._used, limit_s)
+            return self._state.wait_for(lambda: not self._queue, limit_s)
 
     def waiting(self) -> list[Record]:
         """What waits, the record being written included."""
         with self._state:
-            return [queued[0] for queued in self._queue]
+            return self._records()
 
     def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
         """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
 
         def waits() -> bool:
-            return any(is_wanted(queued[0]) for queued in self._queue)
+            return any(map(is_wanted, self._records()))
 
         with self._state:
             return waits() and self._state.wait_for(lambda: not waits(), limit_s)
@@ -98,24 +112,26 @@ class Writer:
             self._state.notify_all()
         self._thread.join()
 
+    def _records(self) -> list[Record]:
+        return [work.record for work in self._queue if work.record]
+
+    def _add(self, work: Work) -> None:
+        with self._state:
+            self._queue.append(work)
+            self._queued_bytes += work.num_bytes
+            self._state.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._state:
-                self._state.wait_for(lambda: self._queue or self._used or self._is_closing)
+                self._state.wait_for(lambda: self._queue or self._is_closing)
                 if self._is_closing:
                     return
-                job = self._queue[0] if self._queue else None
-                used = self._used[0] if self._used else None
-            if used is not None:
-                self._count_failures(partial(self._disk.index.touch, *used))
-            if job is not None:
-                self._count_failures(partial(self._write, *job))
+                work = self._queue[0]
+            self._count_failures(work.do)
             with self._state:
-                if used is not None:
-                    self._used.popleft()
-                if job is not None:
-                    self._queue.popleft()
-                    self._queued_bytes -= job[0].payload.nbytes
+                self._queue.popleft()
+                self._queued_bytes -= work.num_bytes
                 self._state.notify_all()
 
     def _write(self, record: Record, label: Label) -> None:
@@ -126,7 +142,6 @@ class Writer:
             except BankFullError as error:
                 if error.reason != "quota" or not self._evict(label.rank_s):
                     raise
-        self.bytes_written += record.payload.nbytes
         self._disk.index.label(record.key, label)
         if record.kind == "segment":
             self._drop_shorter(record)
@@ -147,6 +162,8 @@ class Writer:
         lowest = [entry for entry in self._disk.index.lowest(_EVICT_AT_ONCE) if entry.rank_s < below_rank_s]
         for entry in lowest:
             self._disk.delete(entry.info.key)
+        self._disk.index.note_lost([entry.info for entry in lowest], "evicted: the disk quota was reached", time.time())
+        self._disk.index.forget_empty_sessions({(entry.tenant, entry.session) for entry in lowest})
         return bool(lowest)
 
     def _count_failures(self, action: Callable[[], None]) -> None:
@@ -155,6 +172,8 @@ class Writer:
             action()
         except BankFullError as error:
             self.skip(f"no room: {error.reason}", error)
+        except BankGoneError as error:
+            self.skip("the folder was removed", error)
         except BankError as error:
             self.skip("the disk failed", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread

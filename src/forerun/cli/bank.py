@@ -32,6 +32,7 @@ ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 # Looking and making smaller never write a record, so no quota is ever asked for.
 UNLIMITED_BYTES = 1 << 62
+RECONCILE_S = 600.0
 
 
 @app.command()
@@ -40,6 +41,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     with looking(bank_dir) as tier:
         marks = tier.index.marks()
         total = {"records": len(list(tier.inventory())), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
+        total |= {"sessions": tier.index.totals.sessions, "written_today_bytes": tier.written_today_bytes}
     if as_json:
         typer.echo(json.dumps({"marks": [described(mark) for mark in marks], **total}))
     else:
@@ -75,8 +77,9 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
     """Remove what was not used for longest, until the folder is no larger than this."""
     limit_bytes = size(to_bytes)
     folder = load({"bank_dir": bank_dir}).bank_path
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=held(folder))
+    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=held(folder))
     try:
+        tier.wait_until_reconciled(RECONCILE_S)
         removed = list(shrink(tier, limit_bytes))
         figures = {"removed": len(removed), "bytes": tier.num_bytes}
     finally:
@@ -106,7 +109,7 @@ def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
 def looking(bank_dir: Path | None) -> Iterator[DiskTier]:
     """The tier of the folder, for looking only. Raises BankError if nothing is there."""
     folder = load({"bank_dir": bank_dir}).bank_path
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
+    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
     try:
         yield tier
     finally:
@@ -137,7 +140,8 @@ def summary(marks: list[Entry], total: dict[str, int]) -> str:
     """What the folder holds, in one line."""
     conversations = len({(mark.tenant, mark.session) for mark in marks})
     kept = f"{counted(len(marks), 'place')} in {counted(conversations, 'conversation')}, {counted(total['records'], 'record')}"
-    return f"{kept}, {decimal(total['bytes'])} in all, {total['quarantined']} set aside as damaged"
+    size = f"{decimal(total['bytes'])} in all, {decimal(total['written_today_bytes'])} written today"
+    return f"{kept}, {size}, {total['quarantined']} set aside as damaged"
 
 
 def counted(number: int, noun: str) -> str:

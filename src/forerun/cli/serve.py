@@ -56,6 +56,7 @@ def serve(
     bank_dir: Annotated[Path | None, option("bank_dir")] = None,
     bank_ram_bytes: Annotated[str | None, option("bank_ram_bytes")] = None,
     bank_disk_bytes: Annotated[str | None, option("bank_disk_bytes")] = None,
+    bank_daily_write_bytes: Annotated[str | None, option("bank_daily_write_bytes")] = None,
     context: Annotated[int | None, option("context")] = None,
     numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,

@@ -16,6 +16,7 @@ import mlx.core as mx
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
+from forerun.bank.limits import check_disk_limit, daily_limit, disk_limit
 from forerun.config import Config
 from forerun.decode.compiled import StepTable, warm_up
 from forerun.decode.depth import WARNING, DepthPolicy, policy_for
@@ -39,7 +40,6 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import ModelInfo, Sampling
 
 log = logging.getLogger(__name__)
-DISK_LIMIT_BYTES = 20 << 30
 MLX_CACHE_BYTES = 1 << 30
 NO_COMPILER = "no compiler"
 
@@ -133,17 +133,14 @@ def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Templa
     if config.bank_disk_bytes == 0:
         return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
     index = Index.hold(path)
-    disk = DiskTier(path, limit_bytes=disk_limit(config), index=index)
+    try:
+        limit_bytes = disk_limit(config, index.totals.record_bytes)
+        check_disk_limit(config, family.spec, limit_bytes)
+        disk = DiskTier(path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
+    except BaseException:
+        index.close()
+        raise
     return Bank(family.spec, identity, disk=disk, secret=secret(path), ram_limit_bytes=config.bank_ram_bytes)
-
-
-def disk_limit(config: Config) -> int:
-    """Bytes that the bank's folder may hold: as set, else the lesser of DISK_LIMIT_BYTES and a tenth of the disk's free space."""
-    if config.bank_disk_bytes is not None:
-        return config.bank_disk_bytes
-    held = sum(f.lstat().st_size for f in config.bank_path.rglob("*") if f.is_file())
-    disk = next(folder for folder in (config.bank_path, *config.bank_path.parents) if folder.exists())
-    return min(DISK_LIMIT_BYTES, (shutil.disk_usage(disk).free + held) // 10)
 
 
 def _context(config: Config, declared: int) -> int:

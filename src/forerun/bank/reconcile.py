@@ -1,0 +1,97 @@
+"""After a crash: files without a row, rows without a file, and what was half written. In the background, a 256th of the records at a time.
+
+Knows nothing of payloads; of a file without a row only the head is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forerun.bank import format
+from forerun.bank.index import Index
+from forerun.errors import BankError, DamagedRecordError
+from forerun.state.record import RecordInfo
+
+log = logging.getLogger(__name__)
+
+_ALL = [f"{i:02x}" for i in range(256)]
+
+
+class Reconciling:
+    """A thread that calls `step` once for every prefix that `prefixes` gives. What fails is logged and left to the next opening."""
+
+    def __init__(self, prefixes: Callable[[], Iterable[str]], step: Callable[[str], None]) -> None:
+        self._prefixes, self._step = prefixes, step
+        self._is_stopping = False
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bank-reconcile", daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for the end, at most so long. Returns whether it is reached."""
+        return self._done.wait(limit_s)
+
+    def stop(self) -> None:
+        """End it after the step at work."""
+        self._is_stopping = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        for prefix in self._found():
+            if self._is_stopping:
+                return
+            with self._logged(prefix):
+                self._step(prefix)
+        self._done.set()
+
+    def _found(self) -> list[str]:
+        with self._logged("all"):
+            return sorted(self._prefixes())
+        return []
+
+    @contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except BankError as error:
+            log.warning("records %s... could not be reconciled: %s", what, error)
+
+
+def prefixes(records: Path, index: Index) -> set[str]:
+    """Those of which there are rows or files. Raises BankError, OSError."""
+    return index.prefixes(_ALL) | ({path.name for path in records.glob("??")} & set(_ALL))
+
+
+def step(folder: Path, quarantine: Path, index: Index) -> list[Path]:
+    """Make the rows of one folder of records agree with its files. Returns the files that were not as they should be. The caller sees to it
+    that nobody writes meanwhile. Raises BankError, OSError.
+    """
+    names = {path.name for path in folder.glob("*")}
+    for name in [n for n in names if n.endswith(".tmp")]:
+        (folder / name).unlink(missing_ok=True)
+        names.remove(name)
+    keys, whole = index.keys(folder.name), {n for n in names if len(n) == 32 and n.startswith(folder.name)}
+    gone, orphans = keys - whole, whole - keys
+    if gone:
+        index.remove(gone)
+    if orphans:
+        index.add(_heads(folder, quarantine, orphans), time.time())
+    odd = [folder / name for name in names - keys]
+    return odd + [quarantine / name for name in orphans]
+
+
+def _heads(folder: Path, quarantine: Path, names: set[str]) -> Iterator[RecordInfo]:
+    """What the files say of themselves; those that lie are set aside."""
+    for path in (folder / name for name in sorted(names)):
+        try:
+            info = format.read_info(path)
+            if info.key != path.name:
+                raise DamagedRecordError(f"{path}: expected its own key, found {info.key}")
+            yield info
+        except DamagedRecordError:
+            path.replace(quarantine / path.name)

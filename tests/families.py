@@ -47,6 +47,28 @@ QWEN3_5: dict[str, Any] = {
     "model_type": "qwen3_5",
     "text_config": HYBRID | {"model_type": "qwen3_5_text", "rope_parameters": ROPE, "mtp_num_hidden_layers": 1},
 }
+EXPERTS = 8
+MIXTURE = {"num_experts": EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128}
+QWEN3_5_MOE: dict[str, Any] = {
+    "model_type": "qwen3_5_moe",
+    "text_config": QWEN3_5["text_config"] | MIXTURE | {"model_type": "qwen3_5_moe_text"},
+}
+SPARSE = {"decoder_sparse_step": 1, "mlp_only_layers": [1], "norm_topk_prob": True}
+QWEN3_NEXT: dict[str, Any] = HYBRID | ROPE | MIXTURE | SPARSE | {"model_type": "qwen3_next"}
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": FFN,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "hidden_act": "silu",
+    "max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
 
 
 def attention(prefix: str) -> Shapes:
@@ -102,8 +124,48 @@ def qwen3_5_shapes() -> Shapes:
     return found
 
 
-SHAPES = {"qwen3_5": qwen3_5_shapes}
-CONFIGS = {"qwen3_5": QWEN3_5}
+def mixture(prefix: str, *, is_numbered: bool) -> Shapes:
+    """A mixture of experts, its experts fused or numbered."""
+    router: Shapes = {f"{prefix}.gate.weight": (EXPERTS, HIDDEN), f"{prefix}.shared_expert_gate.weight": (1, HIDDEN)}
+    found = router | feed_forward(f"{prefix}.shared_expert", 128)
+    if is_numbered:
+        return found | {name: shape for i in range(EXPERTS) for name, shape in feed_forward(f"{prefix}.experts.{i}", 128).items()}
+    return found | {f"{prefix}.experts.gate_up_proj": (EXPERTS, 256, HIDDEN), f"{prefix}.experts.down_proj": (EXPERTS, HIDDEN, 128)}
+
+
+def qwen3_5_moe_shapes() -> Shapes:
+    """Of QWEN3_5_MOE, as on the hub."""
+    inner, draft = "model.language_model.", "mtp.layers.0"
+    first, second = f"{inner}layers.0", f"{inner}layers.1"
+    found = ends(inner) | delta_net(first) | attention(second) | draft_head(attention(draft))
+    for layer in (first, second, draft):
+        found |= mixture(f"{layer}.mlp", is_numbered=False) | block_norms(layer)
+    return found
+
+
+def qwen3_next_shapes() -> Shapes:
+    """Of QWEN3_NEXT, as on the hub: its second layer is dense."""
+    first, second, draft = "model.layers.0", "model.layers.1", "mtp.layers.0"
+    found = ends("model.") | delta_net_core(first) | attention(second) | draft_head(attention(draft))
+    found[f"{first}.linear_attn.in_proj_qkvz.weight"] = (CHANNELS + VALUE_HEADS * DIM, HIDDEN)
+    found[f"{first}.linear_attn.in_proj_ba.weight"] = (2 * VALUE_HEADS, HIDDEN)
+    found |= mixture(f"{first}.mlp", is_numbered=True) | feed_forward(f"{second}.mlp") | mixture(f"{draft}.mlp", is_numbered=True)
+    return found | block_norms(first) | block_norms(second) | block_norms(draft)
+
+
+def llama_shapes() -> Shapes:
+    """Of LLAMA, as on the hub; its head is the embedding."""
+    found = ends("model.")
+    del found["lm_head.weight"]
+    for layer in ("model.layers.0", "model.layers.1"):
+        outs = {"q_proj": HEADS * DIM, "k_proj": KV_HEADS * DIM, "v_proj": KV_HEADS * DIM, "o_proj": HIDDEN}
+        found |= {f"{layer}.self_attn.{name}.weight": (out, HIDDEN) for name, out in outs.items()}
+        found |= feed_forward(f"{layer}.mlp") | block_norms(layer)
+    return found
+
+
+SHAPES = {"llama": llama_shapes, "qwen3_5": qwen3_5_shapes, "qwen3_5_moe": qwen3_5_moe_shapes, "qwen3_next": qwen3_next_shapes}
+CONFIGS = {"llama": LLAMA, "qwen3_5": QWEN3_5, "qwen3_5_moe": QWEN3_5_MOE, "qwen3_next": QWEN3_NEXT}
 
 
 def tensors(kind: str, seed: int = 0) -> Tensors:
@@ -112,7 +174,21 @@ def tensors(kind: str, seed: int = 0) -> Tensors:
     for i, (name, shape) in enumerate(sorted(SHAPES[kind]().items())):
         normal = mx.random.normal(shape, key=mx.random.key(1000 * seed + i))
         made[name] = normal * (0.2 if len(shape) == 1 else 1.5 * shape[-1] ** -0.5) - 3.0 * name.endswith("A_log")
+        if kind == "llama" and len(shape) == 1:
+            made[name] += 1.0  # its norms are gains
     return made
+
+
+def quantised(config: dict[str, Any], named: Tensors) -> tuple[dict[str, Any], Tensors]:
+    """The checkpoint with every matrix in 4 bits, groups of 32."""
+    made: Tensors = {}
+    for name, tensor in named.items():
+        if tensor.ndim == 1 or "conv1d" in name:
+            made[name] = tensor
+            continue
+        parts = zip(("weight", "scales", "biases"), mx.quantize(tensor, group_size=32, bits=4), strict=True)
+        made |= {f"{name.removesuffix('.weight')}.{part}": array for part, array in parts}
+    return config | {"quantization": {"group_size": 32, "bits": 4}}, made
 
 
 def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Numerics = REFERENCE, *, is_dense: bool = True) -> Any:

@@ -5,6 +5,7 @@ What is damaged, or not what it says it is, is refused by name.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,11 +112,10 @@ def with_head(folder: Path, kind: str, beside: bool, *, is_folded: bool) -> Path
     return folder
 
 
+@pytest.mark.parametrize("kind", [kind for kind in families.CONFIGS if kind != "llama"])
 @pytest.mark.parametrize("is_folded", [True, False], ids=["folded", "zero-centred"])
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "inside"])
 def test_the_head_of_an_mlx_folder(tmp_path: Path, kind: str, hub: Path, beside: bool, is_folded: bool) -> None:
-    if not loaded(hub).family.spec.draft_layers:
-        pytest.skip("no draft head")
     mlx = with_head(write_mlx(tmp_path / "mlx", hub), kind, beside, is_folded=is_folded)
     ours, same = loaded(hub).family, loaded(mlx)
     assert same.mtp == "mtp1"
@@ -226,7 +226,8 @@ def test_what_is_not_read_is_told(tmp_path: Path) -> None:
 
 def test_no_second_copy_of_the_weights(tmp_path: Path) -> None:
     folder = write_hub(tmp_path / "hub", "qwen3_5", {name: t.astype(mx.bfloat16) for name, t in tensors("qwen3_5").items()})
-    mx.set_cache_limit(0)
+    gc.collect()
+    mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     family = loaded(folder).family

@@ -110,10 +110,12 @@ def test_a_checkpoint_without_a_draft_head() -> None:
     assert mx.array_equal(logits(family, read(family, tokens)), logits(tiny.family(), read(tiny.family(), tokens)))
 
 
-@pytest.mark.parametrize("field", ["hidden_size", "rope_parameters", "linear_conv_kernel_dim"])
-def test_a_missing_field_is_named(field: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "told"), [("hidden_size", "hidden_size"), ("rope_parameters", "partial_rotary_factor"), ("linear_conv_kernel_dim",) * 2]
+)
+def test_a_missing_field_is_named(field: str, told: str) -> None:
     text = {name: value for name, value in tiny.CONFIG["text_config"].items() if name != field}
-    with pytest.raises(ModelError, match=f"config.json lacks '{field}'"):
+    with pytest.raises(ModelError, match=f"config.json lacks '{told}'"):
         Config.parse({"text_config": text})
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
 
 from forerun.kernels.cuda_source import is_cuda
 from forerun.models.linear import Linear
+
+if TYPE_CHECKING:
+    from forerun.models.weights import Weights
 
 
 def silu(x: mx.array) -> mx.array:
@@ -26,12 +31,24 @@ class Norm:
         return mx.fast.rms_norm(x, self.weight, self.eps)
 
 
+class FeedForward(Protocol):
+    """What stands between two layers' mixers: a function of each row alone."""
+
+    def __call__(self, x: mx.array) -> mx.array: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Mlp:
     """SwiGLU: down(silu(gate(x)) * up(x)), gate and up stacked."""
 
     gate_up: Linear
     down: Linear
+
+    @classmethod
+    def read(cls, weights: Weights, prefix: str, hidden: int, ffn: int) -> Mlp:
+        """The block whose tensors begin with `prefix`."""
+        gate_up = weights.linear(hidden, {f"{prefix}.{x}_proj": ffn for x in ("gate", "up")})
+        return cls(gate_up, weights.linear(ffn, {f"{prefix}.down_proj": hidden}))
 
     def __call__(self, x: mx.array) -> mx.array:
         gate, up = mx.split(self.gate_up(x), 2, axis=-1)
@@ -40,10 +57,15 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions on the first `dims` of each head, half-split pairs."""
+    """Rotary positions on the first `dims` of each head. is_traditional: pairs are neighbours, not a half apart.
+
+    periods: [dims / 2] float32 in place of the powers of theta.
+    """
 
     dims: int
     theta: float
+    is_traditional: bool = False
+    periods: mx.array | None = None
 
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
         """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
@@ -52,9 +74,20 @@ class Rope:
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
     def _turn(self, x: mx.array, positions: mx.array) -> mx.array:
-        return mx.fast.rope(x[:, :, None], self.dims, traditional=False, base=self.theta, scale=1.0, offset=positions)[:, :, 0]
+        base = self.theta if self.periods is None else None
+        turned = mx.fast.rope(
+            x[:, :, None], self.dims, traditional=self.is_traditional, base=base, scale=1.0, offset=positions, freqs=self.periods
+        )
+        return turned[:, :, 0]
 
     def _most_rows(self, x: mx.array) -> int:
         """Rows that one launch can take: of few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the 64 that there may be."""
         rows, heads, _ = x.shape
         return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else rows
+
+
+def rope_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a configuration says of rotary positions: in `rope_parameters`, or in the older way beside everything else."""
+    older = {name: config[name] for name in ("rope_theta", "partial_rotary_factor") if name in config}
+    fields = {**older, **(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    return fields | {"rope_type": fields.get("rope_type", fields.get("type", "default"))}

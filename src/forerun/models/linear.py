@@ -29,10 +29,14 @@ class Linear(Protocol):
     def rows(self, ids: mx.array) -> mx.array:
         """W[ids], [rows, in]: an embedding."""
 
-    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+    def reordered(self, order: mx.array) -> Linear:
+        """The matrix W[order]: the same product with its results in another order."""
+
+    def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         """x[r, j] @ W[experts[r, j]].T, [rows, chosen, out] for x [rows, chosen or 1, in], experts [rows, chosen].
 
-        A product of its own for each row and expert, so that a row's bits do not depend on how many rows there are.
+        On CPU a product of its own for each row and expert, so that a row's bits do not depend on how many rows there are. is_sorted:
+        `experts` is in ascending order, which makes it faster on a GPU.
         """
 
 
@@ -55,8 +59,12 @@ class Dense:
     def rows(self, ids: mx.array) -> mx.array:
         return self.weight[ids]
 
-    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
-        return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts)[:, :, 0]
+    def reordered(self, order: mx.array) -> Linear:
+        return Dense(self.weight[order])
+
+    def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
+        w = self.weight.swapaxes(-1, -2)
+        return mx.gather_mm(x[:, :, None], w, rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
 
 
 # What may share a scale, and with how many bits, in each mode.
@@ -90,12 +98,15 @@ class Quantised:
         return product(x, self._packed())
 
     def rows(self, ids: mx.array) -> mx.array:
-        biases = None if self.biases is None else self.biases[ids]
-        return Quantised(self.packed[ids], self.scales[ids], biases, self.scheme, self.dtype).dense().weight
+        return self.reordered(ids).dense().weight
 
-    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
+    def reordered(self, order: mx.array) -> Quantised:
+        biases = None if self.biases is None else self.biases[order]
+        return Quantised(self.packed[order], self.scales[order], biases, self.scheme, self.dtype)
+
+    def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         arrays, how = (self.packed, self.scales, self.biases), self.scheme._asdict()
-        return mx.gather_qmm(x[:, :, None], *arrays, rhs_indices=experts, transpose=True, **how)[:, :, 0]
+        return mx.gather_qmm(x[:, :, None], *arrays, rhs_indices=experts, transpose=True, sorted_indices=is_sorted, **how)[:, :, 0]
 
     def dense(self) -> Dense:
         """The matrix that it stands for."""
@@ -125,8 +136,11 @@ class Split:
     def rows(self, ids: mx.array) -> mx.array:
         raise NotImplementedError("an embedding is one matrix")
 
-    def of_experts(self, x: mx.array, experts: mx.array) -> mx.array:
-        return mx.concatenate([p.of_experts(x, experts) for p in self.parts], axis=-1)
+    def reordered(self, order: mx.array) -> Linear:
+        raise NotImplementedError("rows change places before matrices are put together")
+
+    def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
+        return mx.concatenate([p.of_experts(x, experts, is_sorted=is_sorted) for p in self.parts], axis=-1)
 
 
 def stacked(parts: Sequence[Linear]) -> Linear:

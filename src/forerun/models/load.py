@@ -16,12 +16,23 @@ from forerun.kernels.numerics import Numerics
 from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint, Folder
 from forerun.models.digest import WeightsDigest, remember, remembered, signature
+from forerun.models.llama import Llama
 from forerun.models.names import canonical
 from forerun.models.qwen3_5 import Qwen35
+from forerun.models.qwen3_5_moe import Qwen35Moe
+from forerun.models.qwen3_next import Qwen3Next
 from forerun.models.weights import Reading, Weights, declared
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
-FAMILIES: dict[str, type[Qwen35]] = {"qwen3_5": Qwen35, "qwen3_5_text": Qwen35}
+FAMILIES: dict[str, Callable[[Weights, Numerics], Family]] = {
+    "llama": Llama,
+    "qwen3_5": Qwen35,
+    "qwen3_5_text": Qwen35,
+    "qwen3_5_mtp": Qwen35,
+    "qwen3_5_moe": Qwen35Moe,
+    "qwen3_5_moe_text": Qwen35Moe,
+    "qwen3_next": Qwen3Next,
+}
 
 
 @dataclass(frozen=True, slots=True)

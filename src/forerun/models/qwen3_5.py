@@ -15,7 +15,7 @@ from forerun.errors import ModelError
 from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.numerics import GatedDelta, Numerics
 from forerun.models import norms
-from forerun.models.layers import Mlp, Norm, Rope, silu
+from forerun.models.layers import FeedForward, Mlp, Norm, Rope, rope_fields, silu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import Arrays, View
@@ -53,13 +53,13 @@ class Config:
                 raise ModelError(
                     "config.json: attention_bias, hidden_act or attn_output_gate has a value that this family does not support"
                 )
-            rope, layers, interval = text["rope_parameters"], text["num_hidden_layers"], text.get("full_attention_interval", 4)
-            if rope.get("rope_type", "default") != "default":
+            rope, layers, interval = rope_fields(text), text["num_hidden_layers"], text.get("full_attention_interval", 4)
+            if rope["rope_type"] != "default":
                 raise ModelError(f"config.json: rope_type {rope['rope_type']!r} is not supported")
             every = tuple("full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(layers))
             return cls(
                 hidden=text["hidden_size"],
-                ffn=text["intermediate_size"],
+                ffn=text.get("intermediate_size", 0),
                 vocab=text["vocab_size"],
                 context_tokens=text["max_position_embeddings"],
                 eps=text["rms_norm_eps"],
@@ -157,7 +157,7 @@ class Layer:
 
     mixer: Attention | DeltaNet
     mixer_norm: Norm
-    mlp: Mlp
+    mlp: FeedForward
     mlp_norm: Norm
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
@@ -166,10 +166,83 @@ class Layer:
         return x + self.mlp(self.mlp_norm(x))
 
 
+class LayerReader:
+    """Turns tensors into layers, stacking projections of the same input and making gains of zero-centred norms. text: the config's fields.
+
+    What families of this kind do in other ways they override.
+    """
+
+    def __init__(self, config: Config, numerics: Numerics, weights: Weights) -> None:
+        self.config, self.numerics, self.weights = config, numerics, weights
+        self.text: Mapping[str, Any] = weights.config.get("text_config", weights.config)
+        conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
+        self._trunk = self._mtp = norms.of_trunk(weights.config, conv)
+        weights.notes.append(f"norms of the trunk: {self._trunk}")
+        if config.draft_layers:
+            self._mtp = norms.of_mtp(weights, self._trunk)
+            weights.notes.append(f"norms of the MTP head: {self._mtp}")
+
+    def linear(self, path: str, out: int, inner: int) -> Linear:
+        return self.weights.linear(inner, {path: out})
+
+    def norm(self, name: str, dim: int) -> Norm:
+        convention = self._mtp if name.startswith("mtp.") else self._trunk
+        return self.weights.norm(name, dim, self.config.eps, is_zero_centred=convention.is_zero_centred)
+
+    def layer(self, prefix: str, kind: str, layer: int | None) -> Layer:
+        """The layer whose tensors begin with `prefix`; its number in the trunk, None in the MTP head."""
+        c = self.config
+        mixer = self._attention(f"{prefix}.self_attn") if kind == "full_attention" else self._delta_net(f"{prefix}.linear_attn")
+        return Layer(
+            mixer,
+            self.norm(f"{prefix}.input_layernorm.weight", c.hidden),
+            self.feed_forward(f"{prefix}.mlp", layer),
+            self.norm(f"{prefix}.post_attention_layernorm.weight", c.hidden),
+        )
+
+    def feed_forward(self, prefix: str, layer: int | None) -> FeedForward:
+        """The block behind a layer's mixer."""
+        return Mlp.read(self.weights, prefix, self.config.hidden, self.config.ffn)
+
+    def projections(self, prefix: str) -> Linear:
+        """What a DeltaNet layer makes of its input: queries, keys and values, gates z, betas and decays, one below the other."""
+        c = self.config
+        outs = {"qkv": c.conv_channels, "z": c.value_heads * c.value_dim, "b": c.value_heads, "a": c.value_heads}
+        return self.weights.linear(c.hidden, {f"{prefix}.in_proj_{x}": out for x, out in outs.items()})
+
+    def _attention(self, prefix: str) -> Attention:
+        c, width = self.config, self.config.kv_heads * self.config.head_dim
+        outs = {f"{prefix}.q_proj": c.heads * c.head_dim * 2, f"{prefix}.k_proj": width, f"{prefix}.v_proj": width}
+        out = self.linear(f"{prefix}.o_proj", c.hidden, c.heads * c.head_dim)
+        q_norm, k_norm = (self.norm(f"{prefix}.{x}_norm.weight", c.head_dim) for x in ("q", "k"))
+        return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
+
+    def _delta_net(self, prefix: str) -> DeltaNet:
+        c, width = self.config, self.config.value_heads * self.config.value_dim
+        return DeltaNet(
+            c,
+            self.numerics.gated_delta,
+            self.projections(prefix),
+            self.linear(f"{prefix}.out_proj", c.hidden, width),
+            self._conv(f"{prefix}.conv1d.weight"),
+            mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32)),
+            self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32),
+            Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
+        )
+
+    def _conv(self, name: str) -> mx.array:
+        """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
+        channels, width = self.config.conv_channels, self.config.conv_width
+        if self.weights.peek(name).shape == (channels, width, 1):
+            return mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T)
+        return mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T)
+
+
 class Qwen35:
     """The dense family. `forward`, `head` and `draft` as in models/base.py."""
 
     name = "qwen3_5"
+    reader: type[LayerReader] = LayerReader
 
     def __init__(self, weights: Weights, numerics: Numerics) -> None:
         self.config = Config.parse(weights.config)
@@ -177,10 +250,10 @@ class Qwen35:
             self.config = replace(self.config, draft_layers=0)
         self.numerics, self.spec = numerics, self.config.spec(weights.dtype)
         self.vocab, self.context_tokens = self.config.vocab, self.config.context_tokens
-        reader = _Reader(self.config, numerics, weights)
+        reader = self.reader(self.config, numerics, weights)
         self._embedding = weights.linear(self.config.hidden, {"model.embed_tokens": self.vocab})
-        self._head = reader.head(self._embedding)
-        self._layers = [reader.layer(f"model.layers.{i}", kind) for i, kind in enumerate(self.config.layer_types)]
+        self._head = weights.head(self.vocab, self.config.hidden, tied_to=self._embedding if self.config.tied else None)
+        self._layers = [reader.layer(f"model.layers.{i}", kind, i) for i, kind in enumerate(self.config.layer_types)]
         self._norm = reader.norm("model.norm.weight", self.config.hidden)
         if self.config.draft_layers:
             self._read_draft(reader)
@@ -202,75 +275,10 @@ class Qwen35:
             x = layer(x, i, positions, view)
         return self._draft_norm(x)
 
-    def _read_draft(self, reader: _Reader) -> None:
+    def _read_draft(self, reader: LayerReader) -> None:
         hidden = self.config.hidden
         self._join = reader.linear("mtp.fc", hidden, 2 * hidden)
         self._embedding_norm = reader.norm("mtp.pre_fc_norm_embedding.weight", hidden)
         self._hidden_norm = reader.norm("mtp.pre_fc_norm_hidden.weight", hidden)
-        self._draft_layers = [reader.layer(f"mtp.layers.{i}", "full_attention") for i in range(self.config.draft_layers)]
+        self._draft_layers = [reader.layer(f"mtp.layers.{i}", "full_attention", None) for i in range(self.config.draft_layers)]
         self._draft_norm = reader.norm("mtp.norm.weight", hidden)
-
-
-class _Reader:
-    """Turns tensors into layers, stacking projections of the same input and making gains of zero-centred norms."""
-
-    def __init__(self, config: Config, numerics: Numerics, weights: Weights) -> None:
-        self.config, self.numerics, self.weights = config, numerics, weights
-        conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
-        self._trunk = self._mtp = norms.of_trunk(weights.config, conv)
-        weights.notes.append(f"norms of the trunk: {self._trunk}")
-        if config.draft_layers:
-            self._mtp = norms.of_mtp(weights, self._trunk)
-            weights.notes.append(f"norms of the MTP head: {self._mtp}")
-
-    def head(self, embedding: Linear) -> Linear:
-        if not self.config.tied:
-            return self.linear("lm_head", self.config.vocab, self.config.hidden)
-        self.weights.drop("lm_head.", "the head is the embedding")
-        return embedding
-
-    def linear(self, path: str, out: int, inner: int) -> Linear:
-        return self.weights.linear(inner, {path: out})
-
-    def norm(self, name: str, dim: int) -> Norm:
-        convention = self._mtp if name.startswith("mtp.") else self._trunk
-        return self.weights.norm(name, dim, self.config.eps, is_zero_centred=convention.is_zero_centred)
-
-    def layer(self, prefix: str, kind: str) -> Layer:
-        c = self.config
-        mixer = self._attention(f"{prefix}.self_attn") if kind == "full_attention" else self._delta_net(f"{prefix}.linear_attn")
-        gate_up = self.weights.linear(c.hidden, {f"{prefix}.mlp.{x}_proj": c.ffn for x in ("gate", "up")})
-        return Layer(
-            mixer,
-            self.norm(f"{prefix}.input_layernorm.weight", c.hidden),
-            Mlp(gate_up, self.linear(f"{prefix}.mlp.down_proj", c.hidden, c.ffn)),
-            self.norm(f"{prefix}.post_attention_layernorm.weight", c.hidden),
-        )
-
-    def _attention(self, prefix: str) -> Attention:
-        c, width = self.config, self.config.kv_heads * self.config.head_dim
-        outs = {f"{prefix}.q_proj": c.heads * c.head_dim * 2, f"{prefix}.k_proj": width, f"{prefix}.v_proj": width}
-        out = self.linear(f"{prefix}.o_proj", c.hidden, c.heads * c.head_dim)
-        q_norm, k_norm = (self.norm(f"{prefix}.{x}_norm.weight", c.head_dim) for x in ("q", "k"))
-        return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
-
-    def _delta_net(self, prefix: str) -> DeltaNet:
-        c, width = self.config, self.config.value_heads * self.config.value_dim
-        outs = {"qkv": c.conv_channels, "z": width, "b": c.value_heads, "a": c.value_heads}
-        return DeltaNet(
-            c,
-            self.numerics.gated_delta,
-            self.weights.linear(c.hidden, {f"{prefix}.in_proj_{x}": out for x, out in outs.items()}),
-            self.linear(f"{prefix}.out_proj", c.hidden, width),
-            self._conv(f"{prefix}.conv1d.weight"),
-            mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32)),
-            self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32),
-            Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
-        )
-
-    def _conv(self, name: str) -> mx.array:
-        """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
-        channels, width = self.config.conv_channels, self.config.conv_width
-        if self.weights.peek(name).shape == (channels, width, 1):
-            return mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T)
-        return mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T)

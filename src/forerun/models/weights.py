@@ -6,7 +6,7 @@ Knows how matrices are quantised; knows no family and no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,12 +89,34 @@ class Weights:
 
     def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
         """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""
-        whole = stacked([self._matrix(path, (*experts, out, inner)) for path, out in outs.items()])
+        return self.joined([self.matrix(path, *experts, out, inner) for path, out in outs.items()])
+
+    def head(self, vocab: int, hidden: int, *, tied_to: Linear | None) -> Linear:
+        """The matrix that makes logits: `lm_head`, or the embedding, and then a head that is stored all the same is dropped."""
+        if tied_to is None:
+            return self.linear(hidden, {"lm_head": vocab})
+        self.drop("lm_head.", "the head is the embedding")
+        return tied_to
+
+    def joined(self, parts: Sequence[Linear]) -> Linear:
+        """One matrix of several, in memory, and its shape noted."""
+        whole = stacked(parts)
         for array in whole.arrays():
             self._settled(array)
-        if isinstance(whole, Dense) and not experts:
-            self.shapes.add((whole.shape[0], inner))
+        if isinstance(whole, Dense) and len(whole.shape) == 2:
+            self.shapes.add((whole.shape[0], whole.shape[1]))
         return whole
+
+    def matrix(self, path: str, *shape: int) -> Linear:
+        """The matrix [..., out, in] of a module, to be put together with others."""
+        if f"{path}.scales" not in self._tensors:
+            return Dense(self.array(f"{path}.weight", *shape))
+        scheme = self._scheme(path, shape)
+        if scheme is None:
+            return Dense(mx.zeros(shape))
+        matrix = self._packed(path, shape, scheme)
+        self.schemes[path] = scheme
+        return Dense(self._settled(matrix.dense().weight)) if self._reading.is_dense else matrix
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every one that was asked for was there in its shape."""
@@ -110,16 +132,6 @@ class Weights:
                 f"the weights in {self._origin} do not fit the model; {'; '.join(problems)}",
                 hint="the checkpoint is of another family or version, or its conversion lost or renamed tensors",
             )
-
-    def _matrix(self, path: str, shape: tuple[int, ...]) -> Linear:
-        if f"{path}.scales" not in self._tensors:
-            return Dense(self.array(f"{path}.weight", *shape))
-        scheme = self._scheme(path, shape)
-        if scheme is None:
-            return Dense(mx.zeros(shape))
-        matrix = self._packed(path, shape, scheme)
-        self.schemes[path] = scheme
-        return Dense(self._settled(matrix.dense().weight)) if self._reading.is_dense else matrix
 
     def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> Quantised:
         *outer, inner = shape

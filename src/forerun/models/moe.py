@@ -1,0 +1,100 @@
+"""A feed-forward block of many experts, of which a router chooses some for each row, and of one that all rows share.
+
+Knows nothing of the layers around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.errors import ModelError
+from forerun.models.layers import Mlp, silu
+from forerun.models.linear import Linear
+from forerun.models.weights import Weights
+
+# From so many products on, those of one expert are put side by side: a GPU then reads each expert's weights once.
+SORTED_FROM = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """The fields of config.json that shape the block. is_normalised: the weights of the chosen experts are made to sum to 1."""
+
+    experts: int
+    chosen: int
+    ffn: int
+    shared_ffn: int
+    is_normalised: bool
+
+    @classmethod
+    def parse(cls, text: Mapping[str, Any]) -> MoeConfig:
+        """Raises ModelError naming a field that is missing."""
+        try:
+            return cls(
+                experts=text["num_experts"],
+                chosen=text["num_experts_per_tok"],
+                ffn=text["moe_intermediate_size"],
+                shared_ffn=text["shared_expert_intermediate_size"],
+                is_normalised=bool(text.get("norm_topk_prob", True)),
+            )
+        except KeyError as error:
+            raise ModelError(f"config.json lacks {error.args[0]!r}", hint="the configuration of a mixture of experts has it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """sum over chosen experts of weight * expert(x), plus sigmoid(shared_gate(x)) * shared(x). gate_up and down: one matrix an expert."""
+
+    config: MoeConfig
+    router: Linear
+    gate_up: Linear
+    down: Linear
+    shared: Mlp
+    shared_gate: Linear
+
+    @classmethod
+    def read(cls, weights: Weights, prefix: str, hidden: int, config: MoeConfig) -> Moe:
+        """The block whose tensors begin with `prefix`, gate and up of the experts fused or apart."""
+        c, inner = config, f"{prefix}.experts"
+        is_fused = bool(weights.names(f"{inner}.gate_up_proj."))
+        outs = {f"{inner}.gate_up_proj": 2 * c.ffn} if is_fused else {f"{inner}.{x}_proj": c.ffn for x in ("gate", "up")}
+        return cls(
+            c,
+            weights.linear(hidden, {f"{prefix}.gate": c.experts}),
+            weights.linear(hidden, outs, experts=(c.experts,)),
+            weights.linear(c.ffn, {f"{inner}.down_proj": hidden}, experts=(c.experts,)),
+            Mlp.read(weights, f"{prefix}.shared_expert", hidden, c.shared_ffn),
+            weights.linear(hidden, {f"{prefix}.shared_expert_gate": 1}),
+        )
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[rows, hidden] for x [rows, hidden]. Row-invariant under `reference`."""
+        weights, experts = self._route(x)
+        routed = (self._experts(x, experts) * weights[..., None]).sum(axis=1)
+        return routed + mx.sigmoid(self.shared_gate(x)) * self.shared(x)
+
+    def _route(self, x: mx.array) -> tuple[mx.array, mx.array]:
+        """Weights and numbers of the chosen experts, each [rows, chosen]; the law of all experts is taken in float32."""
+        law = mx.softmax(self.router(x).astype(mx.float32), axis=-1)
+        experts = mx.argpartition(law, kth=-self.config.chosen, axis=-1)[:, -self.config.chosen :]
+        weights = mx.take_along_axis(law, experts, axis=-1)
+        if self.config.is_normalised:
+            weights = weights / weights.sum(axis=-1, keepdims=True)
+        return weights.astype(x.dtype), experts
+
+    def _experts(self, x: mx.array, experts: mx.array) -> mx.array:
+        """Each chosen expert's output, [rows, chosen, hidden]."""
+        if experts.size < SORTED_FROM:
+            return self._run(x[:, None], experts, is_sorted=False)
+        flat = experts.reshape(-1)
+        order = mx.argsort(flat)
+        y = self._run(x[order // self.config.chosen][:, None], flat[order][:, None], is_sorted=True)
+        return y[mx.argsort(order)].reshape(*experts.shape, -1)
+
+    def _run(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
+        gate, up = mx.split(self.gate_up.of_experts(x, experts, is_sorted=is_sorted), 2, axis=-1)
+        return self.down.of_experts(silu(gate) * up, experts, is_sorted=is_sorted)

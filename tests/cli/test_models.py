@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests import checkpoints
+
+from forerun.models.load import DEMO_MODEL
 
 Forerun = Callable[..., Any]
 CONFIG = checkpoints.dense(1024, 24, 3584, 8, 2, 16, tied=True)
@@ -41,3 +44,29 @@ def test_inspect_of_nothing(forerun: Forerun, tmp_path: Path) -> None:
     ran = forerun("models", "inspect", tmp_path / "none")
     assert ran.code == 1
     assert f"no such folder: {tmp_path / 'none'}" in ran.err
+
+
+def test_convert(forerun: Forerun, tmp_path: Path) -> None:
+    ran = forerun("models", "convert", DEMO_MODEL, tmp_path / "small", "--bits", "8", "--override", "*.up_proj=4", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, told["folder"]) == (0, str(tmp_path / "small"))
+    facts = json.loads(forerun("models", "inspect", tmp_path / "small", "--json").out)
+    assert (facts["parameters"], facts["bytes"], facts["mtp"]) == (told["parameters"], told["bytes"], "in mtp.safetensors, BF16")
+    mlp = next(kind for kind in facts["kinds"] if kind["name"] == "mlp")
+    assert set(mlp["formats"]) == {"8-bit affine, groups of 32", "4-bit affine, groups of 32"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--preset", "tiny"), "--preset tiny: there is no such"),
+        (("--override", "*.up_proj"), "--override '*.up_proj'"),
+        (("--override", "*.up_proj=lots"), "--override '*.up_proj=lots'"),
+        (("--bits", "7"), "7 bits in groups of 32"),
+        (("--override", "mtp.*=4"), "the MTP head stays as it is"),
+    ],
+)
+def test_convert_what_cannot_be(forerun: Forerun, tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    ran = forerun("models", "convert", DEMO_MODEL, tmp_path / "small", *arguments)
+    assert (ran.code, complaint in ran.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,17 +15,29 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from forerun.config import load
+from forerun.cli.serve import loading_bar
+from forerun.config import load, prepare
+from forerun.errors import ConfigError
 from forerun.hub.catalogue import Pulled, find, locate, pulled
 
 if TYPE_CHECKING:
     from forerun.models.fit import Machine
+    from forerun.models.recipe import Recipe
 
 app = typer.Typer(help="Look after the models on this machine.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's folder, or the name of one that was pulled")]
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="a model's name on the hub, such as Qwen/Qwen3.5-0.8B")]
 Revision = Annotated[str, typer.Option(help="branch, tag or commit")]
+Source = Annotated[str, typer.Argument(metavar="SRC", help="an unquantised model: its folder, or the name of one that was pulled")]
+Target = Annotated[Path, typer.Argument(metavar="DST", help="the folder to write, which must not exist")]
+Bits = Annotated[int, typer.Option(help="bits a weight: 2, 3, 4, 5, 6 or 8; 16 leaves all as it is")]
+GroupSize = Annotated[int, typer.Option(help="weights that share a scale: 32, 64 or 128")]
+Override = Annotated[
+    list[str], typer.Option(metavar="PATTERN=BITS", help="other bits where a matrix is called so, such as '*.down_proj=8'")
+]
+Preset = Annotated[str, typer.Option(help="uniform, or optimized-speed: 8 bits for the ends, the delta nets' outputs and the last 8 MLPs")]
+ForceMtp = Annotated[bool, typer.Option("--force-mtp", help="quantise the MTP head too; its drafts are then accepted less often, or never")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -60,6 +73,49 @@ def rm(repo: Repo, as_json: AsJson = False) -> None:
 
     freed_bytes = remove(repo)
     typer.echo(json.dumps({"repo": repo, "freed_bytes": freed_bytes}) if as_json else f"{repo} removed, {decimal(freed_bytes)} freed")
+
+
+@app.command()
+def convert(
+    source: Source,
+    target: Target,
+    bits: Bits = 4,
+    group_size: GroupSize = 32,
+    override: Override = [],  # noqa: B006
+    preset: Preset = "uniform",
+    force_mtp: ForceMtp = False,
+    as_json: AsJson = False,
+) -> None:
+    """Quantise a model for MLX, so that forerun and mlx-lm can serve it. The MTP head stays as it is."""
+    folder, recipe_of = locate(source).folder, recipe_maker(bits, group_size, override, preset, force_mtp)
+    prepare(load({}))
+    from forerun.models.checkpoint import read_json
+    from forerun.models.convert import convert
+
+    with loading_bar() as progress:
+        written = convert(folder, target, recipe_of(read_json(folder / "config.json")), progress)
+    facts = {"folder": str(target), "bytes": written.num_bytes, "parameters": written.num_params, "quantised": len(written.quantised)}
+    per_weight = f"{8 * written.num_bytes / written.num_params:.1f} bits a parameter"
+    typer.echo(json.dumps(facts) if as_json else f"{target}: {decimal(written.num_bytes)}, {per_weight}; loaded once, as a check")
+
+
+def recipe_maker(bits: int, group_size: int, override: list[str], preset: str, force_mtp: bool) -> Callable[[dict[str, Any]], Recipe]:
+    """From a model's configuration to what was asked for. Raises ConfigError."""
+    from forerun.kernels.quantised import Scheme
+    from forerun.models.recipe import PRESETS, Recipe
+
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset {preset}: there is no such", hint=f"there are {', '.join(PRESETS)}")
+    own = tuple(parsed_override(text) for text in override)
+    return lambda config: Recipe(Scheme("affine", bits, group_size), PRESETS[preset](config), own, force_mtp)
+
+
+def parsed_override(text: str) -> tuple[str, int]:
+    """Pattern and bits of "PATTERN=BITS". Raises ConfigError."""
+    pattern, _, bits = text.rpartition("=")
+    if not pattern or not bits.isdecimal():
+        raise ConfigError(f"--override {text!r}", hint="for example '*.down_proj=8'; 16 leaves a matrix as it is")
+    return pattern, int(bits)
 
 
 @app.command()

@@ -1,0 +1,246 @@
+"""A checkpoint as a folder for MLX, its matrices quantised: tensor by tensor, shard by shard, never the whole model in memory.
+
+What MLX folders are like: names as mlx-lm's modules, gains in norms ("folded"), convolutions [channels, width, 1]. The MTP head goes into
+a file of its own, as it was stored: mlx-lm does not read it there, and forerun does. Knows files and names; what a matrix becomes is
+recipe.py's decision.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from forerun.errors import ForerunError, ModelError
+from forerun.kernels.numerics import SERVED
+from forerun.kernels.quantised import Scheme, quantise
+from forerun.models import norms
+from forerun.models.checkpoint import INDEX, Checkpoint, Folder
+from forerun.models.load import FAMILIES, load
+from forerun.models.recipe import MTP, Recipe
+from forerun.models.weights import Reading, Weights
+
+SHARD_BYTES = 2 << 30
+MTP_FILE = "mtp.safetensors"
+# Beside the weights: what mlx-lm and forerun read as text.
+TEXTS = ("*.json", "*.jinja", "*.txt", "*.model")
+Progress = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class Written:
+    """What is in the new folder: name of the file of each tensor, bytes and parameters in all, modules that are not as the default."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    num_bytes: int = 0
+    num_params: int = 0
+    quantised: dict[str, Scheme] = field(default_factory=dict)
+
+
+def convert(source: Path, target: Path, recipe: Recipe, progress: Progress, *, shard_bytes: int = SHARD_BYTES) -> Written:
+    """Write `target`, which must not exist: complete, loaded once for a check, or not there at all.
+
+    Holds about one shard, and the largest matrix, in memory. Raises ConfigError, ModelError, ForerunError (no room on the disk).
+    """
+    folder = Folder.find(source)
+    checkpoint = _opened(folder)
+    recipe.check(_paths(checkpoint))
+    _check_disk(checkpoint, recipe, target)
+    with _beside(target) as place:
+        written = write(checkpoint, place, recipe, progress, shard_bytes)
+        _copy_texts(source, place)
+        _sync(place)
+        load(place, SERVED, "bfloat16", progress)
+    return written
+
+
+def write(checkpoint: Checkpoint, place: Path, recipe: Recipe, progress: Progress, shard_bytes: int) -> Written:
+    """The weights, their index and config.json in the folder `place`."""
+    prefix = "language_model." if "qwen3_5" in str(checkpoint.config.get("model_type")) else ""
+    conventions = _conventions(checkpoint)
+    head = {name: checkpoint.tensors.pop(name) for name in list(checkpoint.tensors) if name.startswith(MTP)}
+    shards = _Shards(place, shard_bytes)
+    total = len(checkpoint.tensors)
+    for done, name in enumerate(list(checkpoint.tensors)):
+        progress("quantising", done / total)
+        for path, tensor in _as_mlx(name, checkpoint.tensors.pop(name), is_zero_centred=conventions.get("trunk") == "zero-centred"):
+            shards.add(prefix, path, tensor, recipe)
+            shards.spill()
+    shards.close()
+    for name in list(head):
+        shards.add("", name, head.pop(name), recipe)
+    shards.close_head()
+    _write_config(checkpoint.config, place, recipe, shards.written, conventions)
+    return shards.written
+
+
+class _Shards:
+    """Collects tensors and writes a file whenever there is enough for one."""
+
+    def __init__(self, place: Path, shard_bytes: int) -> None:
+        self.written = Written()
+        self._place, self._limit, self._open, self._num = place, shard_bytes, dict[str, mx.array](), 0
+
+    def add(self, prefix: str, name: str, tensor: mx.array, recipe: Recipe) -> None:
+        """Quantise the tensor, or cast it, and keep it for the file that is being filled."""
+        path, made = _path(name), {prefix + name: _cast(name, tensor)}
+        scheme = recipe.scheme(path, tensor.shape[-1]) if path else None
+        if scheme:
+            packed = quantise(made.popitem()[1], scheme)
+            parts = {"weight": packed.integers, "scales": packed.scales, "biases": packed.biases}
+            made = {f"{prefix}{path}.{part}": array for part, array in parts.items() if array is not None}
+            self.written.quantised[prefix + path] = scheme
+        self.written.num_params += tensor.size
+        mx.eval(made)
+        if not mx.isfinite(tensor.sum()).item():
+            raise ModelError(f"{name} has values that are no numbers", hint="the checkpoint is damaged; fetch it again")
+        self._open |= made
+
+    def spill(self) -> None:
+        """Write a file if there is enough for one."""
+        if sum(array.nbytes for array in self._open.values()) >= self._limit:
+            self._flush(f"model-{self._num + 1:05d}.safetensors")
+
+    def close(self) -> None:
+        """Write what is left; name the files as is usual, now that their number is known."""
+        if self._open:
+            self._flush(f"model-{self._num + 1:05d}.safetensors")
+        names = {f"model-{i:05d}.safetensors": f"model-{i:05d}-of-{self._num:05d}.safetensors" for i in range(1, self._num + 1)}
+        for old, new in names.items():
+            (self._place / old).rename(self._place / new)
+        self.written.files = {tensor: names[file] for tensor, file in self.written.files.items()}
+        index = {"metadata": {"total_size": self.written.num_bytes, "total_parameters": self.written.num_params}}
+        (self._place / INDEX).write_text(json.dumps(index | {"weight_map": dict(sorted(self.written.files.items()))}, indent=1))
+
+    def close_head(self) -> None:
+        """Write what came since, if anything, into the file of the MTP head."""
+        if self._open:
+            self._flush(MTP_FILE)
+
+    def _flush(self, file: str) -> None:
+        mx.save_safetensors(str(self._place / file), self._open, metadata={"format": "mlx"})
+        self.written.files |= dict.fromkeys(self._open, file)
+        self.written.num_bytes += sum(array.nbytes for array in self._open.values())
+        self._num += 1
+        self._open.clear()
+        mx.clear_cache()
+
+
+def _opened(folder: Folder) -> Checkpoint:
+    kind = folder.config.get("model_type")
+    if kind not in FAMILIES:
+        raise ModelError(f"{folder.path}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(sorted(FAMILIES))}")
+    checkpoint = folder.open()
+    if packed := next((name for name in checkpoint.tensors if name.endswith(".scales")), ""):
+        raise ModelError(f"{folder.path} is quantised already ({packed})", hint="convert the checkpoint that it was made of")
+    text = folder.config.get("text_config", folder.config)
+    if text.get("tie_word_embeddings", folder.config.get("tie_word_embeddings", False)):
+        checkpoint.tensors.pop("lm_head.weight", None)
+    return checkpoint
+
+
+def _path(name: str) -> str:
+    """The module of a matrix, "" for what is none: norms, vectors, convolutions."""
+    is_matrix = name.endswith(".weight") and not norms.NORM.search(name) and not name.endswith("conv1d.weight")
+    return name.removesuffix(".weight") if is_matrix else ""
+
+
+def _paths(checkpoint: Checkpoint) -> set[str]:
+    """The modules that are matrices, as they will be."""
+    trunk = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(MTP)}
+    as_mlx = {path for name, tensor in trunk.items() for path, _ in _as_mlx(name, tensor, is_zero_centred=False)}
+    return {path for path in map(_path, as_mlx | (checkpoint.tensors.keys() - trunk.keys())) if path}
+
+
+def _as_mlx(name: str, tensor: mx.array, *, is_zero_centred: bool) -> Iterator[tuple[str, mx.array]]:
+    """The tensor or, for two fused ones, the tensors that MLX's modules have instead."""
+    if name.endswith(".conv1d.weight") and tensor.shape[-1] != 1:
+        yield name, tensor.moveaxis(2, 1)
+    elif norms.NORM.search(name) and is_zero_centred and not name.endswith("linear_attn.norm.weight"):
+        yield name, tensor.astype(mx.float32) + 1.0
+    elif ".experts.gate_up_proj." in name:
+        for part, half in zip(("gate", "up"), mx.split(tensor, 2, axis=-2), strict=True):
+            yield name.replace(".experts.gate_up_proj.", f".switch_mlp.{part}_proj."), half
+    else:
+        yield name.replace(".experts.", ".switch_mlp."), tensor
+
+
+def _cast(name: str, tensor: mx.array) -> mx.array:
+    """In bfloat16, but for the decay rates of delta nets and whatever the MTP head has."""
+    return tensor if name.endswith("A_log") or name.startswith(MTP) else tensor.astype(mx.bfloat16)
+
+
+def _conventions(checkpoint: Checkpoint) -> dict[str, str]:
+    """How the norms of trunk and MTP head are stored now; empty for a family that has one way only."""
+    conv = next((tensor for name, tensor in checkpoint.tensors.items() if name.endswith("conv1d.weight")), None)
+    if conv is None:
+        return {}
+    trunk = norms.of_trunk(checkpoint.config, conv)
+    found = {"trunk": trunk}
+    head = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(MTP)}
+    if head:
+        alone = Checkpoint(checkpoint.origin, checkpoint.config, head, {}, checkpoint.has_head_beside)
+        found["mtp"] = norms.of_mtp(Weights(alone, Reading("float32", False, lambda name, tensor: None)), trunk)
+    return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in found.items()}
+
+
+def _write_config(config: Mapping[str, Any], place: Path, recipe: Recipe, written: Written, conventions: Mapping[str, str]) -> None:
+    told = {key: value for key, value in config.items() if key != "mlx_lm_extra_tensors"}
+    if written.quantised:
+        apart = {path: _declared(scheme) for path, scheme in written.quantised.items() if scheme != recipe.default}
+        told["quantization"] = told["quantization_config"] = _declared(recipe.default) | apart
+    if conventions:
+        told[norms.DECLARED] = dict(conventions) | {"trunk": "folded"}
+    (place / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def _declared(scheme: Scheme) -> dict[str, Any]:
+    return {"group_size": scheme.group_size, "bits": scheme.bits, "mode": scheme.mode}
+
+
+def _check_disk(checkpoint: Checkpoint, recipe: Recipe, target: Path) -> None:
+    needed = sum(_planned_bytes(name, tensor, recipe) for name, tensor in checkpoint.tensors.items())
+    free = shutil.disk_usage(next(folder for folder in target.absolute().parents if folder.exists())).free
+    if needed > free:
+        raise ForerunError(f"{target} would take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", hint="free some space")
+
+
+def _planned_bytes(name: str, tensor: mx.array, recipe: Recipe) -> int:
+    path = _path(name)
+    scheme = recipe.scheme(path, tensor.shape[-1]) if path else None
+    return tensor.nbytes if scheme is None else tensor.size * scheme.bits // 8 + tensor.size // scheme.group_size * 4
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A new folder that becomes `target` when all went well, and is removed when not."""
+    if target.exists():
+        raise ForerunError(f"{target} exists", hint="name a folder that does not")
+    place = target.absolute().with_name(f".{target.name}.{os.getpid()}")
+    place.mkdir(parents=True)
+    try:
+        yield place
+        place.rename(target)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _copy_texts(source: Path, place: Path) -> None:
+    for path in (path for pattern in TEXTS for path in source.glob(pattern)):
+        if path.name not in ("config.json", INDEX):
+            shutil.copyfile(path, place / path.name)
+
+
+def _sync(place: Path) -> None:
+    """On the disk, all of it, before it gets its name."""
+    for path in (*place.iterdir(), place):
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)

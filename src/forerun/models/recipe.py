@@ -1,0 +1,73 @@
+"""How finely each matrix of a model is to be quantised: one scheme for all, other numbers of bits where a pattern says so. Pure.
+
+Knows names of modules (canonical ones, see names.py); no tensors, no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from forerun.errors import ConfigError
+from forerun.kernels.quantised import Scheme
+from forerun.models.linear import SCHEMES
+
+PLAIN_BITS = 16
+# Routers are small, and a wrong choice of experts is a large error.
+LEFT_PLAIN = ("*.mlp.gate", "*.mlp.shared_expert_gate")
+MTP = "mtp."
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """default: of every matrix. preset, overrides: pattern of a module's path and bits instead, the last one that matches wins; 16 is
+    plain. A pattern of a preset may match nothing, one of `overrides` is somebody's own and must not.
+
+    The MTP head is plain unless `is_mtp_forced`: quantised, its drafts are accepted less often, or never.
+    """
+
+    default: Scheme
+    preset: tuple[tuple[str, int], ...]
+    overrides: tuple[tuple[str, int], ...]
+    is_mtp_forced: bool
+
+    def check(self, paths: Collection[str]) -> None:
+        """Raises ConfigError for bits or groups that MLX has not, for a pattern that matches nothing, or the MTP head if not forced."""
+        for bits in (self.default.bits, *(bits for _, bits in self.overrides)):
+            if bits != PLAIN_BITS and Scheme("affine", bits, self.default.group_size) not in SCHEMES:
+                raise ConfigError(
+                    f"{bits} bits in groups of {self.default.group_size}", hint="2, 3, 4, 5, 6 or 8 in groups of 32, 64 or 128"
+                )
+        for pattern, bits in self.overrides:
+            matched = [path for path in paths if fnmatchcase(path, pattern)]
+            if not matched:
+                raise ConfigError(f"--override {pattern}: no matrix of this model is called so", hint="for example '*.down_proj=8'")
+            if not self.is_mtp_forced and bits != PLAIN_BITS and all(path.startswith(MTP) for path in matched):
+                hint = "its drafts would be accepted less often, or never; --force-mtp does it all the same"
+                raise ConfigError(f"--override {pattern}: the MTP head stays as it is", hint=hint)
+
+    def scheme(self, path: str, inner: int) -> Scheme | None:
+        """How the matrix [..., out, inner] of this module is stored; None is plain."""
+        if any(fnmatchcase(path, pattern) for pattern in LEFT_PLAIN) or (path.startswith(MTP) and not self.is_mtp_forced):
+            return None
+        bits = next((bits for pattern, bits in reversed(self.preset + self.overrides) if fnmatchcase(path, pattern)), self.default.bits)
+        if bits == PLAIN_BITS or inner % self.default.group_size:
+            return None
+        return Scheme("affine", bits, self.default.group_size)
+
+
+def uniform(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Every matrix alike."""
+    return ()
+
+
+def optimized_speed(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """8 bits for embeddings, head, outputs of the delta nets and the last 8 MLPs: the mix that MTPLX publishes under this name."""
+    layers = int(config.get("text_config", config)["num_hidden_layers"])
+    last = tuple((f"model.layers.{i}.mlp.*", 8) for i in range(max(0, layers - 8), layers))
+    return ("*embed_tokens", 8), ("*lm_head", 8), ("*.linear_attn.out_proj", 8), *last
+
+
+PRESETS = {"uniform": uniform, "optimized-speed": optimized_speed}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from on_gpu.report import Report, Times, seconds, times
@@ -16,11 +17,12 @@ CHUNK_TOKENS = 2048  # as mlx-lm reads prompts
 
 
 def run(report: Report, section: str, config: Mapping[str, Any], *, prompts: tuple[int, ...], lengths: tuple[int, ...]) -> None:
-    """Prefill of prompts, and steps of 1 and 4 rows at lengths."""
+    """Prefill of prompts, if any, and steps of 1 and 4 rows at lengths."""
     model = report.part(section, "mlx_lm_build_s", lambda: Built(config))
     if model is None:
         return
-    report.part(section, "mlx_lm_first_prefill", lambda: prefill(model.model, prompts[0]))
+    if prompts:
+        report.part(section, "mlx_lm_first_prefill", lambda: prefill(model.model, prompts[0]))
     for num_tokens in prompts:
         report.part(section, f"mlx_lm_prefill_{num_tokens}", lambda n=num_tokens: prefill(model.model, n))
     for length in lengths:
@@ -45,7 +47,10 @@ def build(config: Mapping[str, Any]) -> Any:
     from mlx_lm.models import qwen3_5
 
     model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(copy.deepcopy(dict(config))))
-    model.load_weights(list(model.sanitize(tensors(config)).items()))
+    weights = model.sanitize(tensors(config))
+    if "quantization" in config:
+        nn.quantize(model, **config["quantization"], class_predicate=lambda path, _: f"{path}.scales" in weights)
+    model.load_weights(list(weights.items()))
     for _, array in tree_flatten(model.parameters()):
         mx.eval(array)
     return model

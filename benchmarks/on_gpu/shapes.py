@@ -38,15 +38,31 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+SHAPES |= {f"{name}-4bit": SHAPES[name] | {"quantization": {"group_size": 32, "bits": 4, "mode": "affine"}} for name in ("27B", "tiny")}
+
+
 def tensors(config: Mapping[str, Any]) -> dict[str, mx.array]:
-    """A random checkpoint under the hub's names. Nothing is computed yet, so that it need not be in memory twice."""
+    """A random checkpoint under the hub's names, but for the head's matrices quantised if config says so.
+
+    Nothing is computed yet, so that it need not be in memory twice.
+    """
     made: dict[str, mx.array] = {}
     for i, (name, shape) in enumerate(_tensor_shapes(config["text_config"])):
         reach = 0.1 if len(shape) == 1 else (3 / shape[-1]) ** 0.5  # a product keeps the variance
         low, high = (-4.0, 0.0) if name.endswith("A_log") else (-reach, reach)
         dtype = mx.float32 if name.endswith("A_log") else mx.bfloat16
-        made[name] = mx.random.uniform(low, high, shape, dtype=dtype, key=mx.random.key(i))
+        tensor = mx.random.uniform(low, high, shape, dtype=dtype, key=mx.random.key(i))
+        made |= _quantised(name, tensor, config["quantization"]) if _is_quantised(name, shape, config) else {name: tensor}
     return made
+
+
+def _is_quantised(name: str, shape: tuple[int, ...], config: Mapping[str, Any]) -> bool:
+    return "quantization" in config and len(shape) == 2 and not name.startswith("mtp.")
+
+
+def _quantised(name: str, tensor: mx.array, scheme: Mapping[str, Any]) -> dict[str, mx.array]:
+    parts = zip(("weight", "scales", "biases"), mx.quantize(tensor, **scheme), strict=True)
+    return {f"{name.removesuffix('weight')}{part}": array for part, array in parts}
 
 
 def _tensor_shapes(text: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

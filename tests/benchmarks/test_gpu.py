@@ -26,6 +26,7 @@ PARTS = {
         "quantised_error",
     },
     "bundled": {"reference_outputs", "step_8_compiled", "draft_eager", "drafting_greedy_compiled", "drafting_sampled_eager"},
+    "shape-27B-4bit": {"step_4_compiled", "mlx_lm_step_4_at_1100", "ratios"},
     "quantised": {"128 x 512, 8 rows"},
     "shape-27B": {
         "floor",
@@ -43,7 +44,15 @@ PARTS = {
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("gpu") / "result.json"
-    command = [sys.executable, "benchmarks/gpu.py", "--tiny", "--sections", "correct,bundled,quantised,shape-27B", "--out", str(out)]
+    command = [
+        sys.executable,
+        "benchmarks/gpu.py",
+        "--tiny",
+        "--sections",
+        "correct,bundled,quantised,shape-27B,shape-27B-4bit",
+        "--out",
+        str(out),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240)
     found: dict[str, Any] = json.loads(out.read_text())
     return found

@@ -22,7 +22,7 @@ def test_inspect_for_people(forerun: Forerun, tmp_path: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "family       qwen3_5\nparameters   772.8 M; 1.5 GB in files\nMTP head     among the weights, BF16\n" in ran.out
     assert "conversation 28.7 MB for 1,000 tokens" in ran.out
-    assert [line.split()[0] for line in ran.out.splitlines() if "BF16 " in line and "head" not in line][:2] == ["vision", "mtp"]
+    assert [line.split()[0] for line in ran.out.splitlines() if "BF16 " in line and "head" not in line][:2] == ["mtp", "embedding"]
 
 
 def test_inspect_for_programs(forerun: Forerun, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests import checkpoints
+from tests import checkpoints, families
 
 from forerun.errors import ModelError
-from forerun.models.fit import Fit, Machine, fit, weights_in_memory
+from forerun.models.fit import CONFIGS, Fit, Machine, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
+from forerun.models.load import FAMILIES
 
 MAC = Machine(memory_bytes=64 << 30, bank_bytes=20 << 30, is_cpu=False)
 CPU = Machine(memory_bytes=16 << 30, bank_bytes=0, is_cpu=True)
@@ -72,7 +73,7 @@ def test_kinds_and_how_they_are_stored(large: Checkpoint) -> None:
 
 
 def test_the_vision_tower_is_seen_and_not_counted(small: Checkpoint) -> None:
-    assert next(small.kinds()).name == "vision"
+    assert [kind.name for kind in small.kinds()][-1] == "not read"
     assert small.num_params == sum(kind.num_params for kind in small.kinds()) - 64 * 64
 
 
@@ -121,7 +122,7 @@ def test_heads_without_a_fast_kernel(tmp_path: Path) -> None:
 
 def test_experts_that_are_not_chosen_are_not_active(tmp_path: Path) -> None:
     text = SMALL["text_config"] | {"num_experts": 8, "num_experts_per_tok": 2}
-    experts = {"model.language_model.layers.0.mlp.experts.gate_up_proj": ("BF16", (8, 64, 1024))}
+    experts: checkpoints.Shapes = {"model.language_model.layers.0.mlp.experts.gate_up_proj": ("BF16", (8, 64, 1024))}
     checkpoints.write(tmp_path, SMALL | {"text_config": text}, checkpoints.tensors(SMALL, mtp=False) | experts)
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint.num_params - checkpoint.num_active_params == 6 * 64 * 1024
@@ -131,13 +132,32 @@ def test_a_shard_that_is_missing(tmp_path: Path) -> None:
     checkpoints.write(tmp_path, SMALL, checkpoints.tensors(SMALL), "model-00001-of-00002.safetensors")
     files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    with pytest.raises(ModelError, match="lacks model-00002-of-00002") as caught:
+    with pytest.raises(ModelError, match=r"lacks files that .*: model-00002-of-00002"):
         read_checkpoint(tmp_path)
-    assert "models pull" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", sorted(families.CONFIGS))
+def test_it_says_what_loading_shows(tmp_path: Path, kind: str) -> None:
+    folder = families.write_hub(tmp_path, kind, families.tensors(kind))
+    checkpoint, family = read_checkpoint(folder), families.loaded(folder).family
+    found = fit(checkpoint, CPU)
+    assert (found.bytes_per_1000_tokens, found.bytes_per_mark) == (1000 * family.spec.bytes_per_token, family.spec.bytes_per_mark)
+    assert checkpoint.num_params == sum(tensor.size for tensor in families.tensors(kind).values())
+    assert [module.name for module in checkpoint.modules if module.kind == "other" and module.num_params >= 128 * 128] == []
+
+
+def test_every_family_that_loads_can_be_looked_at() -> None:
+    assert CONFIGS.keys() == FAMILIES.keys()
+
+
+def test_a_head_that_is_the_embedding_is_counted_once(tmp_path: Path) -> None:
+    head = {"lm_head.weight": ("BF16", (248320, 1024))}
+    checkpoints.write(tmp_path, SMALL, checkpoints.tensors(SMALL) | head)
+    assert read_checkpoint(tmp_path).num_active_params == pytest.approx(0.75e9, rel=0.01)
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no config\.json"):
+    with pytest.raises(ModelError, match=r"config\.json does not exist"):
         read_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
     with pytest.raises(ModelError, match=r"has no \.safetensors"):

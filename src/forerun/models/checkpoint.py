@@ -80,7 +80,7 @@ class Folder:
         """Its checkpoint. Raises ModelError."""
         tensors = [pair for file in self.model_files for pair in _tensors(file)]
         if self.mtp_file is not None:
-            tensors += [(_of_head(name), tensor) for name, tensor in _tensors(self.mtp_file)]
+            tensors += [(of_head(name), tensor) for name, tensor in _tensors(self.mtp_file)]
         return Checkpoint.of(str(self.path), self.config, tensors, has_head_beside=self.mtp_file is not None)
 
 
@@ -126,7 +126,7 @@ def _mtp_file(folder: Path, config: Mapping[str, Any]) -> Path | None:
     return found[0] if found else None
 
 
-def _of_head(stored: str) -> str:
+def of_head(stored: str) -> str:
     """The canonical name of a tensor in a file of the MTP head, where the prefix may be left out."""
     name = canonical(stored)
     return name if name.startswith("mtp.") else f"mtp.{name}"

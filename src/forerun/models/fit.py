@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 
 from rich.filesize import decimal
 
+from forerun.models import llama, qwen3_5
 from forerun.models.inspect import Checkpoint
-from forerun.models.qwen3_5 import Config
 from forerun.state.spec import StateSpec
 
-CONFIGS = {"qwen3_5": Config, "qwen3_5_text": Config}
+CONFIGS: dict[str, type[llama.Config] | type[qwen3_5.Config]] = {"llama": llama.Config} | dict.fromkeys(
+    ("qwen3_5", "qwen3_5_text", "qwen3_5_mtp", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"), qwen3_5.Config
+)
 # What weights and conversations may take of a machine's memory; the rest is for the system, for prefill and for the agent's own tools.
 MEMORY_FRAC = 0.75
+# Up to this much of a CPU's memory quantised weights are dequantised (load.dense_limit_bytes).
+DENSE_FRAC = 0.5
 SLOW_READ_BYTES = 4_000_000_000
 # Head sizes for which MLX has tuned kernels of the delta rule on Metal.
 METAL_KEY_DIMS = (64, 128)
@@ -58,7 +62,8 @@ class Fit:
 def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
     """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_served` must hold."""
     config = CONFIGS[checkpoint.family].parse(checkpoint.config)
-    spec = (config if checkpoint.mtp != "none" else replace(config, draft_layers=0)).spec(machine.dtype)
+    spec = config.spec(machine.dtype)
+    spec = spec if checkpoint.mtp != "none" else replace(spec, draft_layers=())
     weights_bytes = weights_in_memory(checkpoint, machine)
     room = max(0, machine.usable_bytes - weights_bytes - spec.bytes_per_mark)
     return Fit(
@@ -79,11 +84,11 @@ def is_served(checkpoint: Checkpoint) -> bool:
 
 
 def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
-    """Bytes: as stored on a GPU; in float32 on a CPU, but for quantised weights that would not fit so."""
+    """Bytes: as stored on a GPU; in float32 on a CPU, but for quantised weights that would take too much of it so."""
     if not machine.is_cpu:
         return checkpoint.num_bytes
-    plain = 4 * checkpoint.num_params
-    return plain if plain <= machine.usable_bytes else sum(m.num_bytes if m.is_quantised else 4 * m.num_params for m in checkpoint.served)
+    is_dense = 4 * checkpoint.num_params <= machine.memory_bytes * DENSE_FRAC
+    return sum(m.num_bytes if m.is_quantised and not is_dense else 4 * m.num_params for m in checkpoint.served)
 
 
 def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
@@ -92,7 +97,7 @@ def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[
     if weights_bytes > machine.usable_bytes:
         yield f"the weights take {decimal(weights_bytes)} of {decimal(machine.memory_bytes)} of memory: it will swap, or not start"
     if machine.is_cpu and is_quantised and weights_bytes < 4 * checkpoint.num_params:
-        yield "MLX multiplies quantised weights slowly on a CPU, and in float32 they do not fit in memory"
+        yield "MLX multiplies quantised weights slowly on a CPU, and in float32 they would take more than half of the memory"
     read_bytes = (4 if machine.is_cpu else 2) * checkpoint.num_active_params
     if read_bytes > SLOW_READ_BYTES and machine.is_cpu:
         yield f"each token reads {decimal(read_bytes)} of float32 weights, at the speed of this machine's memory"

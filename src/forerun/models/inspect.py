@@ -14,26 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import ModelError
+from forerun.models.checkpoint import Folder, of_head
 from forerun.models.headers import TensorHeader, read_headers
-from forerun.text.files import read_object
+from forerun.models.names import canonical, unused
+from forerun.models.weights import declared
 
-# First match wins. Names as on the hub and as MLX writes them.
+NOT_READ = "not read"
+# By canonical name; the first match wins.
 KINDS = (
-    ("vision", r"visual\.|vision_tower\."),
-    ("mtp", r"(^|\.)mtp\."),
-    ("embedding", r"embed_tokens$"),
+    ("mtp", r"mtp\."),
+    ("embedding", r".*embed_tokens$"),
     ("head", r"lm_head$"),
-    ("router", r"\.mlp\.(gate|shared_expert_gate)$"),
-    ("shared expert", r"\.shared_expert\."),
-    ("experts", r"\.(experts|switch_mlp)\."),
-    ("mlp", r"\.mlp\.\w+_proj$"),
-    ("attention", r"\.self_attn\.[qkvo]_proj$"),
-    ("delta net in", r"\.linear_attn\.in_proj_\w+$"),
-    ("delta net out", r"\.linear_attn\.out_proj$"),
+    ("router", r".*\.mlp\.(gate|shared_expert_gate)$"),
+    ("shared expert", r".*\.shared_expert\."),
+    ("experts", r".*\.experts\."),
+    ("mlp", r".*\.mlp\.\w+_proj$"),
+    ("attention", r".*\.self_attn\.[qkvo]_proj$"),
+    ("delta net in", r".*\.linear_attn\.in_proj_\w+$"),
+    ("delta net out", r".*\.linear_attn\.out_proj$"),
     ("other", r""),
 )
-MTP_FILES = ("mtp.safetensors", "mtp/weights.safetensors", "model-mtp.safetensors")
-_LEAVES = re.compile(r"\.(weight|scales|biases|global_scale)$")
+_LEAF = re.compile(r"\.(weight|scales|biases)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,9 @@ class Checkpoint:
 
     @property
     def served(self) -> tuple[Module, ...]:
-        """What is loaded: all but a vision tower."""
-        return tuple(m for m in self.modules if m.kind != "vision")
+        """What is loaded: no vision tower, and no head that is the embedding once more."""
+        is_tied = self.text.get("tie_word_embeddings", self.config.get("tie_word_embeddings", False))
+        return tuple(m for m in self.modules if m.kind != NOT_READ and not (is_tied and m.kind == "head"))
 
     @property
     def num_params(self) -> int:
@@ -105,8 +107,8 @@ class Checkpoint:
         return float(self.text.get("num_experts_per_tok", 1)) / float(self.text.get("num_experts", 1))
 
     def kinds(self) -> Iterator[Kind]:
-        """The modules by kind, in the order of KINDS."""
-        for name, _ in KINDS:
+        """The modules by kind, in the order of KINDS; last what is not read."""
+        for name in (*(name for name, _ in KINDS), NOT_READ):
             if of_kind := [m for m in self.modules if m.kind == name]:
                 formats: Counter[str] = Counter()
                 for module in of_kind:
@@ -115,74 +117,37 @@ class Checkpoint:
                 yield Kind(name, len(of_kind), *sizes, dict(formats.most_common()))
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """What is in the folder. Raises ModelError if there is no checkpoint, or a file of it is cut off."""
-    config = read_object(folder / "config.json")
-    if not config:
-        raise ModelError(f"{folder} has no config.json", hint="give a model's folder, or the name of one that was pulled")
-    files = weight_files(folder, config)
-    headers = {file: read_headers(file) for file in files}
-    modules = tuple(_modules(config, {name: header for found in headers.values() for name, header in found.items()}))
-    return Checkpoint(folder, config, modules, _mtp(headers, modules))
-
-
-def weight_files(folder: Path, config: Mapping[str, Any]) -> list[Path]:
-    """The safetensors files of a checkpoint, a draft head's own file among them. Raises ModelError if a file of the index is missing."""
-    index = read_object(folder / "model.safetensors.index.json").get("weight_map", {})
-    missing = [name for name in sorted(set(index.values())) if not (folder / name).is_file()]
-    if missing:
-        raise ModelError(f"{folder} lacks {', '.join(missing)}", hint="its download was not finished: `forerun models pull` goes on")
-    named = config.get("mlx_lm_extra_tensors", {}).get("mtp_file")
-    beside = [folder / name for name in (*MTP_FILES, *([named] if named else []))]
-    files = sorted({*folder.glob("*.safetensors"), *(path for path in beside if path.is_file())})
-    if not files:
-        raise ModelError(
-            f"{folder} has no .safetensors file", hint="give a folder with config.json, tokenizer.json and safetensors weights"
-        )
-    return files
-
-
-def _modules(config: Mapping[str, Any], tensors: Mapping[str, TensorHeader]) -> Iterator[Module]:
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What is in the folder. Raises ModelError if there is no checkpoint or a file is cut off, UnsupportedError for packed weights."""
+    folder = Folder.find(path)
     parts: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
-    for name, header in tensors.items():
-        leaf = _LEAVES.search(name)
-        parts[name[: leaf.start()] if leaf else name][leaf[1] if leaf else "weight"] = header
-    for name, tensor in parts.items():
-        kind = next(kind for kind, pattern in KINDS if re.search(pattern, name))
-        num_bytes = sum(header.num_bytes for header in tensor.values())
-        yield Module(name, kind, *_format(config, name, tensor), num_bytes)
+    for file in folder.files[1:]:
+        for stored, header in read_headers(file).items():
+            name = stored if unused(stored) else of_head(stored) if file == folder.mtp_file else canonical(stored)
+            leaf = _LEAF.search(name)
+            parts[name[: leaf.start()] if leaf else name][leaf[1] if leaf else "weight"] = header
+    by_path = {canonical(name): how for name, how in declared(folder.config).items() if isinstance(how, dict)}
+    modules = tuple(_module(name, part, by_path.get(name, declared(folder.config))) for name, part in parts.items())
+    return Checkpoint(path, folder.config, modules, _mtp(folder, modules))
 
 
-def _format(config: Mapping[str, Any], name: str, tensor: Mapping[str, TensorHeader]) -> tuple[str, int]:
-    """How a module is stored, and how many parameters that stands for."""
-    weight = tensor.get("weight") or next(iter(tensor.values()))
-    if "scales" not in tensor:
-        return weight.dtype, prod(weight.shape)
-    given = quantisation(config, name)
-    columns = tensor["scales"].shape[-1] * int(given["group_size"])
-    bits = weight.shape[-1] * 32 // columns
-    return f"{bits}-bit {given.get('mode', 'affine')}, groups of {given['group_size']}", prod(weight.shape[:-1]) * columns
-
-
-def quantisation(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What config.json says of a quantised module. Raises ModelError if it says nothing."""
-    whole = config.get("quantization") or config.get("quantization_config") or {}
-    own = whole.get(name)
-    found = own if isinstance(own, Mapping) else whole
-    if not found.get("group_size"):
+def _module(name: str, part: Mapping[str, TensorHeader], how: Mapping[str, Any]) -> Module:
+    kind = NOT_READ if unused(f"{name}.weight") or unused(name) else next(kind for kind, pattern in KINDS if re.match(pattern, name))
+    num_bytes = sum(header.num_bytes for header in part.values())
+    if "scales" not in part:
+        weight = next(iter(part.values()))
+        return Module(name, kind, weight.dtype, prod(weight.shape), num_bytes)
+    if not how.get("group_size"):
         raise ModelError(f"config.json does not say how {name} is quantised", hint="it lacks `quantization` with a group_size")
-    return found
+    columns = part["scales"].shape[-1] * int(how["group_size"])
+    bits = part["weight"].shape[-1] * 32 // columns
+    told = f"{bits}-bit {how.get('mode', 'affine')}, groups of {how['group_size']}"
+    return Module(name, kind, told, prod(part["weight"].shape[:-1]) * columns, num_bytes)
 
 
-def _mtp(headers: Mapping[Path, Mapping[str, TensorHeader]], modules: tuple[Module, ...]) -> str:
-    own = [module for module in modules if module.kind == "mtp"]
-    if not own:
-        return "none"
-    names = {module.name for module in own}
-    files = {file.name for file, tensors in headers.items() if any(_LEAVES.sub("", name) in names for name in tensors)}
-    trunk = {file.name for file, tensors in headers.items() if any("embed_tokens" in name for name in tensors)}
-    place = "among the weights" if files & trunk or len(files) > 1 else f"in {files.pop()}"
+def _mtp(folder: Folder, modules: tuple[Module, ...]) -> str:
     formats = Counter[str]()
-    for module in own:
-        formats[module.format] += module.num_params
-    return f"{place}, {formats.most_common(1)[0][0]}"
+    for module in modules:
+        formats[module.format] += module.num_params * (module.kind == "mtp")
+    place = "among the weights" if folder.mtp_file is None else f"in {folder.mtp_file.relative_to(folder.path)}"
+    return f"{place}, {formats.most_common(1)[0][0]}" if formats.total() else "none"

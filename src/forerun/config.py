@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from forerun.errors import ConfigError
 
 ENV_PREFIX = "FORERUN_"
+DEFAULT = "default"
 UNIT_BYTES = {"": 1, "B": 1} | {f"{p}{s}": b**i for s, b in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
 
 
@@ -113,8 +114,12 @@ def config_file() -> Path:
 
 def load(flags: dict[str, Any]) -> Config:
     """The Config of defaults, then the file, then the environment, then `flags` (None: not given). Raises ConfigError naming the origin."""
-    merged: dict[str, Any] = {}
-    origin: dict[str, str] = {}
+    return resolve(flags)[0]
+
+
+def resolve(flags: dict[str, Any]) -> tuple[Config, dict[str, str]]:
+    """The Config as `load` gives it, and where each of its values comes from. Raises ConfigError."""
+    merged, origin = dict[str, Any](), dict[str, str]()
     for source, values in (
         (str(config_file()), _from_file(config_file())),
         ("environment", _from_environment()),
@@ -124,12 +129,12 @@ def load(flags: dict[str, Any]) -> Config:
             _check_key(key, source)
             merged[key], origin[key] = value, source
     try:
-        return Config(**merged)
+        return Config(**merged), {key: origin.get(key, DEFAULT) for key in Config.model_fields}
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
         told = [e["msg"].removeprefix("Value error, ") for e in error.errors() if e["loc"][0] == key]
         raise ConfigError(
-            f"{key} = {merged.get(key)!r} (from {origin.get(key, 'defaults')}): {'; or: '.join(told)}",
+            f"{key} = {merged.get(key)!r} (from {origin.get(key, DEFAULT)}): {'; or: '.join(told)}",
             hint=Config.model_fields[key].description or "",
         ) from error
 
@@ -172,5 +177,5 @@ def _check_key(key: str, source: str) -> None:
         return
     near = get_close_matches(key, Config.model_fields, n=1)
     raise ConfigError(
-        f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun serve --help`"
+        f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun config show`"
     )

@@ -22,7 +22,7 @@ LEVELS = (
     ("decode",),
     ("engine",),
     ("serve",),
-    ("demo",),
+    ("demo", "doctor"),
     ("bench",),
     ("cli",),
     ("__main__",),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.config import Config, prepare
-from forerun.engine.start import runs_on_cpu
+from forerun.engine.start import is_reference, runs_on_cpu
 from forerun.errors import UnsupportedError
 from forerun.kernels import blas
 from forerun.text.prompt import Prompter
@@ -32,14 +32,13 @@ class Subject:
 
 def load(config: Config) -> Subject:
     """The model of these settings. Nothing may have imported mlx.core before. Raises ModelError; UnsupportedError without a draft head."""
-    is_reference = config.numerics == "reference" or (config.numerics == "auto" and runs_on_cpu())
     prepare(config)
-    blas_name = blas.load(config.blas, row_invariant=is_reference)
+    blas_name = blas.load(config.blas, row_invariant=is_reference(config))
     from forerun.kernels.numerics import REFERENCE, SERVED
     from forerun.models import load as models
 
     folder = Path(config.model) if config.model else models.DEMO_MODEL
-    numerics, dtype = REFERENCE if is_reference else SERVED, "float32" if runs_on_cpu() else "bfloat16"
+    numerics, dtype = REFERENCE if is_reference(config) else SERVED, "float32" if runs_on_cpu() else "bfloat16"
     loaded, tokenizer = models.load(folder, numerics, dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
     if not loaded.family.spec.draft_layers:
         raise UnsupportedError(f"{folder} has no MTP layers: there is nothing to compare")

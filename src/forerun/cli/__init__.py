@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from forerun.cli import bank, bench, chat, demo, models, report, serve
+from forerun.cli import bank, bench, chat, config, demo, doctor, models, report, serve
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
@@ -22,8 +22,10 @@ app.command()(serve.serve)
 app.command()(chat.chat)
 app.command()(demo.demo)
 app.command()(report.report)
+app.command()(doctor.doctor)
 app.add_typer(bank.app, name="bank")
 app.add_typer(models.app, name="models")
+app.add_typer(config.app, name="config")
 app.add_typer(bench.app, name="bench")
 
 

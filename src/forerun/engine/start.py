@@ -16,11 +16,15 @@ def start(config: Config, progress: Callable[[str, float], None]) -> Engine:
 
     progress: called with what is being done and how far it is, 0 to 1. Raises ConfigError, ModelError, BankError, UnsupportedError.
     """
-    is_reference = config.numerics == "reference" or (config.numerics == "auto" and runs_on_cpu())
-    blas_name = blas.load(config.blas, row_invariant=is_reference)
+    blas_name = blas.load(config.blas, row_invariant=is_reference(config))
     from forerun.engine.assemble import assemble
 
-    return assemble(config, is_reference, blas_name, progress)
+    return assemble(config, is_reference(config), blas_name, progress)
+
+
+def is_reference(config: Config) -> bool:
+    """Whether these settings ask for the reference numerics, on this machine."""
+    return config.numerics == "reference" or (config.numerics == "auto" and runs_on_cpu())
 
 
 def runs_on_cpu() -> bool:

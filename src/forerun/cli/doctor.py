@@ -1,0 +1,75 @@
+"""`forerun doctor`: looks at machine, settings, bank and numbers, a line each. MLX is imported last, as a server does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from forerun.config import Config, config_file, load, prepare
+from forerun.doctor import machine
+from forerun.doctor.finding import Finding, failure, looked, ok
+from forerun.errors import UnsupportedError
+
+STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Look whether everything is as it should be here, and say what to do if it is not; exit code 1 if something does not work."""
+    console, found = Console(highlight=False), list[Finding]()
+    for finding in findings():
+        found.append(finding)
+        if not as_json:
+            console.print(line(finding))
+    worst = max((finding.status for finding in found), key=list(STYLES).index)
+    if as_json:
+        typer.echo(json.dumps({"status": worst, "findings": [asdict(finding) for finding in found]}))
+    raise typer.Exit(1 if worst == "failure" else 0)
+
+
+def findings() -> Iterator[Finding]:
+    """All of them, as they come. Later ones take the settings as they are, or the defaults if they cannot be read."""
+    yield from looked("versions", machine.versions)
+    settings = looked("settings", _settings)
+    yield from settings
+    config = load({}) if settings[0].status == "ok" else Config.model_validate({})
+    yield from looked("port", lambda: machine.port(config))
+    yield from looked("bank", lambda: machine.bank(config))
+    yield from _on_device(config)
+
+
+def _settings() -> Iterator[Finding]:
+    load({})
+    file = config_file()
+    yield ok("settings", f"{file} and the environment" if file.exists() else f"the environment; {file} does not exist")
+
+
+def _on_device(config: Config) -> Iterator[Finding]:
+    prepare(config)
+    from forerun.engine.start import is_reference
+    from forerun.kernels import blas
+
+    try:
+        blas_name = blas.load(config.blas, row_invariant=is_reference(config))
+    except UnsupportedError as error:  # nothing can be computed as it is set
+        yield failure("blas", str(error), error.hint)
+        return
+    from forerun.doctor import numbers
+    from forerun.engine.assemble import is_cpu, memory_bytes
+
+    yield from looked("compiler", lambda: machine.compiler(is_cpu()))
+    yield from looked("memory", lambda: machine.memory(config, memory_bytes()))
+    yield from looked("disk", lambda: machine.disk(config))
+    yield from looked("blas", lambda: numbers.device(blas_name))
+    yield from looked("model", lambda: numbers.model(blas_name, is_reference(config)))
+
+
+def line(finding: Finding) -> Text:
+    """A finding for people; the remedy is on a line of its own."""
+    drawn = Text.assemble((f"{finding.status:<8}", STYLES[finding.status]), f"{finding.name:<9} {finding.text}")
+    return drawn.append(f"\n{'':<18}to do: {finding.remedy}", style="italic") if finding.remedy else drawn

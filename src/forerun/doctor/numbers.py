@@ -1,0 +1,111 @@
+"""Looks at what is computed here: the device, its BLAS, the bundled model against its reference outputs, a restore against what was kept.
+
+Imports MLX: the BLAS must be loaded before. Knows no settings but the numerics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from forerun.bank.bank import Bank, Turned
+from forerun.bank.disk import DiskTier, secret
+from forerun.bank.index import Index
+from forerun.decode.prefill import prefill
+from forerun.doctor.finding import Finding, failure, ok, warning
+from forerun.kernels import blas
+from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.models.base import Family
+from forerun.models.load import DEMO_MODEL, load
+from forerun.state.cache import Cache, Snapshot
+from forerun.state.layout import Contiguous
+from forerun.state.record import Identity
+from forerun.state.records import materialise
+from forerun.state.store import Arena
+
+TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
+WRONG = "what is computed here cannot be trusted: try --numerics served, FORERUN_BLAS=wheel, or another version of MLX"
+
+
+def device(blas_name: str) -> Iterator[Finding]:
+    """MLX, where it runs, and its BLAS."""
+    yield ok("mlx", f"{version('mlx')} on {mx.default_device()}")
+    if mx.default_device() != mx.cpu:
+        return
+    blas.prove_correct(blas_name)
+    if "slow" in blas_name:
+        yield warning("blas", blas_name, blas.INSTALL_HINT)
+    else:
+        yield ok("blas", f"{blas_name}, agrees with float64")
+
+
+def model(blas_name: str, is_reference: bool) -> Iterator[Finding]:
+    """The bundled model: what it computes, and whether it comes back from a bank as it was."""
+    dtype = "float32" if mx.default_device() == mx.cpu else "bfloat16"
+    family = load(DEMO_MODEL, REFERENCE if is_reference else SERVED, dtype, lambda doing, done_frac: None).family
+    if is_reference:
+        blas.prove_row_invariant(blas_name, set(family.linear_shapes))
+        yield ok("rows", "a row of a product has the same bits, whatever the number of rows")
+    prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
+    yield _reference(family, prompts, TOLERANCE[dtype])
+    yield _restore(family, max((prompt["token_ids"] for prompt in prompts), key=len))
+
+
+def _reference(family: Family, prompts: list[dict[str, Any]], tolerance: float) -> Finding:
+    """The bundled model's logits after each prompt, against those that came with it."""
+    worst = max(_difference(family, prompt) for prompt in prompts)
+    text = f"the bundled model's logits differ from the reference by at most {worst:.1e} ({family.numerics.name}, {len(prompts)} prompts)"
+    return ok("model", text) if worst <= tolerance else failure("model", text, WRONG)
+
+
+def _difference(family: Family, prompt: dict[str, Any]) -> float:
+    logits = np.array(family.head(_read(family, prompt["token_ids"])[0].hidden[None])[0].astype(mx.float32))
+    return float(np.abs(logits[prompt["top5_ids"]] - prompt["top5_logits"]).max())
+
+
+def _restore(family: Family, tokens: list[int]) -> Finding:
+    """A conversation's state from RAM and from SSD, against the state before: the same bits."""
+    with TemporaryDirectory() as folder:
+        (before, _), (kept, marks) = _read(family, tokens), _read(family, tokens)
+        bank, found = _bank(family, Path(folder)), dict[str, bool]()
+        bank.remember(kept, tokens, marks, Turned("doctor", "", 1, len(tokens), len(marks)))
+        bank.flush(60.0)
+        for source in ("ram", "ssd"):
+            restored = bank.restore(tokens, tenant="", session="doctor", layout=Contiguous(), room_tokens=0)
+            found[source] = restored.source == source and is_same(before, restored.cache)
+            bank.close()
+            bank = _bank(family, Path(folder))
+        bank.close()
+    wrong = [source for source, is_equal in found.items() if not is_equal]
+    if wrong:
+        return failure("restore", f"a conversation came back changed from {' and '.join(wrong)}", WRONG)
+    return ok("restore", f"{len(tokens)} tokens came back from RAM and from SSD, every bit the same")
+
+
+def is_same(one: Cache[Any], other: Cache[Any]) -> bool:
+    """Whether two caches hold the same state, bit for bit."""
+    if one.length != other.length:
+        return False
+    rows = zip(one.store.rows(0, one.length), other.store.rows(0, one.length), strict=True)
+    fixed = zip(one.snapshot().arrays(), other.snapshot().arrays(), strict=True)
+    return all(np.array_equal(a, b) for a, b in rows) and all(mx.array_equal(a, b) for a, b in fixed)
+
+
+def _read(family: Family, tokens: list[int]) -> tuple[Cache[Contiguous], list[Snapshot]]:
+    """The cache after the tokens, and marks of a head and of the end, as a turn leaves them."""
+    cache = materialise(Arena(family.spec), [], None, Contiguous(), len(tokens))
+    marks = [mark for new in prefill(family, cache, tokens, [len(tokens) // 2, len(tokens)]) for mark in new]
+    return cache, marks
+
+
+def _bank(family: Family, folder: Path) -> Bank:
+    disk = DiskTier(folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(folder))
+    identity = Identity("doctor", "", "", "", "", family.numerics.name)
+    return Bank(family.spec, identity, disk=disk, secret=secret(folder), ram_limit_bytes=1 << 30)

@@ -1,0 +1,44 @@
+"""`forerun config show`: values and their origins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.config import Config
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A settings file, and a setting in the environment."""
+    path = tmp_path / "config.toml"
+    path.write_text('port = 8500\nbank_disk_bytes = "50GiB"\nnumerics = "served"\n')
+    monkeypatch.setenv("FORERUN_CONFIG", str(path))
+    monkeypatch.setenv("FORERUN_NUMERICS", "reference")
+    return path
+
+
+def test_every_value_has_its_origin(forerun: Callable[..., Any], file: Path) -> None:
+    told = json.loads(forerun("config", "show", "--json").out)
+    settings = told["settings"]
+    assert (told["file"], list(settings)) == (str(file), list(Config.model_fields))
+    assert settings["port"] == {"value": 8500, "origin": str(file)}
+    assert settings["numerics"] == {"value": "reference", "origin": "environment"}
+    assert settings["host"] == {"value": "127.0.0.1", "origin": "default"}
+
+
+def test_people_see_them_as_they_are_written(forerun: Callable[..., Any], file: Path) -> None:
+    lines = [line.split() for line in forerun("config", "show").out.splitlines()]
+    assert ["bank_disk_bytes", "50GiB", str(file)] in lines
+    assert ["eager", "false", "default"] in lines
+    assert ["context", "not", "set", "default"] in lines
+
+
+def test_what_is_wrong_is_told_with_its_place(forerun: Callable[..., Any], file: Path) -> None:
+    file.write_text("prot = 8500\n")
+    ran = forerun("config", "show")
+    assert (ran.code, ran.err) == (2, f"forerun: unknown setting 'prot' (from {file})\nhint: did you mean 'port'?\n")

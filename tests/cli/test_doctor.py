@@ -1,0 +1,40 @@
+"""`forerun doctor` as a program: a machine that is well, and one whose settings are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from forerun.config import environ_without_settings
+
+
+def examined(tmp_path: Path, **settings: object) -> tuple[int, dict[str, Any]]:
+    """The exit code, and the findings by name."""
+    environment = environ_without_settings() | {f"FORERUN_{name.upper()}": str(value) for name, value in settings.items()}
+    environment.setdefault("FORERUN_BANK_DIR", str(tmp_path / "bank"))
+    command = [sys.executable, "-m", "forerun.cli", "doctor", "--json"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert ran.stdout, ran.stderr
+    told = json.loads(ran.stdout)
+    return ran.returncode, {finding["name"]: finding for finding in told["findings"]} | {"status": told["status"]}
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    code, found = examined(tmp_path, port=0)
+    names = ["versions", "system", "settings", "port", "bank", "compiler", "memory", "disk", "mlx", "blas", "rows", "model", "restore"]
+    assert list(found) == [*names, "status"]
+    assert (code, found["status"]) == (0, max((found[name]["status"] for name in names), key=["ok", "warning"].index)), found
+    assert [found[name]["status"] for name in ("settings", "port", "bank", "mlx", "rows", "model", "restore")] == ["ok"] * 7
+    assert all(bool(found[name]["remedy"]) == (found[name]["status"] != "ok") for name in names)
+    assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
+
+
+def test_settings_that_cannot_be_are_a_finding_and_not_the_end(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("prot = 1\n")
+    code, found = examined(tmp_path, config=tmp_path / "config.toml")
+    assert (code, found["status"]) == (1, "failure")
+    assert "did you mean 'port'?" in found["settings"]["remedy"]
+    assert found["restore"]["status"] == "ok"

@@ -1,0 +1,84 @@
+"""Each look at the machine, on one where something is wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.records import record
+from tests.wire import serving
+
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Index
+from forerun.config import Config
+from forerun.doctor import machine
+from forerun.doctor.finding import Finding, looked, ok
+from forerun.errors import ConfigError
+
+RECORD = record("segment", tokens=[1, 2, 3], num_bytes=1000)
+
+
+def config(**settings: object) -> Config:
+    return Config.model_validate(settings)
+
+
+def only(found: Iterator[Finding]) -> Finding:
+    (finding,) = found
+    return finding
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert only(machine.compiler(is_cpu=True)).status == "warning"
+    assert only(machine.compiler(is_cpu=False)).status == "ok"
+
+
+def test_more_memory_for_conversations_than_is_wise() -> None:
+    assert only(machine.memory(config(bank_ram_bytes="3GiB"), 4 << 30)).status == "warning"
+    assert only(machine.memory(config(bank_ram_bytes="1GiB"), 4 << 30)).status == "ok"
+
+
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr(machine, "SLOW_READ_BYTES_PER_S", 0.0)
+    settings = config(bank_dir=tmp_path / "deep" / "bank")
+    assert only(machine.disk(settings)).status == "ok"
+    monkeypatch.setattr(machine, "SLOW_READ_BYTES_PER_S", 1e15)
+    assert "SSD" in only(machine.disk(settings)).remedy
+    assert only(machine.disk(config(bank_disk_bytes=0))).status == "warning"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bank_with_a_damaged_record(tmp_path: Path) -> None:
+    settings = config(bank_dir=tmp_path)
+    assert only(machine.bank(settings)).text.endswith("holds nothing yet")
+    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(tmp_path))
+    tier.put(RECORD)
+    tier.close()
+    assert "1 records in" in only(machine.bank(settings)).text
+    path = tmp_path / "records" / RECORD.key[:2] / RECORD.key
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    finding = only(machine.bank(settings))
+    assert finding.status == "failure"
+    assert RECORD.key in finding.text
+
+
+def test_a_port_that_somebody_uses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.settimeout(0.0)
+        port = taken.getsockname()[1]
+        taken.close()
+        assert only(machine.port(config(port=port))).status == "ok"
+    with serving() as wire:
+        port = int(wire.url.rsplit(":", 1)[1])
+        assert only(machine.port(config(port=port))).text == f"a server of scripted listens at {wire.url}"
+
+
+def test_an_error_is_a_finding() -> None:
+    def look() -> Iterator[Finding]:
+        yield ok("a", "b")
+        raise ConfigError("no", hint="so")
+
+    assert [(found.status, found.text, found.remedy) for found in looked("settings", look)] == [("failure", "no", "so")]

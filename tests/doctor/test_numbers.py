@@ -1,0 +1,40 @@
+"""The look at the numbers sees numbers that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from tests import tiny
+from tests.running import read
+
+from forerun.bank.bank import Bank, Restored
+from forerun.doctor import numbers
+from forerun.state.layout import L
+
+TOKENS = tiny.words(0, 20)
+
+
+def test_logits_that_are_not_the_reference() -> None:
+    family = tiny.family()
+    logits = family.head(read(family, TOKENS).hidden[None])[0]
+    prompt = {"token_ids": TOKENS, "top5_ids": [1, 2], "top5_logits": [logits[1].item(), logits[2].item()]}
+    assert numbers._reference(family, [prompt], 1e-3).status == "ok"
+    spoilt = prompt | {"top5_logits": [logits[1].item(), logits[2].item() + 0.1]}
+    assert numbers._reference(family, [prompt, spoilt], 1e-3).status == "failure"
+
+
+def test_states_that_differ_in_one_token() -> None:
+    family = tiny.family()
+    assert numbers.is_same(read(family, TOKENS), read(family, TOKENS))
+    assert not numbers.is_same(read(family, TOKENS), read(family, [*TOKENS[:-1], TOKENS[-1] + 1]))
+    assert not numbers.is_same(read(family, TOKENS), read(family, TOKENS[:-1]))
+
+
+def test_a_restore_that_gives_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = tiny.family()
+    assert numbers._restore(family, TOKENS).status == "ok"
+
+    def missing(bank: Bank, tokens: list[int], *, layout: L, room_tokens: int, **other: object) -> Restored[L]:
+        return bank.cold(session=None, layout=layout, room_tokens=room_tokens, reason="broken")
+
+    monkeypatch.setattr(Bank, "restore", missing)
+    assert numbers._restore(family, TOKENS).text == "a conversation came back changed from ram and ssd"

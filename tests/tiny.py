@@ -106,6 +106,12 @@ def family(numerics: Numerics = REFERENCE, seed: int = 0) -> Qwen35:
     return built(CONFIG, weights(seed), numerics)
 
 
+@cache
+def without_draft() -> Qwen35:
+    """The tiny model as a conversion leaves it that drops the MTP head."""
+    return built(CONFIG, {name: tensor for name, tensor in weights(0).items() if not name.startswith("mtp.")})
+
+
 def built(config: Mapping[str, Any], tensors: Mapping[str, mx.array], numerics: Numerics = REFERENCE) -> Qwen35:
     """A Qwen3.5 of these tensors, all of which it must need."""
     reading = Reading("float32", is_dense=True, seen=lambda name, tensor: None)

@@ -16,7 +16,7 @@ from forerun.state.layout import Contiguous, Layout, Paged
 from forerun.state.records import relayout, relayout_as_chosen
 
 FAMILY = tiny.family()
-TOKENS = tiny.words("compiled", 400)
+TOKENS = tiny.words("compiled", 1600)
 WIDTHS = (1, 4, 2, 1, 3, 1, 8, 1)
 
 
@@ -90,3 +90,29 @@ def test_after_warm_up_no_step_is_traced_anew() -> None:
     traced = steps.num_traces()
     decode(read(FAMILY, TOKENS[:100]), steps, (1, 2, 3), 100)
     assert steps.num_traces() == traced
+
+
+def test_a_conversation_through_all_layouts_and_several_capacities_has_the_logits_of_a_plain_one() -> None:
+    """Compiled, arranged anew again and again while it grows: hiddens and drafts bit for bit those of eager steps in one array."""
+    plain, moved, said = read(FAMILY, TOKENS[:100]), read(FAMILY, TOKENS[:100]), TOKENS[:100]
+    eager, compiled = StepTable(FAMILY, eager_reason="test"), StepTable(FAMILY, eager_reason="")
+    capacities = set()
+    for start, layout in zip(range(100, 1600, 300), (Paged(16), Contiguous(), Paged(256), Paged(64), Contiguous()), strict=True):
+        said = said + TOKENS[start : start + 300]
+        plain, moved = read(FAMILY, said, plain), read(FAMILY, said, relayout_as_chosen(moved, layout))
+        expected, found = decode(plain, eager, (4, 1, 1), start), decode(moved, compiled, (4, 1, 1), start)
+        assert all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        said = said + TOKENS[:5]  # whatever was decoded: only the number counts
+        capacities.add(moved.store.capacity)
+    assert len(capacities) > 3
+
+
+def test_a_thousand_steps_trace_nothing_anew() -> None:
+    steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
+    cache.store.reserve(2048)
+    decode(cache, steps, (1,), 100)
+    traced = steps.num_traces()
+    for _ in range(4):
+        decode(cache, steps, (1,) * 250, 100)
+    assert steps.num_traces() == traced == 2
+    assert steps.counts() == Counter(compiled=2002)

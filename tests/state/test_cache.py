@@ -13,6 +13,8 @@ from tests.running import differing, empty, logits, marks, read, step
 from forerun.kernels.numerics import REFERENCE
 from forerun.state.cache import Cache, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.layout import Contiguous, Paged
+from forerun.state.store import Arena
 
 FAMILY = tiny.family()
 TOKENS = tiny.words("state", 560)
@@ -205,3 +207,21 @@ def test_nothing_is_kept_of_a_draft_pass() -> None:
         FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
         with pytest.raises(RuntimeError, match="draft layers"):
             view.keep([1], hidden)
+
+
+@pytest.mark.parametrize("layout", [Contiguous(), Paged(256)], ids=str)
+def test_growth_takes_a_quarter_more_and_one_layer_at_a_time(layout: Any) -> None:
+    """The old rows of a layer are free before the next layer grows: memory never holds the conversation twice."""
+    store = Arena(FAMILY.spec).store(layout, 1 << 16)
+    rows, old_bytes = mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), store.buffers[0].nbytes
+    store.put(0, [rows] * len(store.buffers))
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    store.reserve((1 << 16) + 1)
+    added = sum(a.nbytes for a in store.buffers) - len(store.buffers) * old_bytes
+    assert added == len(store.buffers) * old_bytes // 4
+    assert mx.get_active_memory() - before < added * 1.01
+    assert mx.get_peak_memory() - before < added + 1.3 * old_bytes
+    assert all(mx.array_equal(part, rows) for part in store.take(0, 100))

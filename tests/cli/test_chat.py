@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.wire import frame, report, serving, stream
+
+
+@pytest.fixture(autouse=True)
+def _private_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,12 +49,45 @@ def test_markup_in_an_answer_is_text(forerun: Callable[..., Any], monkeypatch: p
     assert "forerun" not in wire.bodies[0]
 
 
-def test_an_error_of_the_server_ends_it(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+def test_an_error_of_the_server_ends_the_message_only(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
     with serving() as wire:
-        wire.answers.append((503, {"error": {"message": "the queue is full"}}))
+        wire.answers.extend([(503, {"error": {"message": "the queue is full", "hint": "wait"}}), stream("good day", report())])
         ran = forerun("chat", "--url", wire.url)
-    assert (ran.code, ran.err) == (1, "forerun: the server says: the queue is full\n")
+    assert ran.code == 0
+    assert "the server says: the queue is full. wait\n" in ran.out
+    assert [message["content"] for message in wire.bodies[1]["messages"]] == ["again"]
+
+
+def test_a_named_conversation_is_taken_up_again(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as wire:
+        wire.answers.extend([stream("good day", report()), stream("fine", report("ssd", 30, 5))])
+        for typed in ("hello\n", "and you?\n"):
+            monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+            ran = forerun("chat", "--url", wire.url, "--session", "mine")
+    assert [message["content"] for message in wire.bodies[1]["messages"]] == ["hello", "good day", "and you?"]
+    assert "mine, 1 turn so far\n" in ran.out
+
+
+def test_commands(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["/stats", "hello", "/stats", "/session", "/session other", "/session", "/session a/b", "/nothing", "/help"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed) + "\n"))
+    with serving() as wire:
+        wire.answers.append(stream("good day", report("ram", 30, 10, reason="why not")))
+        ran = forerun("chat", "--url", wire.url)
+    assert len(wire.bodies) == 1
+    told = [
+        "no answer yet",
+        "1 answer: 30 of 40 prompt tokens known, 4 tokens written",
+        "layout contiguous, steps eager, numerics reference",
+        "not all was known: why not",
+        "no name: it is not kept, 1 turn so far",
+        "other, 0 turns so far",
+        "'a/b' cannot be the name of a session",
+        "there is no /nothing; /help tells what there is",
+        "/session NAME ",
+    ]
+    assert [line for line in told if line not in ran.out] == []
 
 
 @pytest.mark.parametrize("url", ["foo", "ftp://127.0.0.1", "http://[::1"])

@@ -22,7 +22,7 @@ LEVELS = (
     ("decode",),
     ("engine",),
     ("serve",),
-    ("demo", "doctor"),
+    ("chat", "demo", "doctor"),
     ("bench",),
     ("cli",),
     ("__main__",),

@@ -1,0 +1,68 @@
+"""The messages of a conversation, and, if it has a name, the file that they are kept in. Knows nothing of who answers.
+
+The server keeps what the model remembers of a conversation; its words stay with whoever has it. A named conversation is taken up again by
+sending these words: the server then reads none of them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import ConfigError, ForerunError
+
+NAME = re.compile(r"[\w-][\w.-]{0,99}")
+
+
+@dataclass
+class Transcript:
+    """messages: as the wire has them. name "": nothing is kept. folder: where the files of named conversations are."""
+
+    folder: Path
+    name: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Transcript:
+        """The conversation of that name, as far as it has come. Raises ConfigError (the name), ForerunError (the file)."""
+        if name and not NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} cannot be the name of a session", hint="letters, digits, '.', '-' and '_', 100 at most")
+        transcript = cls(folder, name)
+        if name and transcript.file.exists():
+            transcript.messages = _read(transcript.file)
+        return transcript
+
+    @property
+    def file(self) -> Path:
+        """Where it is kept, if it has a name."""
+        return self.folder / f"{self.name}.json"
+
+    def add(self, *messages: dict[str, Any]) -> None:
+        """Append messages, and keep them if there is a name. Raises ForerunError (the file cannot be written)."""
+        self.messages += messages
+        if self.name:
+            self._write()
+
+    def _write(self) -> None:
+        beside = self.file.with_suffix(".tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+                json.dump({"messages": self.messages}, stream, ensure_ascii=False, indent=1)
+            beside.replace(self.file)
+        except OSError as error:
+            raise ForerunError(f"cannot keep the session in {self.file}: {error.strerror}", hint="leave --session out") from error
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    try:
+        messages = json.loads(file.read_text(encoding="utf-8"))["messages"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ForerunError(f"cannot read the session in {file}: {error}", hint="remove the file to begin anew") from error
+    if not isinstance(messages, list):
+        raise ForerunError(f"{file} holds no list of messages", hint="remove the file to begin anew")
+    return messages

@@ -73,7 +73,9 @@ class Gate:
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model."""
 
-    def __init__(self, folder: Path | None, dense_tokens: int = CONTEXT, log: RequestLog | None = None, **bank: Any) -> None:
+    def __init__(
+        self, folder: Path | None, dense_tokens: int = CONTEXT, log: RequestLog | None = None, context_tokens: int = CONTEXT, **bank: Any
+    ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
         self.family.before_pass = self.gate
         template = Template.load(DEMO_MODEL)
@@ -88,7 +90,7 @@ class Rig:
             )
         )
         worker.model()
-        info = ModelInfo("fake", "fake", "cpu", "reference", "none", CONTEXT, 0, GREEDY, demo=False)
+        info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
         self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {}, log)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:

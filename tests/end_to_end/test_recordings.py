@@ -1,0 +1,84 @@
+"""Recorded conversations in the Anthropic and Responses dialects: all are served, and what only grew is not read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from anthropic.types import RawMessageStreamEvent
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+from tests.replay import Player, Served, events, is_enough, of_run, pairs
+
+RUNS = ["claude-code-print", "claude-code-echo", "codex-freeform", "codex-echo", "pi-responses"]
+LONG_RUNS = ["claude-code-terminal", "claude-code-400", "codex", "opencode-messages"]
+# What these clients cannot do without, see README.md of the recordings.
+NEEDED = {
+    "/v1/messages": {"message_start", "content_block_start", "content_block_stop", "message_stop"},
+    "/v1/responses": {"response.output_item.done", "response.completed"},
+}
+TYPES: dict[str, TypeAdapter[Any]] = {"/v1/messages": TypeAdapter(RawMessageStreamEvent), "/v1/responses": TypeAdapter(ResponseStreamEvent)}
+
+
+async def play(run: str) -> dict[str, Served]:
+    player = Player()
+    try:
+        return {recorded.file: await player.play(recorded) for recorded in of_run(run)}
+    finally:
+        await player.engine.close(5.0)
+
+
+def refused_field(served: Served) -> str | None:
+    """The field that asks for what cannot be done yet: the client's title call wants its answer in a schema."""
+    body = json.loads(served.recorded.body)
+    return "output_config.format" if "format" in body.get("output_config", {}) else None
+
+
+def calls_of(told: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Names and arguments of the calls in a stream, as its client puts them together."""
+    found: list[tuple[str, Any]] = []
+    for event in told:
+        match event:
+            case {"content_block": {"type": "tool_use", "name": name}}:
+                found.append((name, ""))
+            case {"delta": {"type": "input_json_delta", "partial_json": text}}:
+                found[-1] = (found[-1][0], found[-1][1] + text)
+            case {"type": "response.output_item.done", "item": {"type": "function_call", "name": name, "arguments": text}}:
+                found.append((name, text))
+            case {"type": "response.output_item.done", "item": {"type": "custom_tool_call", "name": name, "input": text}}:
+                found.append((name, json.dumps({"input": text})))
+    return [(name, json.loads(text)) for name, text in found]
+
+
+def check(served: Served) -> None:
+    recorded, path = served.recorded, served.recorded.path.partition("?")[0]
+    if recorded.method == "HEAD":
+        assert served.response.status_code == 404
+    elif field := refused_field(served):
+        assert served.response.status_code == 400
+        assert field in served.response.json()["error"]["message"]
+    else:
+        assert served.response.status_code == 200, served.response.text
+        with events(served.response) as told:
+            kinds = Counter(event["type"] for event in told)
+            assert kinds.keys() >= NEEDED[path]
+            for event in told:
+                if event["type"] != "ping":
+                    TYPES[path].validate_python(event)
+            assert calls_of(told) == recorded.calls
+
+
+@pytest.mark.parametrize("run", [*RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)])
+def test_a_run_is_served_and_what_only_grew_is_not_read_again(run: str) -> None:
+    played = asyncio.run(play(run))
+    for served in played.values():
+        check(served)
+    for pair in pairs(run):
+        before, after = played[pair["from"]], played[pair["to"]]
+        if pair["append_only"]:
+            assert is_enough(before, after), (pair, after.reused_tokens, before.prompt_tokens, after.reason)
+        elif not is_enough(before, after):
+            assert after.reason

@@ -1,0 +1,159 @@
+"""Recorded requests of agents, played again: to a real engine and bank around the fake family, which answers as the script did.
+
+The family writes the recorded answers token for token, so that the next request of the conversation echoes what was sampled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.engine.engines import Rig
+from tests.fake_family import after
+from tests.talking import tokenizer
+
+from forerun.engine.engine import Run
+from forerun.serve.app import build
+from forerun.values import Chat, Job
+
+FOLDER = Path(__file__).parent / "data" / "recordings"
+CONTEXT_TOKENS = 65_536
+ENOUGH_FRAC = 0.95  # of the previous prompt is to be reused where the conversation only grew
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request. body: the bytes as they were sent. answer: of the script, with its `status`, reasoning, text and calls."""
+
+    file: str
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    answer: Mapping[str, Any]
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """Names and arguments of the calls that the answer makes."""
+        return [(call["name"], json.loads(_arguments(call), strict=False)) for call in self.answer.get("tool_calls", ())]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A played request: its response, its prompt's tokens, how many of them were reused, and why not more."""
+
+    recorded: Recorded
+    response: httpx.Response
+    prompt_tokens: int
+    reused_tokens: int
+    reason: str
+
+
+@cache
+def index() -> dict[str, Any]:
+    """The runs and the conversations."""
+    found: dict[str, Any] = json.loads((FOLDER / "index.json").read_text())
+    return found
+
+
+@cache
+def of_client(client: str) -> dict[str, Recorded]:
+    """A client's requests by file."""
+    lines = gzip.decompress((FOLDER / f"{client}.jsonl.gz").read_bytes()).decode().split("\n")[:-1]
+    return {row["file"]: _recorded(row) for row in map(json.loads, lines)}
+
+
+def of_run(name: str) -> list[Recorded]:
+    """A run's requests in the order of their arrival."""
+    run = next(each for each in index()["runs"] if each["run"] == name)
+    return [of_client(file.split("/")[0])[file] for file in run["files"]]
+
+
+def pairs(run: str) -> Iterator[dict[str, Any]]:
+    """The requests of a run that follow each other in one conversation."""
+    for conversation in index()["conversations"]:
+        if conversation["run"] == run:
+            yield from conversation["pairs"]
+
+
+class Player(Rig):
+    """An engine that answers as the script did."""
+
+    def __init__(self) -> None:
+        super().__init__(None, CONTEXT_TOKENS, context_tokens=CONTEXT_TOKENS)
+        self.next: Recorded | None = None
+        self.run: Run | None = None
+        self.gate.open()
+        self._submit = self.engine.submit
+        self.engine.submit = self._submit_scripted  # type: ignore[method-assign]
+
+    async def play(self, recorded: Recorded) -> Served:
+        """The response to a request, through all of the application."""
+        self.next = recorded
+        transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=recorded.body)
+        report = _report(response)
+        reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
+        return Served(recorded, response, reused + computed, reused, report.get("reason", ""))
+
+    async def _submit_scripted(self, job: Job) -> Run:
+        assert self.next is not None
+        assert isinstance(job.prompt, Chat)
+        prompt = self.engine.prompter.encode(job.prompt, tenant=job.tenant)
+        answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
+        self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
+        return await self._submit(job)
+
+
+@contextmanager
+def events(response: httpx.Response) -> Iterator[list[dict[str, Any]]]:
+    """The values of a stream's events."""
+    lines = (line.removeprefix("data: ") for line in response.text.split("\n") if line.startswith("data: "))
+    yield [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def is_enough(before: Served, after: Served) -> bool:
+    """Whether a conversation that only grew was not read again."""
+    return after.reused_tokens >= ENOUGH_FRAC * before.prompt_tokens
+
+
+def _recorded(row: dict[str, Any]) -> Recorded:
+    body = b"" if row["body"] is None else json.dumps(row["body"], ensure_ascii=False, separators=(",", ":")).encode()
+    headers = tuple((name, value) for name, value in row["headers"])
+    return Recorded(row["file"], row["method"], row["path"], headers, body, row["answer"])
+
+
+def _written(recorded: Recorded, *, thinks: bool) -> str:
+    """The answer as the bundled model's template has its model write it."""
+    calls = recorded.answer.get("tool_calls", ())
+    blocks = [f'<tool_call>\n{{"name": "{call["name"]}", "arguments": {_arguments(call)}}}\n</tool_call>' for call in calls]
+    text = "\n".join(filter(None, [recorded.answer.get("text", ""), *blocks])) or "I see."
+    return f"{recorded.answer.get('reasoning', '')}\n</think>\n\n{text}" if thinks else text
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    """A call's arguments as the script wrote them; of a custom tool, its input as the one parameter."""
+    if "arguments_text" in call:
+        return str(call["arguments_text"])
+    return json.dumps(call["arguments"] if "arguments" in call else {"input": call["input"]}, ensure_ascii=False)
+
+
+def _report(response: httpx.Response) -> dict[str, Any]:
+    """The `forerun` object of a response, wherever its dialect has it; {} of an error."""
+    if not response.content:
+        return {}
+    if "event-stream" not in response.headers["content-type"]:
+        found = [response.json()]
+    else:
+        with events(response) as found:
+            found = [each.get("response", each) for each in found]
+    reports = [each["forerun"] for each in found if "source" in each.get("forerun", {})]
+    return reports[-1] if reports else {}

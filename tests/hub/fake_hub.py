@@ -25,7 +25,8 @@ REPO = "acme/tiny"
 @dataclass
 class Hub:
     """One repository. commits: by hash, files by name; branches: names of commits. cut_at: bytes after which a large file's connection
-    breaks, once each, in this order; refuse: status for requests for the rest of a file; sizes: what to claim instead of the truth."""
+    breaks, once each, in this order; refuse: status for requests for the rest of a file; stall: where a broken
+    connection stays open and silent until it is set; sizes: what to claim instead of the truth."""
 
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
@@ -33,6 +34,7 @@ class Hub:
     refuse: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
     damaged: bool = False
+    stall: threading.Event | None = None
     sent_bytes: int = 0
     ranges: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
@@ -51,10 +53,15 @@ class Hub:
             clean | caches | {"HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*", "COLUMNS": "200", "XDG_CONFIG_HOME": str(home / "config")}
         )
 
+    def command(self, *arguments: object) -> list[str]:
+        """The command line of a process of its own."""
+        return [sys.executable, "-m", "forerun.cli", *map(str, arguments)]
+
     def forerun(self, home: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-        """The command in a process of its own."""
-        command = [sys.executable, "-m", "forerun.cli", *map(str, arguments)]
-        return subprocess.run(command, env=self.environ(home) | environ, capture_output=True, text=True, check=False, timeout=120)
+        """The command, run to its end."""
+        return subprocess.run(
+            self.command(*arguments), env=self.environ(home) | environ, capture_output=True, text=True, check=False, timeout=120
+        )
 
 
 @contextmanager
@@ -139,6 +146,8 @@ class Handler(BaseHTTPRequestHandler):
         stop = self.hub.cut_at.pop(0) - start if self.hub.cut_at and self.hub.cut_at[0] < len(content) else len(body)
         self.hub.sent_bytes += len(body[:stop])
         self._respond(206 if start else 200, body[:stop], length)
+        if self.hub.stall and stop < len(body):
+            self.hub.stall.wait(60)
         self.close_connection = stop < len(body)
         return None
 

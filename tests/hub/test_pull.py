@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,9 +68,6 @@ def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> 
     assert ran.returncode == 1
     assert "HTTP 403 to a request for bytes from 2,000,000" in ran.stderr
     assert "pull again to go on" in ran.stderr
-    assert "not complete" in hub.forerun(tmp_path, "models", "ls").stdout
-    ran = hub.forerun(tmp_path, "serve", REPO, "--port", "0")
-    assert (ran.returncode, f"`forerun models pull {REPO}` goes on with it" in ran.stderr) == (1, True)
     hub.refuse = 0
     entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
@@ -76,11 +75,24 @@ def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> 
     assert list((tmp_path / "hf").rglob("*part")) == []
 
 
+def test_another_process_goes_on_where_one_was_killed(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_at, hub.stall = [2_000_000], threading.Event()
+    with subprocess.Popen(hub.command("models", "pull", REPO), env=hub.environ(tmp_path)) as process:
+        while sum(part.stat().st_size for part in (tmp_path / "hf").rglob("*part")) < 2_000_000 - 8192:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    hub.stall.set()
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
+    assert hub.sent_bytes <= 3_001_000 + 8192, "but for what the killed process had not yet written"
+
+
 def test_a_pulled_model_is_served_by_its_name(hub: Hub, tmp_path: Path) -> None:
     hub.commits[OLD] = {path.name: path.read_bytes() for path in DEMO_MODEL.iterdir()}
     pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     hub.url = "http://127.0.0.1:9"
-    command = [sys.executable, "-m", "forerun.cli", "serve", REPO, "--port", "0", "--json", "--bank-disk-bytes", "0", "--eager"]
+    command = hub.command("serve", REPO, "--port", "0", "--json", "--bank-disk-bytes", "0", "--eager")
     with subprocess.Popen(command, env=hub.environ(tmp_path), stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -115,24 +127,24 @@ def test_removed(hub: Hub, tmp_path: Path) -> None:
     assert not Path(entry["folder"]).exists()
     ran = hub.forerun(tmp_path, "models", "rm", REPO)
     assert (ran.returncode, f"{REPO} was not pulled" in ran.stderr) == (1, True)
-    assert json.loads(hub.forerun(tmp_path, "models", "ls", "--json").stdout) == []
 
 
 def test_what_was_begun_is_removed_too(hub: Hub, tmp_path: Path) -> None:
     hub.cut_at, hub.refuse = [2_000_000], 403
     hub.forerun(tmp_path, "models", "pull", REPO)
+    assert "not complete" in hub.forerun(tmp_path, "models", "ls").stdout
     assert json.loads(hub.forerun(tmp_path, "models", "rm", REPO, "--json").stdout)["freed_bytes"] == 2_000_000
     assert list((tmp_path / "hf").rglob("*part")) == []
 
 
 def test_offline_what_was_pulled_is_there(hub: Hub, tmp_path: Path) -> None:
-    ran = hub.forerun(tmp_path, "models", "pull", REPO, HF_HUB_OFFLINE="1")
-    assert (ran.returncode, "HF_HUB_OFFLINE is set" in ran.stderr) == (1, True)
     pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     hub.url = "http://127.0.0.1:9"
     assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_HUB_OFFLINE="1"))["commit"] == OLD
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
     assert (ran.returncode, "http://127.0.0.1:9 cannot be asked" in ran.stderr) == (1, True)
+    ran = hub.forerun(tmp_path, "models", "pull", "acme/other", HF_HUB_OFFLINE="1")
+    assert (ran.returncode, "acme/other at main is not in the cache, and HF_HUB_OFFLINE is set" in ran.stderr) == (1, True)
 
 
 def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:

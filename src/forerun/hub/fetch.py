@@ -72,23 +72,26 @@ def _rest(source: Source, start: int) -> Iterator[bytes]:
             if at < source.num_bytes:
                 raise httpx.RemoteProtocolError("the server ended early")
         except httpx.TransportError as error:
-            failures = failures + 1 if at == before else 1
+            failures = failures + 1 if at == before else 0
             if failures == ATTEMPTS:
                 what = f"{source.url}: {at:,} of {source.num_bytes:,} bytes: {error or type(error).__name__}"
                 raise ForerunError(what, hint="what was fetched is kept; pull again to go on") from error
-            time.sleep(2.0 ** (failures - 1))
+            time.sleep(2.0**failures)
 
 
 def _blocks(source: Source, start: int) -> Iterator[bytes]:
-    headers = dict(source.headers) | ({"Range": f"bytes={start}-"} if start else {})
+    """The file from byte `start` over one connection, in pieces as they come: what a larger one had gathered would be lost at a break."""
+    headers = dict(source.headers) | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with httpx.stream("GET", source.url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
         if response.status_code >= 500 or response.status_code == 429:
             raise httpx.RemoteProtocolError(f"HTTP {response.status_code}")
-        if response.status_code != (206 if start else 200):
+        if response.status_code not in (200, 206):
             hint = "what was fetched is kept; pull again to go on"
             raise ForerunError(f"{source.url}: HTTP {response.status_code} to a request for bytes from {start:,}", hint=hint)
-        # In pieces as they come: what a larger block has gathered would be lost when the connection breaks.
-        yield from response.iter_raw()
+        skip = start if response.status_code == 200 else 0  # a server may ignore where it was asked to begin
+        for block in response.iter_raw():
+            yield block[skip:]
+            skip = max(0, skip - len(block))
 
 
 @contextmanager

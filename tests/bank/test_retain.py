@@ -70,6 +70,7 @@ def test_a_prompt_takes_over_what_it_mostly_shares(position: int, expected: bool
 def test_what_only_begins_alike_takes_nothing_over() -> None:
     assert not retain.takes_over(1000, 900, 900)
     assert retain.takes_over(1000, 901, 900)
+    assert retain.takes_over(1000, 1000, 1000)
 
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (500, True), (499, False)])

@@ -51,10 +51,10 @@ def in_ram(positions: Sequence[int]) -> set[int]:
 def takes_over(length: int, position: int, first_mark: int) -> bool:
     """Whether a prompt that leaves a live conversation of `length` tokens at `position` goes on in its cache, or beside it.
 
-    What lies beyond is cut off (it is on disk, if there is one). An edit of the last turn takes over; a second conversation with the same
-    beginning, which leaves at the first mark, does not.
+    What lies beyond is cut off (it is on disk, if there is one). What goes on from the end and an edit of the last turn take over; a second
+    conversation with the same beginning, which leaves at the first mark, does not.
     """
-    return position > first_mark and (length - position) * 4 <= position
+    return position == length or (position > first_mark and (length - position) * 4 <= position)
 
 
 def keeps_name(length: int, position: int) -> bool:

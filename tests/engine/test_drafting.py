@@ -104,9 +104,9 @@ def test_hopeless_drafts_are_told_until_they_recover(caplog: pytest.LogCaptureFi
         report(running, job(max_tokens=1))
         fail(policy, accepted=2)
         report(running, job(max_tokens=1))
+        assert running.health().status == "ok"
         close(running)
     assert [record.message for record in caplog.records] == [WARNING, "drafts are accepted again"]
-    assert running.health().status == "ok"
 
 
 async def cancel(running: LocalEngine, asked: Job) -> None:

@@ -80,13 +80,33 @@ class Usage:
     reasoning_tokens: int
 
 
+MissKind = Literal["", "new", "differs", "no mark", "evicted", "not stored", "damaged", "identity", "failed", "bypass"]
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why a prompt had to be read: at_token is the first at which the nearest stored conversation goes on otherwise, where the part of the
+    prompt that it lies in ("system", "tools", "message 3 (user)"), prompt_text and stored_text how each goes on ("" where one ends).
+
+    kind: "new" (nothing stored begins alike), "differs", "no mark" (the rows are stored, but no mark near), "evicted", "not stored" (it
+    could not be), "damaged", "identity" (stored by another model, template ...), "failed" (the bank did), "bypass".
+    """
+
+    kind: MissKind
+    at_token: int
+    where: str
+    prompt_text: str
+    stored_text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a request was served: the `forerun` object of every response.
 
     reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
     nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
-    queue and restore included. reason is "" when all that could be reused was, else it says why not. rendering: what of the request the
+    queue and restore included. reason is "" when all that could be reused was, else it says why not, and `miss` where.
+    rendering: what of the request the
     model's chat template could not take as it was sent.
 
     layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
@@ -124,6 +144,7 @@ class Report:
     accepted: tuple[int, ...]
     depths: tuple[int, ...]
     reason: str
+    miss: Miss | None
     rendering: tuple[str, ...]
 
 

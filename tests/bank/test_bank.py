@@ -93,7 +93,7 @@ def damage(folder: Path, info: RecordInfo) -> None:
 def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
     told = turn(bank, FIRST)
     assert origin(told) == ("cold", 0)
-    assert told.restored.reason == "no stored conversation begins like this prompt"
+    assert told.restored.why.words == "no stored conversation begins like this prompt"
 
 
 def test_a_conversation_keeps_its_name(home: Home) -> None:
@@ -522,8 +522,8 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     with closing(opened(folder)) as bank:
         told = turn(bank, prompt)
         assert origin(told) == ("ssd" if expected else "cold", expected)
-        assert told.restored.reason.startswith("set aside: ")
-        assert "checksum" in told.restored.reason
+        assert told.restored.why.words.startswith("set aside: ")
+        assert "checksum" in told.restored.why.words
         assert exact(told, prompt)
         assert 1 <= bank.health().quarantined <= num
         assert bank.flush(10)
@@ -547,7 +547,7 @@ def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path,
         bank._arena = Arena(replace(FAMILY.spec, draft_layers=FAMILY.spec.draft_layers * 2))
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
-        assert "does not fit" in restored.reason
+        assert "does not fit" in restored.why.words
         assert bank.health().quarantined > 0
         again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
-        assert "does not fit" not in again.reason
+        assert "does not fit" not in again.why.words

@@ -315,7 +315,7 @@ def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Pa
     tier.close()
     with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
         connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
-    with pytest.raises(BankError, match="has format 1, this version of forerun reads format 3"):
+    with pytest.raises(BankError, match="has format 1, this version of forerun reads format 4"):
         view(tmp_path)
     tier = opened(tmp_path)
     assert tier.get(ONE.key) == ONE

@@ -52,10 +52,12 @@ def test_along_finds_every_beginning_longest_first(stored: list[list[int]], prom
 
 @settings(max_examples=200, deadline=None)
 @given(stored=st.lists(PROMPT, max_size=12), prompt=PROMPT)
-def test_segment_over_and_shared_agree_with_a_search_of_all(stored: list[list[int]], prompt: list[int]) -> None:
+def test_segment_over_and_nearest_agree_with_a_search_of_all(stored: list[list[int]], prompt: list[int]) -> None:
     index = filled([info(*tokens, kind="segment") for tokens in stored])
     shared = [sum(1 for n in range(len(prompt)) if prompt[: n + 1] == tokens[: n + 1]) for tokens in stored]
-    assert index.shared(CHAIN.root, prompt) == max(shared, default=0)
+    num, following = index.nearest(CHAIN.root, prompt)
+    assert num == max(shared, default=0)
+    assert not stored or [*prompt[:num], *following] in stored
     over = index.segment_over(CHAIN.root, prompt)
     assert (over is not None) == any(tokens[: len(prompt)] == prompt for tokens in stored)
     if over is not None:
@@ -134,14 +136,14 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
 
 
 def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "LOST_MARKS", 2)
-    index.note_lost([info(1), info(1, 2), info(7, kind="segment")], "evicted", 5.0)
-    assert index.lost(CHAIN.root, [1, 2, 3]) == Lost(2, "evicted", 5.0)
-    assert index.lost(CHAIN.root, [1, 3]) == Lost(1, "evicted", 5.0)
+    monkeypatch.setattr(index_module, "LOST_RECORDS", 2)
+    index.note_lost([info(1), info(1, 2)], "evicted", "quota", 5.0)
+    assert index.lost(CHAIN.root, [1, 2, 3]) == Lost(2, "evicted", "quota", 5.0)
+    assert index.lost(CHAIN.root, [1, 3]) == Lost(1, "evicted", "quota", 5.0)
     assert index.lost(CHAIN.root, [7]) is None
-    index.note_lost([info(3)], "damaged", 6.0)
+    index.note_lost([info(3)], "damaged", "bits", 6.0)
     assert index.lost(CHAIN.root, [1, 3]) is None
-    assert index.lost(CHAIN.root, [3]) == Lost(1, "damaged", 6.0)
+    assert index.lost(CHAIN.root, [3]) == Lost(1, "damaged", "bits", 6.0)
 
 
 def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
@@ -155,7 +157,7 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.find(["ab" * 16]),
     lambda index: index.along("mark", CHAIN.root, [1]),
     lambda index: index.segment_over(CHAIN.root, [1]),
-    lambda index: index.shared(CHAIN.root, [1]),
+    lambda index: index.nearest(CHAIN.root, [1]),
     lambda index: index.lowest(3),
     lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
     lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
@@ -213,10 +215,10 @@ def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     Index.hold(tmp_path).close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
     for opening in (Index.hold, Index.view):
-        with pytest.raises(BankError, match="has format 4, this version of forerun reads format 3"):
+        with pytest.raises(BankError, match="has format 5, this version of forerun reads format 4"):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -18,6 +18,7 @@ from forerun.decode.tally import Round, Tally
 from forerun.models.load import DEMO_MODEL
 from forerun.text.calls.tools import Tools
 from forerun.text.parts import PLAIN as UNSPLIT
+from forerun.text.places import Places
 from forerun.text.prompt import Prompt, Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0,
 
 
 def prompt_of(words: list[int], message_end: int) -> Prompt:
-    return Prompt(tuple(words), message_end, False, UNSPLIT, Tools(()), ())
+    return Prompt(tuple(words), message_end, False, UNSPLIT, Tools(()), (), Places(Template.load(DEMO_MODEL), None))
 
 
 def test_every_turn_is_answered_in_every_way_as_often() -> None:

@@ -204,6 +204,22 @@ def test_a_chat_is_rendered_and_what_was_sampled_is_known_again(tmp_path: Path) 
     asyncio.run(scenario())
 
 
+def test_an_edited_message_is_named_with_the_text_on_both_sides(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            for asked in ("What is red?", "What is green?"):
+                messages = ({"role": "system", "content": "You help."}, {"role": "user", "content": asked})
+                told = done(await events(await rig.ask([], prompt=Chat(messages, (), {}))))
+            missed = told.report.miss
+            assert missed is not None
+            assert (missed.kind, missed.where) == ("differs", "message 1 (user)")
+            assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
+            assert "red?" in missed.stored_text
+            assert "goes on otherwise" in told.report.reason
+
+    asyncio.run(scenario())
+
+
 # --- the queue
 
 

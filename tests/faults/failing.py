@@ -40,15 +40,19 @@ class Failure:
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose statements are counted while `failure` is set."""
+    """A connection whose statements are counted while `failure` is set, if a file holds the database."""
 
     failure: Failure | None = None
+
+    def __init__(self, database: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(database, *args, **kwargs)
+        self._is_in_memory = database == ":memory:"
 
     def _run(self, name: str, *args: Any) -> Any:
         call = getattr(super(), name)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR
-        return (self.failure.watch(f"sql {args[0]}", call, error) if self.failure else call)(*args)
+        return (self.failure.watch(f"sql {args[0]}", call, error) if self.failure and not self._is_in_memory else call)(*args)
 
     def execute(self, *args: Any) -> Any:
         return self._run("execute", *args)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.faults.failing import Connection, Moment, failing
+from tests.faults.failing import Moment, failing
 from tests.records import bytes_under, files_under, opened, path_of, record
 
-from forerun.bank import database
 from forerun.bank.disk import DiskTier
 from forerun.errors import BankError, BankFullError, DamagedRecordError
 
@@ -25,12 +22,7 @@ LOST = record(tokens=[4])
 NEW = record(tokens=[5], num_bytes=10_000)
 
 
-@pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Connection))
-    # The calls count here, not the power cut.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(database, "_SETTINGS", [setting.replace("NORMAL", "OFF") for setting in database._SETTINGS])
+pytestmark = pytest.mark.usefixtures("watched_calls")
 
 
 def leave_as_after_a_crash(folder: Path) -> None:

@@ -39,6 +39,7 @@ REPORT = Report(
     (0,),
     (0, 1),
     "",
+    None,
     (),
 )
 DONE = Done("stop", Usage(7, 3, 2, 1), REPORT, "")

@@ -14,18 +14,19 @@ from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Entry, Label, Session
+from forerun.bank.index import Label, Session
+from forerun.bank.inquiry import Inquiry
 from forerun.bank.live import Live
 from forerun.bank.lives import Lives, Reach
 from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.memory import MemoryTier
 from forerun.bank.saving import NO_COPY, Saving
 from forerun.bank.tier import Tier
-from forerun.bank.why import Problems, reason
+from forerun.bank.why import Problems, Why
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import Chain, Identity
+from forerun.state.record import Chain, Identity, RecordInfo
 from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
@@ -49,14 +50,14 @@ class Turned:
 class Restored(Generic[L]):
     """A cache in the layout that was asked for, holding the first `reused_tokens` of the prompt; source "cold": it is empty.
 
-    reason: why less was reused than is stored, "" if all was. marks: of these tokens, known already. session: whose conversation it is.
+    why: less was not reused. marks: of these tokens, known already. session: whose conversation it is.
     turns: how often it was used before.
     """
 
     cache: Cache[L]
     reused_tokens: int
     source: Source
-    reason: str
+    why: Why
     marks: tuple[Snapshot, ...]
     session: str
     turns: int
@@ -72,6 +73,7 @@ class Bank:
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
         self._saving = Saving(disk, spec) if disk is not None else None
         self._lives = Lives()
+        self._inquiry = Inquiry(self._tiers, self._lives, secret, identity)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """The state of as many of `tokens` as can be had, in `layout`, with room for `room_tokens` more than the prompt. Always a cache."""
@@ -86,17 +88,18 @@ class Bank:
                 has_waited = True
                 self._wait_for(trail)
             elif reach and reach.worth_tokens >= stored and self._may_take(reach, session):
-                return self._take(reach, layout, len(tokens) + room_tokens, self._reason(problems, in_ram, None, trail))
+                return self._take(reach, layout, len(tokens) + room_tokens, self._inquiry.why(problems, in_ram, found, trail, tenant))
             elif reach and in_ram > stored:
                 self._settle(reach.live, problems)
             elif plan is None:
-                return self._cold(session, layout, len(tokens) + room_tokens, self._reason(problems, 0, found, trail))
+                return self._cold(session, layout, len(tokens) + room_tokens, self._inquiry.why(problems, 0, found, trail, tenant))
             elif cache := self._load(plan, layout, len(tokens) - plan.position + room_tokens, problems):
-                return self._restored(plan, cache, session, self._reason(problems, plan.position, found, trail))
+                owner = self._owner(plan, problems)
+                return self._restored(plan, cache, session, owner, self._inquiry.why(problems, plan.position, found, trail, tenant))
 
-    def cold(self, *, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
-        """An empty cache for a request that does not use the bank, or may not."""
-        return self._cold(session, layout, room_tokens, reason)
+    def bypass(self, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
+        """An empty cache for a request that does not use the bank."""
+        return self._cold(session, layout, room_tokens, Why("bypass", "bypass", 0, ()))
 
     def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], turn: Turned) -> None:
         """Keep the conversation: `tokens` are what `cache` holds, `marks` are of them. Consumes the cache."""
@@ -131,11 +134,18 @@ class Bank:
             record = next(iter(self._memory.index.lowest(1)), None)
             if record and (live is None or record.rank_s <= live.rank_s):
                 self._memory.delete(record.info.key)
+                self._note_gone([record.info])
                 self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
             elif live:
                 self._let_go(live)
+                self._note_gone([live.info(unit) for unit in live.units(live.marks)])
             num_evicted += 1
         return num_evicted
+
+    def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
+        """Note what left RAM, if that was the only place."""
+        if self._disk is None:
+            self._memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())
 
     def flush(self, limit_s: float) -> bool:
         """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
@@ -207,9 +217,6 @@ class Bank:
         if self._saving:
             self._saving.writer.wait_for(trail.passes, _WRITE_WAIT_S)
 
-    def _reason(self, problems: Problems, reused: int, found: Match | None, trail: Trail) -> str:
-        return reason(problems, reused, found, self._lives.nearest(trail)[1])
-
     def _chain(self, tenant: str) -> Chain:
         return Chain(self._secret, tenant, self._identity)
 
@@ -217,7 +224,7 @@ class Bank:
         live = reach.live
         return session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position, live.marks[0].position)
 
-    def _take(self, reach: Reach, layout: L, capacity: int, why: str) -> Restored[L]:
+    def _take(self, reach: Reach, layout: L, capacity: int, why: Why) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
         live, mark = reach.live, reach.mark
         self._let_go(live)
@@ -237,27 +244,34 @@ class Bank:
                 plan.set_aside(error.key)
             return None
 
-    def _restored(self, plan: Plan, cache: Cache[L], session: str | None, why: str) -> Restored[L]:
+    def _restored(self, plan: Plan, cache: Cache[L], session: str | None, owner: tuple[str, int], why: Why) -> Restored[L]:
         places = (*plan.segments, plan.mark)
         on_disk = [p.key for p in places if p.tier is self._disk]
-        entry, now_s = plan.mark.tier.index.entry(plan.mark.key), time.time()
-        turns = entry.uses if entry else 0
+        (name, turns), now_s = owner, time.time()
         rank_s = retain.rank_s(now_s, turns, 1.0)
         if self._saving is not None:
             self._saving.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
         self._memory.index.touch({p.key: rank_s for p in places if p.tier is self._memory}, now_s)
-        name = session or self._name_of(plan, entry) or _new_session()
-        return Restored(cache, plan.position, "ssd" if on_disk else "ram", why, (cache.snapshot(),), name, turns)
+        return Restored(
+            cache, plan.position, "ssd" if on_disk else "ram", why, (cache.snapshot(),), session or name or _new_session(), turns
+        )
 
-    def _name_of(self, plan: Plan, entry: Entry | None) -> str:
-        """The name of the conversation that goes on at the plan's mark; "" if its own end lies elsewhere, as that of one which only begins
-        alike.
+    def _owner(self, plan: Plan, problems: Problems) -> tuple[str, int]:
+        """The name of the conversation that goes on at the plan's mark, "" if its own end lies elsewhere, as that of one which only begins
+        alike; and how often the mark was used. An index that does not say is one more reason, and the state is good all the same.
         """
-        stored = plan.mark.tier.index.session(entry.tenant, entry.session) if entry else None
-        return stored.name if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
+        index = plan.mark.tier.index
+        try:
+            entry = index.entry(plan.mark.key)
+            stored = index.session(entry.tenant, entry.session) if entry else None
+        except BankError as error:
+            problems.add(error, None)
+            return "", 0
+        name = stored.name if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
+        return name, entry.uses if entry else 0
 
-    def _cold(self, session: str | None, layout: L, room_tokens: int, reason: str) -> Restored[L]:
-        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", reason, (), session or _new_session(), 0)
+    def _cold(self, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:
+        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", why, (), session or _new_session(), 0)
 
     def _let_go(self, live: Live) -> None:
         """Take a conversation out of the live ones; what is pending is captured first."""

@@ -17,7 +17,7 @@ from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 
 # Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
 _SCHEMA = f"""
@@ -40,7 +40,8 @@ CREATE TABLE session (
 CREATE TRIGGER session_added AFTER INSERT ON session BEGIN UPDATE total SET sessions = sessions + 1; END;
 CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN UPDATE total SET sessions = sessions - 1; END;
 CREATE TABLE lost (
-  number INTEGER PRIMARY KEY, parent TEXT NOT NULL, start INTEGER NOT NULL, why TEXT NOT NULL, lost_s REAL NOT NULL, tokens BLOB NOT NULL
+  number INTEGER PRIMARY KEY, parent TEXT NOT NULL, start INTEGER NOT NULL, kind TEXT NOT NULL, why TEXT NOT NULL,
+  lost_s REAL NOT NULL, tokens BLOB NOT NULL
 );
 CREATE UNIQUE INDEX lost_place ON lost (parent, tokens);
 CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fields TEXT NOT NULL, used_s REAL NOT NULL);

@@ -87,7 +87,7 @@ class DiskTier:
 
     def set_aside(self, key: str) -> None:
         """Move the record's file to quarantine."""
-        self._set_aside(self._path(key))
+        self._set_aside(self._path(key), self.index.find([key])[key])
 
     def inventory(self) -> Iterable[RecordInfo]:
         """What is here, without payloads."""
@@ -132,7 +132,7 @@ class DiskTier:
             try:
                 return _matching(format.read(path), row, path)
             except DamagedRecordError:
-                self._set_aside(path)
+                self._set_aside(path, row)
                 raise
             except FileNotFoundError:
                 self._forget_missing(path)
@@ -169,7 +169,7 @@ class DiskTier:
             finally:
                 self._ledger.doubt(*(part for path in paths for part in (path, files.temporary(path))))
 
-    def _set_aside(self, path: Path) -> None:
+    def _set_aside(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:
             return
         aside = self._quarantine / path.name
@@ -177,6 +177,7 @@ class DiskTier:
             self.index.remove([path.name])
             if files.size(path) is not None:
                 path.replace(aside)
+            self.index.note_lost([row], "damaged", "it was set aside", time.time())
 
     def _forget_missing(self, path: Path) -> None:
         if self.index.is_view:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from forerun.bank import database, files
 from forerun.bank.format import file_bytes
@@ -22,7 +22,8 @@ from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, toke
 
 _FILE = "index.db"
 _LOCK = "lock"
-LOST_MARKS = 1000
+LOST_RECORDS = 1000
+LossKind = Literal["evicted", "damaged", "not stored"]
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -64,9 +65,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A mark that is not here: where it was, why it is not, since when (Unix seconds)."""
+    """A record that is not here: where it ended, why it is not, since when (Unix seconds)."""
 
     position: int
+    kind: LossKind
     why: str
     lost_s: float
 
@@ -199,11 +201,15 @@ class Index:
         first, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens >= ? ORDER BY tokens LIMIT 1"
         return next((row for row in self._infos(following, node, token_bytes(first)) if row.tokens[: len(first)] == first), None)
 
-    def shared(self, node: str, tokens: Sequence[int]) -> int:
-        """How many of `tokens` a segment that hangs from the node begins with, at most. The one that agrees longest is a neighbour."""
+    def nearest(self, node: str, tokens: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """With how many of `tokens` a segment that hangs from the node begins, at most, and that segment's tokens after these. The one that
+        agrees longest is a neighbour.
+        """
         probe, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens > ? ORDER BY tokens LIMIT 1"
         near = [self._last_up_to(node, "segment", probe), *self._infos(following, node, token_bytes(probe))]
-        return max((num_shared(row.tokens, probe) for row in near if row), default=0)
+        found = [(num_shared(row.tokens, probe), row.tokens) for row in near if row]
+        shared, own = max(found, default=(0, ()), key=lambda x: (x[0], len(x[1])))
+        return shared, own[shared:]
 
     def lowest(self, limit: int) -> list[Entry]:
         """The `limit` entries of the lowest rank; of equals the later in a conversation first."""
@@ -280,23 +286,20 @@ class Index:
             if session is not None and not self.find(session.keys):
                 self.remove_session(tenant, name)
 
-    def note_lost(self, infos: Iterable[RecordInfo], why: str, now_s: float) -> None:
-        """Note why marks are not here any more, or never were. The last LOST_MARKS are remembered."""
+    def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
+        """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
         sql = (
-            "INSERT INTO lost (parent, start, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?)"
-            " ON CONFLICT (parent, tokens) DO UPDATE SET why = excluded.why, lost_s = excluded.lost_s"
+            "INSERT INTO lost (parent, start, kind, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (parent, tokens) DO UPDATE SET kind = excluded.kind, why = excluded.why, lost_s = excluded.lost_s"
         )
-        marks = [(i.parent, i.start, why, now_s, token_bytes(i.tokens)) for i in infos if i.kind == "mark"]
-        self._many((sql, marks), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_MARKS,)]))
+        rows = [(i.parent, i.start, kind, why, now_s, token_bytes(i.tokens)) for i in infos]
+        self._many((sql, rows), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_RECORDS,)]))
 
     def lost(self, node: str, tokens: Sequence[int]) -> Lost | None:
-        """The deepest lost mark that hung from the node and whose tokens are a beginning of `tokens`."""
-        rows = self._rows("SELECT start, tokens, why, lost_s FROM lost WHERE parent = ?", node)
-        known = [
-            Lost(start + len(own), why, lost_s)
-            for start, data, why, lost_s in rows
-            if (own := tokens_of(data)) == tuple(tokens[: len(own)])
-        ]
+        """The deepest lost record that hung from the node and whose tokens are a beginning of `tokens`."""
+        rows = self._rows("SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?", node)
+        marks = [(start, tokens_of(data), rest) for start, data, *rest in rows]
+        known = [Lost(start + len(own), *rest) for start, own, rest in marks if own == tuple(tokens[: len(own)])]
         return max(known, key=lambda x: x.position, default=None)
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from forerun.bank import retain
 from forerun.bank.index import Session
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.record import SEGMENT_TOKENS, Chain, Record, num_shared
+from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo, num_shared
 from forerun.state.records import extract, extract_mark
 
 
@@ -61,6 +61,10 @@ class Live:
             block = mark.position // SEGMENT_TOKENS
             tokens = tuple(self.tokens[block * SEGMENT_TOKENS : mark.position])
             yield Unit(self.chain.key("mark", self.nodes[block], tokens), self.nodes[block], block * SEGMENT_TOKENS, tokens, mark)
+
+    def info(self, unit: Unit) -> RecordInfo:
+        """The unit's record, but for its payload."""
+        return RecordInfo("segment" if unit.mark is None else "mark", unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, 0)
 
     def capture(self, unit: Unit) -> Record:
         """The unit's record, its bytes copied out of the cache."""

@@ -73,12 +73,11 @@ class Lives:
             best = max([*found, *filter(None, [best])], key=lambda r: (r.worth_tokens, r.live.used_s), default=None)
         return best
 
-    def nearest(self, trail: Trail) -> tuple[Live | None, int]:
-        """The conversation that begins like the prompt for longest, and for how many tokens."""
+    def nearest(self, trail: Trail) -> tuple[int, tuple[int, ...]]:
+        """How many leading tokens of the prompt a live conversation has too, at most, and how its block goes on after these."""
         for depth in reversed(range(len(trail.nodes))):
-            lives = self._at.get(trail.nodes[depth], ())
-            if lives:
-                shared = {id(x): num_shared(x.block(depth), trail.rest(depth)) for x in lives}
-                live = max(lives, key=lambda x: shared[id(x)])
-                return live, trail.start(depth) + shared[id(live)]
-        return None, 0
+            blocks = [x.block(depth) for x in self._at.get(trail.nodes[depth], ())]
+            if blocks:
+                shared, block = max(((num_shared(b, trail.rest(depth)), b) for b in blocks), key=lambda x: (x[0], len(x[1])))
+                return trail.start(depth) + shared, block[shared:]
+        return 0, ()

@@ -77,12 +77,12 @@ class Match:
     trail: Trail
     blocks: tuple[Place, ...]
 
-    @property
-    def shared(self) -> int:
-        """Leading tokens of the prompt that stored conversations have too."""
+    def nearest(self) -> tuple[int, tuple[int, ...]]:
+        """How many leading tokens of the prompt a stored conversation has too, at most, and how its block goes on after these."""
         depth = len(self.blocks)
-        shared = (tier.index.shared(self.trail.nodes[depth], self.trail.rest(depth)) for tier in self.tiers)
-        return self.trail.start(depth) + max(shared, default=0)
+        found = (tier.index.nearest(self.trail.nodes[depth], self.trail.rest(depth)) for tier in self.tiers)
+        shared, following = max(found, default=(0, ()), key=lambda x: (x[0], len(x[1])))
+        return self.trail.start(depth) + shared, following
 
     def plans(self) -> Iterator[Plan]:
         """Reachable marks, deepest first; of equals the one in the earlier tier."""

@@ -25,12 +25,16 @@ class Saving:
     def __init__(self, disk: DiskTier, spec: StateSpec) -> None:
         self._disk = disk
         self._mark_cost_tokens = spec.bytes_per_mark / spec.bytes_per_token
+        self._noted_roots: set[str] = set()
         self.writer = Writer(disk)
 
     def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
         """Let what is not on disk of the conversation and of `marks` be pending, and have it noted that the rest was used: a conversation
         ages as one, its beginning not before its end. If the index cannot say what is there, all is written: that costs nothing but time.
         """
+        if live.chain.root not in self._noted_roots:
+            self._noted_roots.add(live.chain.root)
+            self.writer.note_identity(live.chain.root, live.tenant, live.chain.identity.fields)
         units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
         try:
             known = set(self._disk.index.find([u.key for u in units]))
@@ -56,7 +60,7 @@ class Saving:
         try:
             record = live.capture(unit)
         except NO_COPY as error:
-            self.writer.skip("it could not be copied", error)
+            self.writer.skip("it could not be copied", error, live.info(unit))
         else:
             self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
         live.pending.popleft()

@@ -1,12 +1,32 @@
-"""Why a prompt did not get more of its state back: what went wrong on the way, in words. Knows no tier and no text."""
+"""Why a prompt did not get more of its state back: what went wrong on the way, and what is stored where the prompt leaves it.
+
+Knows no tier and no text: tokens only. What they say, and in which message, is told by engine/miss.py.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from forerun.bank.index import Lost
 from forerun.bank.live import Live
-from forerun.bank.match import Match, Plan
+from forerun.bank.match import Plan
 from forerun.errors import DamagedRecordError
+from forerun.values import MissKind
 
 _LOOKS = 3
+TOLD_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """kind: "" if nothing was missed. words: for people. shared_tokens: how many the prompt has in common with the stored conversation that
+    begins like it for longest. stored: that conversation's first tokens after these; none if it ends there.
+    """
+
+    kind: MissKind
+    words: str
+    shared_tokens: int
+    stored: tuple[int, ...]
 
 
 class Problems:
@@ -16,6 +36,7 @@ class Problems:
         self.words: list[str] = []
         self.failed_marks: set[str] = set()
         self.failed_lives: set[int] = set()
+        self.kind: MissKind = ""
         self._vanished = 0
 
     def add(self, error: Exception, plan: Plan | None) -> None:
@@ -25,23 +46,44 @@ class Problems:
             if self._vanished < _LOOKS:
                 return
         else:
-            self.words.append(f"{'set aside' if isinstance(error, DamagedRecordError) else 'the bank failed'}: {error}")
+            is_damaged = isinstance(error, DamagedRecordError)
+            self.kind = "damaged" if is_damaged else self.kind or "failed"
+            self.words.append(f"{'set aside' if is_damaged else 'the bank failed'}: {error}")
         if plan is not None:
             self.failed_marks.add(plan.mark.key)
 
     def pass_over(self, live: Live, error: Exception) -> None:
         """Note that a live conversation cannot be shared now."""
+        self.kind = self.kind or "failed"
         self.words.append(f"a conversation that begins alike could not be copied: {error or type(error).__name__}")
         self.failed_lives.add(id(live))
 
 
-def reason(problems: Problems, reused: int, found: Match | None, in_ram: int) -> str:
-    """Why only `reused` tokens were, "" if nothing more was to be had. in_ram: how many a live conversation has in common."""
-    shared = max(found.shared if found else 0, in_ram)
-    parts = list(problems.words)
-    if shared == 0 and not parts:
-        parts.append("no stored conversation begins like this prompt")
-    elif reused < shared:
-        where = f"the last mark before that is at {reused}" if reused else "no mark lies before that"
-        parts.append(f"the prompt and the stored conversation are the same for {shared} tokens; {where}")
-    return "; ".join(parts)
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The stored conversation that begins like the prompt for longest: for how many tokens, and how it goes on."""
+
+    shared_tokens: int
+    following: tuple[int, ...]
+
+
+def why(problems: Problems, reused: int, near: Near, lost: Lost | None, other: tuple[str, ...]) -> Why:
+    """Why only `reused` tokens were. lost: the deepest mark of the prompt that is not here any more. other: in what an identity differs
+    under which more is stored.
+    """
+    kind, words, shared = problems.kind, list(problems.words), near.shared_tokens
+    if lost is not None and lost.position > reused:
+        kind = kind or lost.kind
+        words.append(f"what was known at {lost.position} tokens is not here, {lost.kind}: {lost.why}")
+    if other:
+        kind = kind or "identity"
+        words.append(f"it is stored under another identity: {' and '.join(other)} differ")
+    if near.following:
+        kind = kind or "differs"
+        words.append(f"the stored conversation goes on otherwise after {shared} tokens")
+    if reused < shared:
+        kind = kind or "no mark"
+        words.append(f"the last mark before that is at {reused}" if reused else "no mark lies before that")
+    if not words and shared == 0:
+        kind, words = "new", ["no stored conversation begins like this prompt"]
+    return Why(kind, "; ".join(words), shared, near.following)

@@ -16,7 +16,7 @@ from functools import partial
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Label, Session
 from forerun.errors import BankError, BankFullError, BankGoneError
-from forerun.state.record import Record
+from forerun.state.record import Record, RecordInfo
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,10 @@ class Writer:
         """Have it noted that records were used, and what their ranks are now."""
         if ranks_s:
             self._add(Work(partial(self._disk.index.touch, ranks_s, used_s), None))
+
+    def note_identity(self, root: str, tenant: str, fields: Mapping[str, str]) -> None:
+        """Have it noted what the chains that begin at `root` depend on."""
+        self._add(Work(partial(self._disk.index.note_identity, root, tenant, fields, time.time()), None))
 
     def note(self, session: Session) -> None:
         """Have it noted, after the records put so far, what a conversation consists of."""
@@ -128,7 +132,7 @@ class Writer:
                 if self._is_closing:
                     return
                 work = self._queue[0]
-            self._count_failures(work.do)
+            self._count_failures(work)
             with self._state:
                 self._queue.popleft()
                 self._queued_bytes -= work.num_bytes
@@ -162,24 +166,30 @@ class Writer:
         lowest = [entry for entry in self._disk.index.lowest(_EVICT_AT_ONCE) if entry.rank_s < below_rank_s]
         for entry in lowest:
             self._disk.delete(entry.info.key)
-        self._disk.index.note_lost([entry.info for entry in lowest], "evicted: the disk quota was reached", time.time())
+        self._disk.index.note_lost([entry.info for entry in lowest], "evicted", "the disk quota was reached", time.time())
         self._disk.index.forget_empty_sessions({(entry.tenant, entry.session) for entry in lowest})
         return bool(lowest)
 
-    def _count_failures(self, action: Callable[[], None]) -> None:
+    def _count_failures(self, work: Work) -> None:
         """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
+        info = work.record.info if work.record else None
         try:
-            action()
+            work.do()
         except BankFullError as error:
-            self.skip(f"no room: {error.reason}", error)
+            self.skip(f"no room: {error.reason}", error, info)
         except BankGoneError as error:
-            self.skip("the folder was removed", error)
+            self.skip("the folder was removed", error, None)
         except BankError as error:
-            self.skip("the disk failed", error)
+            self.skip("the disk failed", error, info)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
-            self.skip(f"unexpected {type(error).__name__}", error)
+            self.skip(f"unexpected {type(error).__name__}", error, None)
 
-    def skip(self, reason: str, error: Exception) -> None:
-        """Count a record that is not written."""
+    def skip(self, reason: str, error: Exception, info: RecordInfo | None) -> None:
+        """Count a record that is not written. info: what it would have been, to be told when it is missed."""
         self.skipped[reason] += 1
         log.warning("not written to disk (%s): %s", reason, error)
+        if info is not None:
+            try:
+                self._disk.index.note_lost([info], "not stored", reason, time.time())
+            except BankError as unnoted:
+                log.warning("not noted: %s", unnoted)

@@ -21,18 +21,24 @@ from rich.table import Table
 
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Entry, Index
+from forerun.cli.report import parse
 from forerun.config import load, parse_bytes
 from forerun.errors import BankLockedError, ConfigError, DamagedRecordError, ForerunError
+from forerun.request_log.file import read_lines
+from forerun.values import Report
 
 app = typer.Typer(help="Look after the stored conversations.", no_args_is_help=True)
 
 BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
 Key = Annotated[str, typer.Argument(help="a record's key, or as much of it as is unique")]
 ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="a request's id, or as much of it as is unique")]
+Log = Annotated[Path | None, typer.Option(help="request log; the server's own if not given", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 # Looking and making smaller never write a record, so no quota is ever asked for.
 UNLIMITED_BYTES = 1 << 62
 RECONCILE_S = 600.0
+EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", "miss")
 
 
 @app.command()
@@ -70,6 +76,31 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     else:
         typer.echo("\n".join([*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged"]))
     raise typer.Exit(1 if damage else 0)
+
+
+@app.command()
+def explain(request: RequestId, log: Log = None, as_json: AsJson = False) -> None:
+    """Say of a logged request what it could reuse, and if that was not all, why."""
+    path = log if log is not None else load({}).request_log_path
+    entries = [entry for entry in parse(read_lines(path))[0] if entry.id.startswith(request)]
+    if len(entries) != 1 or entries[0].report is None:
+        found = f"{counted(len(entries), 'request')} in {path} begin with {request!r}" if len(entries) != 1 else "it made no token"
+        raise ForerunError(found, hint="a request is logged when it ends; its id is in the response")
+    report = entries[0].report
+    told = {"id": entries[0].id, **{name: value for name, value in asdict(report).items() if name in EXPLAINED}}
+    typer.echo(json.dumps(told) if as_json else "\n".join(explanation(report)))
+
+
+def explanation(report: Report) -> list[str]:
+    """What a report says of reuse, in lines."""
+    total = report.reused_tokens + report.computed_tokens
+    lines = [f"{report.reused_tokens:,} of {total:,} tokens were reused ({report.source}), in conversation {report.session}"]
+    lines.append(report.reason or "that is all that is stored of this prompt")
+    if report.miss and report.miss.where:
+        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.where}")
+    if report.miss and (report.miss.prompt_text or report.miss.stored_text):
+        lines += [f"  prompt  {report.miss.prompt_text!r}", f"  stored  {report.miss.stored_text!r}"]
+    return lines
 
 
 @app.command()

@@ -11,7 +11,7 @@ from forerun.decode.tally import Tally
 from forerun.engine.request import Request
 from forerun.models.base import Family
 from forerun.state.layout import Layout
-from forerun.values import Report, StepKind, Usage
+from forerun.values import Miss, Report, StepKind, Usage
 
 
 class Cost(NamedTuple):
@@ -56,7 +56,14 @@ class Decoded:
 
 
 def report(
-    family: Family, request: Request, restored: Restored[Any], prefill: Arranged, decoded: Decoded, usage: Usage, t: Timing
+    family: Family,
+    request: Request,
+    restored: Restored[Any],
+    missed: Miss | None,
+    prefill: Arranged,
+    decoded: Decoded,
+    usage: Usage,
+    t: Timing,
 ) -> Report:
     """The report of a request that gave at least one token."""
     computed, tally = usage.prompt_tokens - usage.cached_tokens, decoded.tally
@@ -86,6 +93,7 @@ def report(
         drafted=tuple(tally.drafted[: tally.deepest]),
         accepted=tuple(tally.accepted[: tally.deepest]),
         depths=tuple(tally.depths[: tally.deepest + 1]),
-        reason=restored.reason,
+        reason=restored.why.words,
+        miss=missed,
         rendering=request.prompt.notes,
     )

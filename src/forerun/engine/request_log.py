@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from forerun.engine.request import Ended
 from forerun.errors import ForerunError
 from forerun.request_log.entry import Content, Entry, encode
 from forerun.request_log.file import LogFile
+from forerun.values import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class RequestLog:
             prompt_tokens=request.prompt_tokens,
             reading=request.reading,
             usage=ended.usage,
-            report=ended.report,
+            report=ended.report if self.with_content or ended.report is None else _without_text(ended.report),
             content=Content(job.prompt, request.said) if self.with_content else None,
         )
 
@@ -45,3 +46,8 @@ class RequestLog:
 def _told(error: Exception) -> str:
     """Our own words are free of content; those of others may quote what they failed on."""
     return f"{type(error).__name__}: {error}" if isinstance(error, ForerunError) else type(error).__name__
+
+
+def _without_text(report: Report) -> Report:
+    """The report, its miss without the texts that it quotes."""
+    return replace(report, miss=replace(report.miss, prompt_text="", stored_text="")) if report.miss else report

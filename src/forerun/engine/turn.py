@@ -17,6 +17,7 @@ from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
+from forerun.engine.miss import miss
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
 from forerun.models.base import Family
@@ -78,7 +79,7 @@ class Turn:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
         if request.job.bank == "bypass":
-            restored = bank.cold(session=session, layout=layout, room_tokens=len(tokens) + room_tokens, reason="bypass")
+            restored = bank.bypass(session=session, layout=layout, room_tokens=len(tokens) + room_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
@@ -122,7 +123,8 @@ class Turn:
             self.model.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        cost = Cost(usage, report(self.model.family, request, restored, prefilled, decoded, usage, self.timing))
+        missed = miss(restored.why, request.prompt, self.model.tokenizer)
+        cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decoded, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
         return Done("calls" if generation.finish == "stop" and parts.has_calls else generation.finish, *cost, generation.stop_string)

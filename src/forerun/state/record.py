@@ -31,6 +31,11 @@ class Identity:
     kv_dtype: str
     numerics: str
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """All of it, by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def differing(self, other: Identity) -> tuple[str, ...]:
         """Names of the fields in which two identities differ."""
         return tuple(name for name in self.__slots__ if getattr(self, name) != getattr(other, name))
@@ -104,9 +109,9 @@ class Chain:
     """Node and record keys of one tenant under one identity. Keyed with the bank's secret: names reveal nothing about the tokens."""
 
     def __init__(self, secret: bytes, tenant: str, identity: Identity) -> None:
-        fields = "\0".join(f"{name}={getattr(identity, name)}" for name in identity.__slots__)
+        fields = "\0".join(f"{name}={value}" for name, value in identity.fields.items())
         salt = blake2b(tenant.encode(), key=secret, digest_size=32).digest()
-        self._secret = salt
+        self._secret, self.identity = salt, identity
         self.root = self._hash(b"root", fields.encode())
 
     def nodes(self, tokens: Sequence[int]) -> list[str]:

@@ -11,6 +11,7 @@ from forerun.text.calls.tools import Tools
 from forerun.text.dialogue import Dialogue
 from forerun.text.literal import Literals
 from forerun.text.parts import PLAIN, AnswerParts, Form
+from forerun.text.places import Places
 from forerun.text.template import Template
 from forerun.text.tokenizer import Marked, Tokenizer
 from forerun.values import Chat, Raw
@@ -23,6 +24,7 @@ class Prompt:
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
     form, tools: how the answer is written, and what it may call. notes: what the template could not take as it was sent, for people.
+    places: which message a place in the text belongs to.
     """
 
     tokens: tuple[int, ...]
@@ -31,6 +33,7 @@ class Prompt:
     form: Form
     tools: Tools
     notes: tuple[str, ...]
+    places: Places
 
     def parts(self, request_id: str) -> AnswerParts:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
@@ -49,7 +52,15 @@ class Prompter:
     def encode(self, prompt: Chat | Raw, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if isinstance(prompt, Raw):
-            return Prompt(prompt.tokens, len(prompt.tokens), opens_reasoning=False, form=PLAIN, tools=Tools(()), notes=())
+            return Prompt(
+                prompt.tokens,
+                len(prompt.tokens),
+                opens_reasoning=False,
+                form=PLAIN,
+                tools=Tools(()),
+                notes=(),
+                places=Places(self._template, None),
+            )
         suited, notes = self._dialogue.suit(prompt)
         chat, mark = self._literals.mark(suited)
         text = self._template.render(chat, add_generation_prompt=True)
@@ -57,7 +68,8 @@ class Prompter:
         _check_unicode(text)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
-        return Prompt(tuple(tokens), message_end, text.rstrip().endswith("<think>"), self._template.form, Tools(prompt.tools), notes)
+        opens, form, places = text.rstrip().endswith("<think>"), self._template.form, Places(self._template, suited)
+        return Prompt(tuple(tokens), message_end, opens, form, Tools(prompt.tools), notes, places)
 
 
 def call_id(request_id: str, index: int) -> str:

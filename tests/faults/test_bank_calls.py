@@ -1,0 +1,104 @@
+"""The n-th call to the system or to SQLite fails while a turn is restored, answered, saved and others make room for it: the request is
+served with the right answer, every byte is counted afterwards, and the next turn is right too."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests import talking, tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.faults.failing import Moment, failing
+from tests.records import bytes_under
+from tests.running import greedy, read
+from tests.talking import GREEDY, opened
+
+from forerun.bank.bank import Bank
+from forerun.bank.disk import INDEX_SLACK_BYTES
+
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
+NUM = 4
+
+pytestmark = pytest.mark.usefixtures("watched_calls")
+
+
+@cache
+def answer(prompt: tuple[int, ...]) -> list[int]:
+    return greedy(FAMILY, read(FAMILY, prompt), NUM)
+
+
+def turn(bank: Bank, prompt: list[int]) -> list[int]:
+    """A turn, whose answer is the one without anything stored. Returns what is stored of it."""
+    told = talking.turn(bank, prompt, family=FAMILY, sampling=GREEDY, max_tokens=NUM)
+    assert told.stored == [*prompt, *answer(tuple(prompt))][: len(told.stored)]
+    return told.stored
+
+
+def bank_in(folder: Path) -> Bank:
+    bank = opened(folder, family=FAMILY)
+    assert bank._disk is not None
+    assert bank._disk.wait_until_reconciled(10)
+    return bank
+
+
+def restore_and_save(bank: Bank, stored: list[int]) -> None:
+    """A conversation comes back from disk, goes on, and is saved."""
+    turn(bank, stored + tiny.words(2, 20))
+
+
+def evict(bank: Bank, stored: list[int]) -> None:
+    """Another conversation needs the room of the first."""
+    turn(bank, tiny.words("other", 200))
+
+
+def move_out(bank: Bank, stored: list[int]) -> None:
+    """RAM is short: what was live comes back from disk."""
+    bank._ram_limit_bytes = 0
+    turn(bank, turn(bank, stored + tiny.words(2, 20)) + tiny.words(3, 20))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A folder with a conversation, and what is stored of it."""
+    folder = tmp_path_factory.mktemp("model") / "bank"
+    with closing(bank_in(folder)) as bank:
+        stored = turn(bank, FIRST)
+        assert bank.flush(10)
+    return folder, stored
+
+
+def calls_of(work: Callable[[Bank, list[int]], None], folder: Path, stored: list[int], at: int, moment: Moment) -> int:
+    """Do the work while call number `at` fails, in a folder that has little room left. Returns the number of calls."""
+    with closing(bank_in(folder)) as bank:
+        assert bank._disk is not None
+        bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES + 20_000
+        with failing(at, moment) as failure:
+            work(bank, stored)
+            assert bank.flush(10)
+        return len(failure.calls)
+
+
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.long)])
+@pytest.mark.parametrize("work", [restore_and_save, evict, pytest.param(move_out, marks=pytest.mark.long)])
+def test_every_call_may_fail(
+    work: Callable[[Bank, list[int]], None], moment: Moment, model: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    whole, stored = model
+    at, num_calls = -1, 1  # the first time none fails
+    while at < num_calls:
+        folder = tmp_path / str(at)
+        shutil.copytree(whole, folder)
+        num_calls = calls_of(work, folder, stored, at, moment)
+        with closing(bank_in(folder)) as bank:
+            turn(bank, stored + tiny.words("after", 20))
+            assert bank.flush(10)
+            assert bank._disk is not None
+            assert bank._disk.num_bytes == bytes_under(folder)
+        shutil.rmtree(folder)
+        at += 1
+    assert num_calls > 20

@@ -96,7 +96,7 @@ def test_a_blas_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "slow" in blas.load("auto", row_invariant=True)
 
 
-@pytest.mark.skipif(platform.system() != "Linux" or blas._find() is None, reason="needs an OpenBLAS")
+@pytest.mark.skipif(platform.system() != "Linux" or blas.find() is None, reason="needs an OpenBLAS")
 def test_too_late_is_an_error() -> None:
     with pytest.raises(RuntimeError, match=r"before mlx\.core is imported"):
         blas.load("openblas", row_invariant=True)

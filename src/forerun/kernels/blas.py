@@ -31,7 +31,7 @@ def load(choice: str, *, row_invariant: bool) -> str:
     """Make the chosen BLAS serve MLX and name it. choice: "auto", "openblas" or "wheel". Raises UnsupportedError if it is not there."""
     if platform.system() != "Linux":
         return "Accelerate" if platform.system() == "Darwin" else "system"
-    path = None if choice == "wheel" else _find()
+    path = None if choice == "wheel" else find()
     if path is None:
         if choice == "openblas":
             raise UnsupportedError("no OpenBLAS on this machine", hint=INSTALL_HINT)
@@ -72,7 +72,8 @@ def prove_row_invariant(name: str, shapes: set[tuple[int, int]]) -> None:
                 )
 
 
-def _find() -> Path | None:
+def find() -> Path | None:
+    """The system's OpenBLAS, None if there is none."""
     for candidate in _CANDIDATES:
         path = Path(candidate.format(machine=platform.machine()))
         if path.exists():

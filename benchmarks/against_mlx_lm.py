@@ -36,7 +36,6 @@ from forerun.text.tokenizer import Tokenizer
 
 START_LIMIT_S = 120.0
 RESTORED = ("A2", "A4")
-RAM = ("A3", "A5")
 
 
 @dataclass(frozen=True, slots=True)

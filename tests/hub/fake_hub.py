@@ -37,7 +37,7 @@ class Hub:
     stall: threading.Event | None = None
     sent_bytes: int = 0
     ranges: list[str] = field(default_factory=list)
-    fetched: list[str] = field(default_factory=list)
+    tokens: dict[str, set[str]] = field(default_factory=lambda: {"hub": set(), "cdn": set()})
     url: str = ""
 
     @property
@@ -118,6 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"id": REPO, "sha": commit, "siblings": [], "private": False, "tags": [], "downloads": 0, "likes": 0})
 
     def _resolve(self, *, send: bool) -> None:
+        self.hub.tokens["hub"].add(self.headers.get("Authorization", ""))
         repo, found, rest = self.path.lstrip("/").partition("/resolve/")
         if repo != REPO or not found:
             return self._error(404, "RepoNotFound")
@@ -128,7 +129,6 @@ class Handler(BaseHTTPRequestHandler):
         digest, size = hashlib.sha256(content).hexdigest(), self.hub.sizes.get(name, len(content))
         if not is_large(name):
             body = content if send else b""
-            self.hub.fetched += [name] if send else []
             return self._respond(200, body, {"X-Repo-Commit": commit, "ETag": f'"{git_hash(content)}"', "Content-Length": str(size)})
         linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(size), "Location": f"{self.hub.other_url}/cdn/{digest}?signed"}
         return self._respond(302, b"", linked | {"X-Repo-Commit": commit, "Content-Length": "0"})
@@ -136,6 +136,7 @@ class Handler(BaseHTTPRequestHandler):
     def _large(self, digest: str) -> None:
         files = (content for commit in self.hub.commits.values() for content in commit.values())
         content = next(content for content in files if hashlib.sha256(content).hexdigest() == digest)
+        self.hub.tokens["cdn"].add(self.headers.get("Authorization", ""))
         asked = self.headers.get("Range", "")
         self.hub.ranges.append(asked)
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0

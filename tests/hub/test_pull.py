@@ -43,7 +43,8 @@ def pulled(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_what_serving_needs_at_the_commit_that_is_written_down(hub: Hub, tmp_path: Path) -> None:
-    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
+    entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_TOKEN="secret"))
+    assert hub.tokens == {"hub": {"Bearer secret"}, "cdn": {""}}, "the token is for the hub alone"
     assert (entry["repo"], entry["revision"], entry["commit"], entry["missing"]) == (REPO, "main", OLD, [])
     folder = Path(entry["folder"])
     assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == FILES

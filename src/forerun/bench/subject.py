@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.config import Config, prepare
@@ -34,12 +33,13 @@ def load(config: Config) -> Subject:
     """The model of these settings. Nothing may have imported mlx.core before. Raises ModelError; UnsupportedError without a draft head."""
     prepare(config)
     blas_name = blas.load(config.blas, row_invariant=is_reference(config))
+    from forerun.engine.assemble import model_of
     from forerun.kernels.numerics import REFERENCE, SERVED
     from forerun.models import load as models
 
-    folder = Path(config.model) if config.model else models.DEMO_MODEL
+    name, folder = model_of(config)
     numerics, dtype = REFERENCE if is_reference(config) else SERVED, "float32" if runs_on_cpu() else "bfloat16"
     loaded, tokenizer = models.load(folder, numerics, dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
     if not loaded.family.spec.draft_layers:
-        raise UnsupportedError(f"{folder} has no MTP layers: there is nothing to compare")
-    return Subject(folder.name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), blas_name)
+        raise UnsupportedError(f"{name} has no MTP layers: there is nothing to compare")
+    return Subject(name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), blas_name)

@@ -46,7 +46,7 @@ NO_COMPILER = "no compiler"
 
 def assemble(config: Config, is_reference: bool, blas_name: str, progress: Callable[[str, float], None]) -> LocalEngine:
     """The engine of these settings. The model is loaded on the worker's thread; returns when it is."""
-    located = locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
+    located = model_of(config)
     request_log = _request_log(config, located.name)
     try:
         return _engine(config, located, is_reference, blas_name, progress, request_log)
@@ -89,6 +89,11 @@ def _request_log(config: Config, model: str) -> RequestLog | None:
     if config.request_log_bytes == 0:
         return None
     return RequestLog(LogFile(config.request_log_path, config.request_log_bytes), model, config.request_log_content)
+
+
+def model_of(config: Config) -> Located:
+    """The model of these settings: where it is, and its name. Raises ModelError."""
+    return locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
 
 
 def is_cpu() -> bool:

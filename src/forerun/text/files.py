@@ -1,4 +1,4 @@
-"""The text files of a checkpoint folder, read. Knows nothing of what they mean."""
+"""The text files of a checkpoint: of a folder, or of a GGUF file, which holds what a folder would. Knows nothing of what they mean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import ModelError
+from forerun.text.gguf import is_gguf
+from forerun.text.gguf_files import text_files
+
+
+def exists(path: Path) -> bool:
+    """Whether the checkpoint `path.parent` has this file."""
+    return path.name in text_files(path.parent) if is_gguf(path.parent) else path.exists()
 
 
 def read_text(path: Path) -> str:
     """The file's text. Raises ModelError."""
+    if is_gguf(path.parent):
+        return text_files(path.parent)[path.name]
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -19,7 +28,7 @@ def read_text(path: Path) -> str:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in the file; an absent file is an empty one. Raises ModelError."""
-    if not path.exists():
+    if not exists(path):
         return {}
     try:
         value = json.loads(read_text(path))

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import BadRequestError, ModelError
-from forerun.text.files import read_object, read_text
+from forerun.text.files import exists, read_object, read_text
 from forerun.text.parts import form_of
 from forerun.values import Chat
 
@@ -41,7 +41,7 @@ class Template:
         """The template in chat_template.jinja, else in tokenizer_config.json. Raises ModelError."""
         config = read_object(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
-        source = read_text(file) if file.exists() else _default_template(config.get("chat_template"))
+        source = read_text(file) if exists(file) else _default_template(config.get("chat_template"))
         if not isinstance(source, str):
             raise ModelError(f"{folder} has no chat template", hint="chat_template.jinja, or chat_template in tokenizer_config.json")
         return cls(source, _named_tokens(config))

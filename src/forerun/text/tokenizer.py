@@ -21,8 +21,9 @@ from typing import NamedTuple
 import tokenizers
 
 from forerun.errors import ModelError, UnsupportedError
-from forerun.text.files import read_object, read_text
+from forerun.text.files import read_text
 from forerun.text.recent import Recent
+from forerun.text.stop import stop_ids
 
 PIECES_LIMIT_TOKENS = 2 << 20
 SAMPLED_LIMIT_TOKENS = 1 << 20
@@ -69,7 +70,7 @@ class Tokenizer:
         library.no_truncation()
         library.no_padding()
         _check_byte_level(library, folder)
-        return cls(library, digest=sha256(definition.encode()).hexdigest(), stop_ids=_stop_ids(library, folder))
+        return cls(library, digest=sha256(definition.encode()).hexdigest(), stop_ids=stop_ids(library, folder))
 
     def encode(self, text: str, *, tenant: str) -> list[int]:
         """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
@@ -182,18 +183,6 @@ def _check_byte_level(library: tokenizers.Tokenizer, folder: Path) -> None:
     if not isinstance(library.decoder, tokenizers.decoders.ByteLevel):
         found = type(library.decoder).__name__
         raise UnsupportedError(f"the tokenizer of {folder} decodes by {found}", hint="byte-level tokenizers (ByteLevel) are supported")
-
-
-def _stop_ids(library: tokenizers.Tokenizer, folder: Path) -> frozenset[int]:
-    """eos_token_id of generation_config.json (one or several), else eos_token of tokenizer_config.json. Raises ModelError."""
-    declared = read_object(folder / "generation_config.json").get("eos_token_id")
-    if declared is None:
-        token = read_object(folder / "tokenizer_config.json").get("eos_token")
-        declared = library.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
-    ids = declared if isinstance(declared, list) else [declared]
-    if not ids or not all(isinstance(id, int) for id in ids):
-        raise ModelError(f"{folder} names no token that ends an answer", hint="generation_config.json should have eos_token_id")
-    return frozenset(ids)
 
 
 def _byte_alphabet() -> dict[str, int]:

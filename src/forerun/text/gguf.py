@@ -1,0 +1,85 @@
+"""The metadata of a GGUF file: what it says of the model and of its vocabulary. Weights are not looked at.
+
+Source: the GGUF specification (ggml, docs/gguf.md), versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import ModelError
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+DEEPEST = 2
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether this is a GGUF file, by its name."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
+def checkpoint_at(path: Path) -> Path:
+    """Where the checkpoint is that a user named: the path itself, or the one GGUF file of a folder that holds nothing else to serve."""
+    files = sorted(path.glob("*.gguf")) if path.is_dir() and not (path / "config.json").exists() else []
+    return files[0] if len(files) == 1 else path
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """All keys and values, arrays as lists. Raises ModelError."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, changed_ns: int) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(data).metadata()
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise ModelError(f"{path} cannot be read as GGUF: {error}", hint="the file is damaged or truncated; fetch it again") from error
+
+
+class _Reader:
+    """Walks through the head of a file. Raises ValueError, KeyError, struct.error."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at = data, 0
+
+    def metadata(self) -> dict[str, Any]:
+        magic, version = self._bytes(4), self._number("I")
+        if magic != MAGIC or version not in VERSIONS:
+            raise ValueError(f"it begins with {magic!r}, version {version}")
+        self._number("Q")  # of tensors
+        return {self._string(): self._value(self._number("I"), DEEPEST) for _ in range(self._number("Q"))}
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind == STRING:
+            return self._string()
+        if kind != ARRAY:
+            return self._number(NUMBERS[kind])
+        if depth == 0:
+            raise ValueError("arrays in arrays in arrays")
+        inner, count = self._number("I"), self._number("Q")
+        if count > len(self._data) - self._at:
+            raise ValueError(f"an array of {count} values at byte {self._at}")
+        if inner in NUMBERS:
+            form = f"<{count}{NUMBERS[inner]}"
+            return list(struct.unpack(form, self._bytes(struct.calcsize(form))))
+        return [self._value(inner, depth - 1) for _ in range(count)]
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(f"<{form}", self._bytes(struct.calcsize(f"<{form}")))[0]
+
+    def _string(self) -> str:
+        return self._bytes(self._number("Q")).decode("utf-8", errors="replace")
+
+    def _bytes(self, count: int) -> bytes:
+        self._at += count
+        if self._at > len(self._data):
+            raise ValueError(f"it ends at byte {len(self._data)}, in the middle of its metadata")
+        return self._data[self._at - count : self._at]

@@ -1,0 +1,83 @@
+"""The text files of a checkpoint folder, made from the metadata of a GGUF file: tokenizer, template, tokens that end an answer.
+
+Knows byte-level BPE vocabularies, and how text is split before they are applied by the name that llama.cpp gives to each way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from forerun.errors import ModelError, UnsupportedError
+from forerun.text.gguf import read_metadata
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+MODERN = r"|[^\r\n\p{{L}}\p{{N}}]?{letters}+|\p{{N}}{digits}| ?[^\s{marks}\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN_2 = CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="", marks="")
+# Patterns whose matches are pieces, one after the other.
+SPLITS: dict[str, tuple[str, ...]] = {
+    "gpt-2": (GPT_2,),
+    "smollm": (r"\p{N}", GPT_2),
+    "qwen2": (QWEN_2,),
+    "qwen35": (CONTRACTIONS + MODERN.format(letters=r"[\p{L}\p{M}]", digits="", marks=r"\p{M}"),),
+    "llama-bpe": (CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="{1,3}", marks=""),),
+}
+COMPOSED = ("qwen2", "qwen35")  # normalised to NFC
+WHOLE_WORDS = ("llama-bpe",)  # a piece that is in the vocabulary is not merged from its bytes
+CONTROL, OWN = 3, 4
+NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+
+
+def text_files(path: Path) -> Mapping[str, str]:
+    """What a folder of this model would hold, by file name. Raises ModelError, UnsupportedError (a vocabulary of another kind)."""
+    return _made(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _made(path: Path, changed_ns: int) -> Mapping[str, str]:
+    metadata = read_metadata(path)
+    try:
+        return {
+            "tokenizer.json": _tokenizer(metadata, path).to_str(),
+            "tokenizer_config.json": json.dumps(_tokenizer_config(metadata)),
+            "generation_config.json": json.dumps({"eos_token_id": _ends(metadata)}),
+        }
+    except KeyError as error:
+        raise ModelError(f"{path} lacks {error.args[0]!r}", hint="it has no vocabulary, or an incomplete one") from error
+
+
+def _tokenizer(metadata: Mapping[str, Any], path: Path) -> tokenizers.Tokenizer:
+    kind, way = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2" or way not in SPLITS:
+        hint = f"byte-level BPE (gpt2) is read, split as in {', '.join(sorted(SPLITS))}"
+        raise UnsupportedError(f"{path}: a vocabulary of kind {kind!r}, split as {way!r}, cannot be read", hint=hint)
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    library = tokenizers.Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, merges, ignore_merges=way in WHOLE_WORDS))
+    if way in COMPOSED:
+        library.normalizer = normalizers.NFC()
+    pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[way]]
+    library.pre_tokenizer = pre_tokenizers.Sequence([*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    library.decoder = decoders.ByteLevel()
+    kinds = zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)
+    library.add_tokens([AddedToken(token, normalized=False, special=kind == CONTROL) for token, kind in kinds if kind in (CONTROL, OWN)])
+    return library
+
+
+def _tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    ids = {name: metadata.get(f"tokenizer.ggml.{theirs}_token_id") for name, theirs in NAMED.items()}
+    named = {name: metadata["tokenizer.ggml.tokens"][id] for name, id in ids.items() if id is not None}
+    return named | {"chat_template": metadata.get("tokenizer.chat_template")}
+
+
+def _ends(metadata: Mapping[str, Any]) -> list[int]:
+    ids = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return [id for id in ids if id is not None]

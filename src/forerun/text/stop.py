@@ -1,0 +1,57 @@
+"""Which tokens end an answer, by evidence: what the checkpoint's files declare, and how its template ends a turn.
+
+Knows nothing of requests: stop strings are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from forerun.errors import BadRequestError, ModelError
+from forerun.text.files import exists, read_object
+from forerun.text.template import Template
+from forerun.values import Chat
+
+ANSWER = "xyzzy"
+
+
+def stop_ids(library: tokenizers.Tokenizer, folder: Path) -> frozenset[int]:
+    """The ids. Raises ModelError if nothing names one."""
+    found = frozenset([*_declared(library, folder), *_turn_end(library, folder)])
+    if not found:
+        raise ModelError(f"{folder} names no token that ends an answer", hint="generation_config.json should have eos_token_id")
+    return found
+
+
+def _declared(library: tokenizers.Tokenizer, folder: Path) -> Iterator[int]:
+    """eos_token_id of generation_config.json and config.json, one or several; eos_token of tokenizer_config.json."""
+    config = read_object(folder / "config.json")
+    for declaring in (read_object(folder / "generation_config.json"), config, config.get("text_config") or {}):
+        ids = declaring.get("eos_token_id")
+        yield from (id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, int))
+    token = read_object(folder / "tokenizer_config.json").get("eos_token")
+    yield from _id(library, token["content"] if isinstance(token, dict) else token)
+
+
+def _turn_end(library: tokenizers.Tokenizer, folder: Path) -> Iterator[int]:
+    """The special token that the template writes right behind an answer, if it does."""
+    if not (exists(folder / "chat_template.jinja") or read_object(folder / "tokenizer_config.json").get("chat_template")):
+        return
+    messages = ({"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "b"})
+    try:
+        text = Template.load(folder).render(Chat(messages, (), {}), add_generation_prompt=False)
+    except BadRequestError:
+        return  # a template that takes no such conversation says nothing
+    behind = text.partition(ANSWER)[2].lstrip()
+    specials = [token.content for token in library.get_added_tokens_decoder().values() if token.special]
+    yield from _id(library, max((token for token in specials if behind.startswith(token)), key=len, default=None))
+
+
+def _id(library: tokenizers.Tokenizer, token: Any) -> Iterator[int]:
+    id = library.token_to_id(token) if token else None
+    if id is not None:
+        yield id

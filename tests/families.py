@@ -204,7 +204,7 @@ def write_hub(folder: Path, kind: str, named: Tensors, shards: int = 2) -> Path:
     """A checkpoint folder as on the hub, with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIGS[kind]))
-    names, weight_map = sorted(named), {}
+    names, weight_map = sorted(named), dict[str, str]()
     for i in range(shards):
         file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         mx.save_safetensors(str(folder / file), {name: named[name] for name in names[i::shards]}, metadata={"format": "pt"})
@@ -230,7 +230,8 @@ def mlx_lm_logits(folder: Path, tokens: list[int]) -> mx.array:
     from mlx_lm.utils import load_model
 
     model, _ = load_model(folder)
-    return model(mx.array([tokens]))[0]
+    found: mx.array = model(mx.array([tokens]))[0]
+    return found
 
 
 def loaded(folder: Path, numerics: Numerics = REFERENCE) -> Loaded:

@@ -54,3 +54,11 @@ def test_an_unknown_key_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConfigError, match="unknown setting 'prot'") as caught:
         load({})
     assert "'port'" in caught.value.hint
+
+
+def test_origins_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_CORS_ORIGINS", "https://a.example, http://localhost:3000")
+    assert load({}).cors_origins == ("https://a.example", "http://localhost:3000")
+    for wrong in ("*", "a.example", "https://a.example/path"):
+        with pytest.raises(ConfigError, match="origin"):
+            load({"cors_origins": wrong})

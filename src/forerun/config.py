@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from forerun.errors import ConfigError
 
@@ -41,6 +41,17 @@ def format_bytes(num_bytes: int) -> str:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+def parse_origins(origins: object) -> object:
+    """The origins in a string with commas between them; what is no string is returned as it is. Raises ValueError."""
+    found = [each.strip() for each in origins.split(",") if each.strip()] if isinstance(origins, str) else origins
+    if isinstance(found, list | tuple) and (wrong := [each for each in found if not re.fullmatch(r"https?://[^/*\s]+", str(each))]):
+        raise ValueError(f"{wrong[0]!r} is not an origin; write https://host or http://host:port")
+    return found
+
+
+Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins)]
 
 
 class Config(BaseModel):
@@ -74,7 +85,13 @@ class Config(BaseModel):
     )
     eager: bool = Field(False, description="do not compile the steps of decoding")
     api_key_file: Path | None = Field(None, description="file with one `name:key` a line; requests must then carry one of the keys")
-
+    api_key: SecretStr | None = Field(
+        None, min_length=1, description="one API key, besides those of the file; there is no flag, which others could see"
+    )
+    requests_per_minute: int | None = Field(None, ge=1, description="requests that each API key may send in a minute; default: no limit")
+    cors_origins: Origins | None = Field(
+        None, description="web pages that may use the API, as https://host:port, with commas between them; default: none"
+    )
     request_log: Path | None = Field(
         None, description="file of the request log, a JSON line a request; default: requests.jsonl in the user's state folder"
     )

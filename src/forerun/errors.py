@@ -8,6 +8,7 @@ ForerunError
 │   ├── BadRequestError       400  malformed or contradictory
 │   ├── ContextLengthError    400  prompt and answer do not fit the context
 │   ├── UnauthorisedError     401  key missing or wrong
+│   ├── RateLimitError        429  more requests than the key may send; carries retry_after_s
 │   └── BusyError             503  the queue is full; carries retry_after_s
 ├── BankError             the stored state cannot be read or written
 │   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
@@ -63,6 +64,16 @@ class UnauthorisedError(RequestError):
     """API key missing or wrong."""
 
     status = 401
+
+
+class RateLimitError(RequestError):
+    """The key has sent as many requests as it may; try again after `retry_after_s` seconds."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class BusyError(RequestError):

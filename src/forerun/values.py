@@ -43,10 +43,20 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """A prompt that is text, read as it stands: no chat template, special tokens in it are recognised."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Raw:
     """A prompt that is already tokens."""
 
     tokens: tuple[int, ...]
+
+
+Prompt = Chat | Plain | Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Job:
     """
 
     id: str
-    prompt: Chat | Raw
+    prompt: Prompt
     sampling: Sampling
     max_tokens: int | None
     stop: tuple[str, ...]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from prometheus_client import CollectorRegistry, Counter
 
 from forerun.errors import ForerunError
-from forerun.values import BankHealth, Chat, Content, Done, Event, Health, Job, ModelInfo, Raw, Report, Sampling, Usage
+from forerun.values import BankHealth, Content, Done, Event, Health, Job, ModelInfo, Prompt, Report, Sampling, Usage
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
@@ -94,7 +94,7 @@ class Engine:
     def health(self) -> Health:
         return Health("degraded" if self.reasons else "ok", self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0))
 
-    async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
+    async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return 11
 
     async def close(self, limit_s: float) -> None: ...

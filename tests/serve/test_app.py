@@ -10,7 +10,7 @@ from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Queued, Reading, Reasoning
 
-POSTS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
+POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 ROUTES = [*(("POST", path) for path in POSTS), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import Headers
 
-from forerun.config import Config
+from forerun.config import Config, load
 from forerun.errors import ConfigError, UnauthorisedError
 from forerun.serve import auth
 from forerun.serve.auth import keys_for, read_keys, tenant_of
@@ -81,3 +81,16 @@ def test_other_machines_need_a_key(host: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_this_machine_needs_none(host: str) -> None:
     assert keys_for(Config(host=host)) == {}
+
+
+def test_a_key_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORERUN_API_KEY", "secret")
+    config = load({"host": "0.0.0.0"})
+    assert keys_for(config) == {"api-key": "secret"}
+    assert "secret" not in repr(config)
+    file = tmp_path / "keys"
+    file.write_text("ann:other\n")
+    assert keys_for(load({"api_key_file": file})) == {"ann": "other", "api-key": "secret"}
+    file.write_text("ann:secret\n")
+    with pytest.raises(ConfigError, match="twice"):
+        keys_for(load({"api_key_file": file}))

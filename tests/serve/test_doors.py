@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -100,3 +101,35 @@ def test_every_body_arrives_whole() -> None:
     response: httpx.Response = ask(engine, "POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]})
     assert response.status_code == 200
     assert engine.jobs[0].prompt.messages[0]["content"] == text
+
+
+PAGE = {"origin": "https://page.example"}
+PREFLIGHT = PAGE | {"access-control-request-method": "POST", "access-control-request-headers": "content-type, authorization"}
+
+
+def visit(method: str, path: str, headers: dict[str, str], **request: Any) -> httpx.Response:
+    """The response to a web page on another origin, where https://page.example is on the list."""
+
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(build(Engine(), keys={}, host="127.0.0.1", origins=("https://page.example",)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, headers=headers, **request)
+
+    return asyncio.run(send())
+
+
+def test_a_page_on_the_list_may_use_the_api() -> None:
+    allowed = visit("OPTIONS", "/v1/chat/completions", PREFLIGHT)
+    assert allowed.status_code == 200
+    assert allowed.headers["access-control-allow-origin"] == PAGE["origin"]
+    assert "authorization" in allowed.headers["access-control-allow-headers"]
+    assert visit("POST", "/v1/chat/completions", PAGE, json=BODY).headers["access-control-allow-origin"] == PAGE["origin"]
+
+
+def test_other_pages_and_other_routes_stay_shut() -> None:
+    other = {"origin": "https://other.example"}
+    assert "access-control-allow-origin" not in visit("OPTIONS", "/v1/chat/completions", PREFLIGHT | other).headers
+    assert "access-control-allow-origin" not in visit("POST", "/v1/chat/completions", other, json=BODY).headers
+    for path in ("/health", "/metrics", "/openapi.json", "/v1/forerun/sessions"):
+        for response in (visit("OPTIONS", path, PREFLIGHT), visit("GET", path, PAGE)):
+            assert not [name for name in response.headers if name.startswith("access-control")]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -63,6 +64,8 @@ def serve(
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
     eager: Annotated[bool | None, typer.Option("--eager", help=Config.model_fields["eager"].description, show_default=False)] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
+    requests_per_minute: Annotated[int | None, option("requests_per_minute")] = None,
+    cors_origins: Annotated[str | None, option("cors_origins")] = None,
     request_log: Annotated[Path | None, option("request_log")] = None,
     request_log_bytes: Annotated[str | None, option("request_log_bytes")] = None,
     request_log_content: Annotated[
@@ -81,12 +84,12 @@ def serve(
     with loading_bar() as progress:
         engine = start(config, progress)
     line = startup(config, engine, listener)
-    asyncio.run(run(engine, keys, config.host, listener, lambda: typer.echo(json.dumps(line) if as_json else sentence(line))))
+    app = build(engine, keys=keys, host=config.host, origins=config.cors_origins or (), requests_per_minute=config.requests_per_minute)
+    asyncio.run(run(engine, app, listener, lambda: typer.echo(json.dumps(line) if as_json else sentence(line))))
 
 
-async def run(engine: Engine, keys: dict[str, str], host: str, listener: socket.socket, announce: Callable[[], None]) -> None:
+async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
-    app = build(engine, keys=keys, host=host)
     await Server(
         uvicorn.Config(app, http=Protocol, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
     ).serve([listener])

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.values import Chat, Event, Health, Job, ModelInfo, Raw
+from forerun.values import Event, Health, Job, ModelInfo, Prompt
 
 
 class Run(Protocol):
@@ -31,7 +31,7 @@ class Engine(Protocol):
     async def submit(self, job: Job) -> Run:
         """Render, encode and queue the job. Raises BusyError (queue full), ContextLengthError, BadRequestError (the template refuses)."""
 
-    async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
+    async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         """How many tokens the prompt has. Raises BadRequestError (the template refuses)."""
 
     def health(self) -> Health: ...

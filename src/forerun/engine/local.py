@@ -14,7 +14,7 @@ from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
 from forerun.text.prompt import Prompter
-from forerun.values import Chat, Health, Job, ModelInfo, Raw
+from forerun.values import Health, Job, ModelInfo, Prompt, Raw
 
 
 @dataclass
@@ -47,7 +47,7 @@ class LocalEngine:
         self.worker.submit(request)
         return request
 
-    async def count_tokens(self, prompt: Chat | Raw, *, tenant: str) -> int:
+    async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return len((await asyncio.to_thread(self.prompter.encode, prompt, tenant=tenant)).tokens)
 
     def health(self) -> Health:

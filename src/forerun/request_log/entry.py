@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from forerun.errors import ForerunError
-from forerun.values import Chat, Raw, Reading, Report, Usage
+from forerun.values import Prompt, Reading, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """What was asked and answered; only logged if the settings say so."""
 
-    prompt: Chat | Raw
+    prompt: Prompt
     answer: str
 
 

@@ -16,10 +16,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic_answer import Asked, reasoning_of
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, StopString, read
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read
 from forerun.values import Chat, Job, ModelInfo
 
-MAX_STOPS = 16
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
 BILLING = "x-anthropic-billing-header:"
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {"prefill": (None, {}), "mcp_servers": ([],), "container": (None,)}
@@ -46,6 +45,9 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+Listed = BeforeValidator(_blocks, json_schema_input_type=str | list[dict[str, Any]])
+
+
 class Block(Fields):
     """One block of content, of any type that is known here."""
 
@@ -58,7 +60,7 @@ class Block(Fields):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
-    content: Annotated[list[Block], BeforeValidator(_blocks)] = Field([])
+    content: Annotated[list[Block], Listed] = Field([])
 
     @model_validator(mode="after")
     def _check(self) -> Block:
@@ -74,7 +76,7 @@ class Message(Fields):
     """One message. A system message may stand anywhere."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BeforeValidator(_blocks)]
+    content: Annotated[list[Block], Listed]
 
 
 class Tool(Fields):
@@ -116,7 +118,7 @@ class Prompt(Fields):
 
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
-    system: Annotated[list[Block], BeforeValidator(_blocks)] = Field([])
+    system: Annotated[list[Block], Listed] = Field([])
     tools: list[Tool] = Field([])
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: Thinking | None = None
@@ -142,7 +144,7 @@ class Request(Prompt, SamplingFields):
     """A request for a message. `model` may be any name: one model is served."""
 
     max_tokens: int = Field(ge=1)
-    stop_sequences: list[StopString] = Field([], max_length=MAX_STOPS)
+    stop_sequences: Stops = Field([])
     stream: bool = False
     forerun: ForerunFields = ForerunFields()
 

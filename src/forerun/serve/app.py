@@ -6,7 +6,7 @@ Knows FastAPI; knows no model, no terminal and no socket.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
@@ -20,49 +20,64 @@ from starlette.requests import ClientDisconnect
 
 from forerun.engine.engine import Engine
 from forerun.errors import ForerunError
-from forerun.serve import anthropic, anthropic_answer, openai_chat, openai_responses, openai_responses_answer
+from forerun.serve import anthropic, anthropic_answer, openai_chat, openai_completions, openai_responses, openai_responses_answer, openapi
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.doors import Doors
 from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
+from forerun.serve.rate import Rate
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
 CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_chat.Streamed, openai_chat.Whole)
+COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_completions.Streamed, openai_completions.Whole)
 MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.Streamed, anthropic_answer.Whole)
 RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.Streamed, openai_responses_answer.Whole)
 
 
-def build(engine: Engine, *, keys: Mapping[str, str], host: str) -> FastAPI:
-    """The application around an engine. keys: API keys by the name of their owner, {} for none. host: the address that is listened on."""
+def build(
+    engine: Engine, *, keys: Mapping[str, str], host: str, origins: Collection[str] = (), requests_per_minute: int | None = None
+) -> FastAPI:
+    """The application around an engine.
+
+    keys: API keys by the name of their owner, {} for none. host: the address that is listened on. origins: web pages that may use the
+    API. requests_per_minute: of each key, None for no limit.
+    """
     app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    routes = Routes(engine, keys)
+    routes = Routes(engine, keys, Rate(requests_per_minute))
     app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/messages", routes.create_message, methods=["POST"], response_model=None)
     app.add_api_route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"], response_model=None)
     app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
+    app.add_api_route("/openapi.json", routes.show_routes, methods=["GET"], response_model=None)
     app.add_api_route("/metrics", routes.show_metrics, methods=["GET"], response_model=None)
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(Doors, host=host)
+    app.add_middleware(Doors, host=host, origins=origins)
     return app
 
 
 class Routes:
     """One method a route. Each asks for the key first."""
 
-    def __init__(self, engine: Engine, keys: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, keys: Mapping[str, str], rate: Rate) -> None:
         self._engine = engine
         self._keys = keys
+        self._rate = rate
 
     async def complete_chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
         return await self._answer(request, CHAT)
+
+    async def complete(self, request: Request) -> Response:
+        """POST /v1/completions"""
+        return await self._answer(request, COMPLETIONS)
 
     async def create_message(self, request: Request) -> Response:
         """POST /v1/messages"""
@@ -70,7 +85,7 @@ class Routes:
 
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens"""
-        tenant = tenant_of(request.headers, self._keys)
+        tenant = self._enter(request)
         prompt = anthropic.parse_count(parse_object(await request.body()))
         return JSONResponse({"input_tokens": await self._engine.count_tokens(prompt, tenant=tenant)})
 
@@ -78,8 +93,19 @@ class Routes:
         """POST /v1/responses"""
         return await self._answer(request, RESPONSES)
 
+    async def show_routes(self, request: Request) -> Response:
+        """GET /openapi.json"""
+        tenant_of(request.headers, self._keys)
+        return JSONResponse(openapi.document())
+
+    def _enter(self, request: Request) -> str:
+        """The tenant of a request that makes work. Raises UnauthorisedError, RateLimitError."""
+        tenant = tenant_of(request.headers, self._keys)
+        self._rate.take(tenant)
+        return tenant
+
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
-        tenant, info = tenant_of(request.headers, self._keys), self._engine.info
+        tenant, info = self._enter(request), self._engine.info
         asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{uuid4().hex}", tenant=tenant)
         run = await self._engine.submit(asked.job)
         created_unix_s = int(time.time())

@@ -17,15 +17,19 @@ from forerun.config import Config
 from forerun.errors import ConfigError, UnauthorisedError
 
 NO_TENANT = ""
+ENVIRONMENT_TENANT = "api-key"  # the owner of the one key that has no name
 
 
 def keys_for(config: Config) -> dict[str, str]:
     """Keys by name, {} if none are asked for. Raises ConfigError: the file is malformed, or others could come in without a key."""
     keys = {} if config.api_key_file is None else read_keys(config.api_key_file)
+    if config.api_key is not None:
+        _check_key(ENVIRONMENT_TENANT, config.api_key.get_secret_value(), keys, "api_key")
+        keys[ENVIRONMENT_TENANT] = config.api_key.get_secret_value()
     if not keys and not is_loopback(config.host):
         raise ConfigError(
             f"host = {config.host!r} can be reached from other machines, so an API key is needed",
-            hint="give --api-key-file FILE with one `name:key` a line, or listen on 127.0.0.1",
+            hint="give --api-key-file FILE with one `name:key` a line or set FORERUN_API_KEY, or listen on 127.0.0.1",
         )
     return keys
 

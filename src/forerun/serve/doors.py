@@ -1,23 +1,26 @@
 """The doors that every request passes before anything reads it, as one ASGI middleware.
 
-A web page in a browser on this machine can send requests here too. It cannot send JSON without the preflight that this server never answers
-(415), nor reach it under a name of its own (403). Nothing larger than the limit is ever held (413), and nobody keeps the server waiting
-for a body (408). Knows no route and no key.
+A web page in a browser on this machine can send requests here too. It cannot send JSON without the preflight, which is answered to pages
+on the list alone (415), nor reach the server under a name of its own (403). Nothing larger than the limit is ever held (413), and nobody
+keeps the server waiting for a body (408). Knows no key, and of the routes only which are for everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Collection
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.serve.problems import Problem, refused
 
 BODY_LIMIT_BYTES = 32 << 20
+SHARED_ROUTES = ("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/models", "/v1/responses")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 BODY_LIMIT_S = 10.0
@@ -27,10 +30,14 @@ TOO_LARGE = refused(413, "body_too_large", f"the body is larger than {BODY_LIMIT
 
 
 class Doors:
-    """Passes on what may come in, with its body read; answers the rest. host: the address that the server listens on."""
+    """Passes on what may come in, with its body read; answers the rest. host: the address that the server listens on.
 
-    def __init__(self, app: ASGIApp, *, host: str) -> None:
+    origins: of web pages that may use the API itself, but nothing that tells of the server or of what it keeps.
+    """
+
+    def __init__(self, app: ASGIApp, *, host: str, origins: Collection[str]) -> None:
         self._app = app
+        self._shared = _sharing(app, origins) if origins else app
         self._takes_any_address = host in ANY_ADDRESS
         self._names = LOOPBACK_NAMES | {host.lower()} | (_own_names() if self._takes_any_address else set())
 
@@ -55,7 +62,7 @@ class Doors:
             return TOO_SLOW.response(scope["path"]), receive
         if body is None:
             return TOO_LARGE.response(scope["path"]), receive
-        return self._app, _replay(body, receive)
+        return self._shared if scope["path"].startswith(SHARED_ROUTES) else self._app, _replay(body, receive)
 
     def _problem(self, method: str, headers: Headers) -> Problem | None:
         """What is wrong with a request as far as its headers tell."""
@@ -72,6 +79,10 @@ class Doors:
     def _may_come_as(self, host_header: str) -> bool:
         name = _without_port(host_header).lower()
         return name in self._names or (self._takes_any_address and _is_address(name))
+
+
+def _sharing(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
+    return CORSMiddleware(app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], allow_private_network=True)
 
 
 def _without_port(host_header: str) -> str:

@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.values import BankUse, Sampling
 
+MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _listed(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
 
 
 class Fields(BaseModel):
@@ -69,6 +74,7 @@ class SamplingFields(Fields):
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
 BODY_HINT = "send one JSON object, in UTF-8"
 

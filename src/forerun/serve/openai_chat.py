@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read
 from forerun.serve.problems import Problem
 from forerun.serve.sse import END, comment, data, progress
 from forerun.text.message import AssistantMessage
@@ -32,9 +32,6 @@ from forerun.values import (
     Reasoning,
     Usage,
 )
-
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1000
 
 # Fields of this dialect and its usual extensions that would change the answer, each with the values that ask for nothing, besides NOTHING.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -63,10 +60,6 @@ def _joined(content: Any) -> Any:
     return "".join(part["text"] for part in content)
 
 
-def _listed(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
-
-
 def _check_call(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -87,7 +80,7 @@ class Message(Fields):
     """One message. What goes to the template is what is known here, with developer under its older name."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_joined)] = None
+    content: Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, Any]] | None)] = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
     tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call)]] | None = None
     tool_call_id: str | None = None
@@ -114,9 +107,7 @@ class Request(SamplingFields):
     stream_options: StreamOptions = StreamOptions()
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]], Field(max_length=MAX_STOPS), BeforeValidator(_listed)
-    ] = Field([])
+    stop: Stops = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool)]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})

@@ -58,7 +58,7 @@ def _items(given: Any) -> Any:
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
 
 
-Text = Annotated[str | None, BeforeValidator(_joined)]
+Text = Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, Any]] | None)]
 
 
 class Item(Fields):
@@ -106,7 +106,7 @@ class Request(SamplingFields):
     """A request for a response. `model` may be any name: one model is served."""
 
     model: str | None = None
-    input: Annotated[list[Item], BeforeValidator(_items)] = Field(min_length=1)
+    input: Annotated[list[Item], BeforeValidator(_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: Any = "auto"

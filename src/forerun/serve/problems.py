@@ -16,13 +16,16 @@ from starlette.responses import JSONResponse, Response
 from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
-ROUTES_HINT = "there are POST /v1/chat/completions, /v1/messages and /v1/responses, GET /v1/models, GET /health and GET /metrics"
+ROUTES_HINT = (
+    "there are POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, GET /health and GET /metrics"
+)
 
 # Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
 KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.BadRequestError: (400, "invalid_request_error", "bad_request"),
     errors.ContextLengthError: (400, "invalid_request_error", "context_length_exceeded"),
     errors.UnauthorisedError: (401, "invalid_request_error", "invalid_api_key"),
+    errors.RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
     errors.BusyError: (503, "server_error", "busy"),
     errors.RequestError: (400, "invalid_request_error", "bad_request"),
     errors.UnsupportedError: (501, "server_error", "unsupported"),
@@ -91,7 +94,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _headers(error: errors.ForerunError) -> dict[str, str]:
-    if isinstance(error, errors.BusyError):
+    if isinstance(error, errors.BusyError | errors.RateLimitError):
         return {"Retry-After": str(error.retry_after_s)}
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, errors.UnauthorisedError) else {}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
+from forerun import values
 from forerun.errors import BadRequestError
 from forerun.text.calls.tools import Tools
 from forerun.text.dialogue import Dialogue
@@ -49,12 +50,13 @@ class Prompter:
         self._dialogue = Dialogue(template)
         self._literals = Literals(tokenizer.control_tokens)
 
-    def encode(self, prompt: Chat | Raw, *, tenant: str) -> Prompt:
+    def encode(self, prompt: values.Prompt, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
-        if isinstance(prompt, Raw):
+        if not isinstance(prompt, Chat):
+            ids = prompt.tokens if isinstance(prompt, Raw) else tuple(self._tokenizer.encode(_unicode(prompt.text), tenant=tenant))
             return Prompt(
-                prompt.tokens,
-                len(prompt.tokens),
+                ids,
+                len(ids),
                 opens_reasoning=False,
                 form=PLAIN,
                 tools=Tools(()),
@@ -63,9 +65,8 @@ class Prompter:
             )
         suited, notes = self._dialogue.suit(prompt)
         chat, mark = self._literals.mark(suited)
-        text = self._template.render(chat, add_generation_prompt=True)
+        text = _unicode(self._template.render(chat, add_generation_prompt=True))
         messages = self._template.render(chat, add_generation_prompt=False)
-        _check_unicode(text)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
         opens, form, places = text.rstrip().endswith("<think>"), self._template.form, Places(self._template, suited)
@@ -77,10 +78,11 @@ def call_id(request_id: str, index: int) -> str:
     return f"call_{blake2b(f'{request_id}/{index}'.encode(), digest_size=12).hexdigest()}"
 
 
-def _check_unicode(text: str) -> None:
-    """JSON can carry half of a surrogate pair, tokenizers cannot."""
+def _unicode(text: str) -> str:
+    """The text. Raises BadRequestError: JSON can carry half of a surrogate pair, tokenizers cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         found = f"{text[error.start]!r} at character {error.start} of the rendered prompt"
         raise BadRequestError(f"a message holds half of a surrogate pair: {found}", param="messages") from error
+    return text

@@ -1,0 +1,78 @@
+"""The OpenAPI document: what the routes take, made of the very schemas that read requests, and the errors that they give.
+
+Knows the dialects' schemas; knows no engine. What a dialect accepts without using it (other fields) is allowed everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from forerun import __version__
+from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses
+
+ASKED: Mapping[str, type[BaseModel]] = {
+    "/v1/chat/completions": openai_chat.Request,
+    "/v1/completions": openai_completions.Request,
+    "/v1/messages": anthropic.Request,
+    "/v1/messages/count_tokens": anthropic.Prompt,
+    "/v1/responses": openai_responses.Request,
+}
+TOLD = {
+    "/v1/models": "the model that is served",
+    "/v1/models/{name}": "one model",
+    "/health": "how the server is, and what it keeps",
+    "/openapi.json": "this document",
+}
+REFUSED = {
+    400: "a field is malformed, not supported or does not fit; the error names it",
+    401: "the API key is missing or wrong",
+    403: "the server does not answer to this name",
+    408: "the body did not come in time",
+    413: "the body is too large",
+    415: "the body is no JSON",
+    429: "more requests than the key may send",
+    503: "too many requests wait; /v1/messages says 529",
+    529: "too many requests wait",
+}
+ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "required": ["message", "type"]}}}
+OBJECT = {"type": "object"}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The document."""
+    schemas, defined = models_json_schema([(each, "validation") for each in ASKED.values()], ref_template="#/components/schemas/{model}")
+    paths = {path: {"post": _takes(path, schemas[(asked, "validation")])} for path, asked in ASKED.items()}
+    paths |= {path: {"get": _gives(path, what)} for path, what in TOLD.items()}
+    paths["/metrics"] = {"get": {"summary": "for Prometheus", "responses": {"200": _content("text/plain", {"type": "string"}, "metrics")}}}
+    info = {"title": "forerun", "version": __version__, "description": "A local LLM server for coding agents."}
+    key = {"bearer": {"type": "http", "scheme": "bearer"}, "header": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
+    components = {"schemas": defined["$defs"], "securitySchemes": key}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, "security": [{}, {"bearer": []}, {"header": []}]}
+
+
+def _takes(path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    answer = _content("application/json", OBJECT, "the answer; with `stream`, as server-sent events")
+    answer["content"]["text/event-stream"] = {"schema": OBJECT}  # of one event
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"summary": path.removeprefix("/v1/"), "requestBody": body, "responses": {"200": answer} | _refusals()}
+
+
+def _gives(path: str, what: str) -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    parameters = {"parameters": [name]} if "{name}" in path else {}
+    missing = {"404": _content("application/json", ERROR, "no such model")} if parameters else {}
+    return {"summary": what, **parameters, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _refusals()}
+
+
+def _refusals() -> dict[str, Any]:
+    return {str(status): _content("application/json", ERROR, why) for status, why in REFUSED.items()}
+
+
+def _content(kind: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {"description": description, "content": {kind: {"schema": schema}}}

@@ -13,7 +13,7 @@ from forerun.request_log.entry import Content, Entry, decode, encode
 from forerun.values import Chat, Raw, Reading
 
 TIME = "2026-11-29T20:00:00.000+00:00"
-SERVED = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, Reading(7, 7, 3), DONE.usage, DONE.report, None)
+SERVED = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, Reading(7, 7, 3, None), DONE.usage, DONE.report, None)
 WAITED = Entry(TIME, "id", "demo", "", "cancelled", "ForerunError: it was cancelled", 0.5, 7, None, None, None, None)
 CHAT = Chat(({"role": "user", "content": "A\nB \u2028 \u00fc"},), ({"type": "function"},), {"enable_thinking": False})
 

@@ -25,6 +25,7 @@ from forerun.models.load import DEMO_MODEL
 from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
 from forerun.values import Event, Job, ModelInfo, Raw
 
 CONTEXT = 4096
@@ -71,19 +72,26 @@ class Gate:
 
 
 class Rig:
-    """engine: the engine; gate: before its model's passes; family: its model."""
+    """forgets: its tokenizer knows of no other engine's answers. engine: the engine; gate: before its model's passes; family: its model."""
 
     def __init__(
-        self, folder: Path | None, dense_tokens: int = CONTEXT, log: RequestLog | None = None, context_tokens: int = CONTEXT, **bank: Any
+        self,
+        folder: Path | None,
+        dense_tokens: int = CONTEXT,
+        log: RequestLog | None = None,
+        context_tokens: int = CONTEXT,
+        forgets: bool = False,
+        **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
+        words = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
         self.family.before_pass = self.gate
         template = Template.load(DEMO_MODEL)
         worker = Worker(
             lambda: Model(
                 StepTable(self.family, eager_reason="test"),
                 opened(folder, family=self.family, **bank),
-                tokenizer(),
+                words,
                 DepthPolicy((0, 1, 2)),
                 Limits(dense_tokens, 64),
                 (),
@@ -91,7 +99,7 @@ class Rig:
         )
         worker.model()
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, Prompter(tokenizer(), template), worker, self.family.vocab, lambda: (), {}, log)
+        self.engine = LocalEngine(info, Prompter(words, template), worker, self.family.vocab, lambda: (), {}, log)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""

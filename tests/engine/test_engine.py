@@ -204,6 +204,28 @@ def test_a_chat_is_rendered_and_what_was_sampled_is_known_again(tmp_path: Path) 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("num", [12, 1100])
+def test_what_was_sampled_is_known_again_after_a_restart(num: int, tmp_path: Path) -> None:
+    """The answers are tokens at random: their text is split otherwise by the tokenizer."""
+
+    async def turn(messages: list[dict[str, Any]]) -> Done:
+        async with running(tmp_path / "bank", forgets=True) as rig:
+            told = await events(await rig.ask([], prompt=Chat(tuple(messages), (), {"enable_thinking": False}), max_tokens=num))
+        messages += [{"role": "assistant", "content": text(told)}, {"role": "user", "content": "Go on."}]
+        return done(told)
+
+    async def scenario() -> None:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Hello!"}]
+        before = await turn(messages)
+        for _ in range(2):
+            told = await turn(messages)
+            assert told.report.source == "ssd"
+            assert told.report.reused_tokens >= before.usage.prompt_tokens + num - 2
+            before = told
+
+    asyncio.run(scenario())
+
+
 def test_an_edited_message_is_named_with_the_text_on_both_sides(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:

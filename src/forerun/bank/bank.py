@@ -20,6 +20,7 @@ from forerun.bank.live import Live
 from forerun.bank.lives import Lives, Reach
 from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.memory import MemoryTier
+from forerun.bank.recall import recall
 from forerun.bank.saving import NO_COPY, Saving
 from forerun.bank.tier import Tier
 from forerun.bank.why import Problems, Why
@@ -96,6 +97,16 @@ class Bank:
             elif cache := self._load(plan, layout, len(tokens) - plan.position + room_tokens, problems):
                 owner = self._owner(plan, problems)
                 return self._restored(plan, cache, session, owner, self._inquiry.why(problems, plan.position, found, trail, tenant))
+
+    def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What of `tokens` the nearest conversation on disk begins with, and how that one goes on. May be called from any thread.
+
+        An index that fails recalls nothing: `restore`, which asks it next, is the one to say so.
+        """
+        try:
+            return recall(self._disk, self._chain(tenant), tokens) if self._disk else ((), ())
+        except BankError:
+            return (), ()
 
     def bypass(self, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """An empty cache for a request that does not use the bank."""

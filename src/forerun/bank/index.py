@@ -211,6 +211,10 @@ class Index:
         shared, own = max(found, default=(0, ()), key=lambda x: (x[0], len(x[1])))
         return shared, own[shared:]
 
+    def latest_segment(self, node: str) -> tuple[int, ...]:
+        """Tokens of the segment of highest rank that hangs from the node; none if none does."""
+        return next((row.tokens for row in self._infos("WHERE parent = ? AND kind = 'segment' ORDER BY rank_s DESC LIMIT 1", node)), ())
+
     def lowest(self, limit: int) -> list[Entry]:
         """The `limit` entries of the lowest rank; of equals the later in a conversation first."""
         return self._entries("ORDER BY rank_s, start DESC LIMIT ?", limit)

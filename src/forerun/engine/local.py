@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from forerun.engine import echo
 from forerun.engine.engine import Run
 from forerun.engine.metrics import Metrics
 from forerun.engine.request import Request
@@ -36,7 +37,7 @@ class LocalEngine:
 
     async def submit(self, job: Job) -> Run:
         arrived_s = time.monotonic()
-        prompt = await asyncio.to_thread(self.prompter.encode, job.prompt, tenant=job.tenant)
+        prompt = await asyncio.to_thread(echo.encode, self.prompter, self.worker.model().bank, job)
         if not prompt.tokens:
             raise BadRequestError("the prompt is empty", param="messages")
         if isinstance(job.prompt, Raw) and not all(0 <= t < self.vocab for t in prompt.tokens):

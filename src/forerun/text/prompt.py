@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -71,6 +72,10 @@ class Prompter:
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
         opens, form, places = text.rstrip().endswith("<think>"), self._template.form, Places(self._template, suited)
         return Prompt(tuple(tokens), message_end, opens, form, Tools(prompt.tools), notes, places)
+
+    def learn(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
+        """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""
+        self._tokenizer.learn(before, stored, tenant=tenant)
 
 
 def call_id(request_id: str, index: int) -> str:

@@ -57,6 +57,7 @@ class Tokenizer:
         self._splitter = _splitter(self._borders)
         self._pieces: Recent[tuple[str, str]] = Recent(PIECES_LIMIT_TOKENS)
         self._sampled: Recent[tuple[bytes, str]] = Recent(SAMPLED_LIMIT_TOKENS)
+        self._begun: Recent[tuple[bytes, str]] = Recent(SAMPLED_LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -92,16 +93,22 @@ class Tokenizer:
         return ids, num_common
 
     def learn(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
-        """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids."""
+        """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also
+        if it says more than `sampled`, which may have been cut off.
+        """
         start = next((i + 1 for i in reversed(range(len(prompt))) if prompt[i] in self._border_ids), 0)
         path = _Path(tenant)
         path.extend(prompt[:start])
+        before, last = path.key(""), array("I")
         for is_border, run in groupby((*prompt[start:], *sampled), key=self._border_ids.__contains__):
             ids = array("I", run)
             piece = self.decode(ids)
             if not is_border and self._ids_at(path, piece, "", tenant) != ids:
                 self._sampled.put(path.key(piece), ids)
+            before, last = path.key(""), array("I") if is_border else ids
             path.extend(ids)
+        if last:
+            self._begun.put(before, last)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens kept; bytes that are not UTF-8 become U+FFFD."""
@@ -129,7 +136,16 @@ class Tokenizer:
 
     def _ids_at(self, path: _Path, piece: str, mark: str, tenant: str) -> array[int]:
         said = piece.replace(mark, "") if mark else piece
-        return self._sampled.get(path.key(said)) or self._encode_piece(piece, mark, tenant)
+        return self._sampled.get(path.key(said)) or self._continued(path, said, tenant) or self._encode_piece(piece, mark, tenant)
+
+    def _continued(self, path: _Path, said: str, tenant: str) -> array[int]:
+        """The ids with which an answer was begun here and those of what the piece says after it; none if it does not begin like that."""
+        begun = self._begun.get(path.key("")) or array("I")
+        text = self.decode(begun)
+        rest = said[len(text) :]
+        if not begun or not rest or not said.startswith(text):
+            return array("I")
+        return begun + self._encode_piece(rest, "", tenant)
 
     def _encode_piece(self, piece: str, mark: str, tenant: str) -> array[int]:
         ids = self._pieces.get((tenant, piece))

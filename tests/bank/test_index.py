@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
-from forerun.bank import index as index_module
+from forerun.bank import history
 from forerun.bank.format import file_bytes
-from forerun.bank.index import Index, Label, Lost, Session, Totals
+from forerun.bank.history import Lost, Session
+from forerun.bank.index import Index, Label, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
 
@@ -136,7 +137,7 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
 
 
 def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "LOST_RECORDS", 2)
+    monkeypatch.setattr(history, "LOST_RECORDS", 2)
     index.note_lost([info(1), info(1, 2)], "evicted", "quota", 5.0)
     assert index.lost(CHAIN.root, [1, 2, 3]) == Lost(2, "evicted", "quota", 5.0)
     assert index.lost(CHAIN.root, [1, 3]) == Lost(1, "evicted", "quota", 5.0)

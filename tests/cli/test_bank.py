@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.records import record
+from tests.request_log.test_analysis import RAM
 
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index, Label
+from forerun.request_log.entry import encode
+from forerun.values import Miss
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
@@ -85,6 +89,25 @@ def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: P
     assert pruned["bytes"] <= 200_000
     assert [mark["key"] for mark in json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)["marks"]] == [MARK.key]
     assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
+
+
+def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path) -> None:
+    missed = Miss("differs", 40, "message 1 (user)", "green", "red")
+    report = replace(RAM[0].report, reason="the stored conversation goes on otherwise after 40 tokens", miss=missed)
+    log = tmp_path / "requests.jsonl"
+    log.write_text(f"{encode(replace(RAM[0], id='chatcmpl-1', report=report))}\n{encode(replace(RAM[1], id='chatcmpl-2'))}\n")
+    lines = forerun("bank", "explain", "chatcmpl-1", "--log", log).out.splitlines()
+    assert lines[1:] == [
+        "the stored conversation goes on otherwise after 40 tokens",
+        "the first token that differs is number 40, in message 1 (user)",
+        "  prompt  'green'",
+        "  stored  'red'",
+    ]
+    told = json.loads(forerun("bank", "explain", "chatcmpl-1", "--log", log, "--json").out)
+    assert (told["id"], told["miss"]["where"]) == ("chatcmpl-1", "message 1 (user)")
+    assert "that is all that is stored" in forerun("bank", "explain", "chatcmpl-2", "--log", log).out
+    for unknown in ("chatcmpl", "other"):
+        assert forerun("bank", "explain", unknown, "--log", log).code == 1
 
 
 def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:

@@ -336,6 +336,38 @@ def test_given_up_while_its_prompt_is_read_it_stops_after_the_chunk_and_keeps_it
     asyncio.run(scenario())
 
 
+def test_a_client_that_gives_up_after_every_chunk_finishes_though_the_server_restarts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for _ in range(2):
+            async with running(tmp_path / "bank") as rig:
+                rig.gate.hold()
+                run = await rig.ask(LONG)
+                await rig.gate.reached(1)
+                run.cancel()
+                rig.gate.open()
+                await cancelled(run)
+                assert rig.gate.rows == [CHUNK_TOKENS]
+        async with running(tmp_path / "bank") as rig:
+            told = await events(await rig.ask(LONG))
+            assert (done(told).report.source, done(told).report.computed_tokens) == ("ssd", CHUNK_TOKENS)
+            assert text(told) == expected(rig, LONG)
+
+    asyncio.run(scenario())
+
+
+def test_the_same_request_several_times_at_once_is_read_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.gate.hold()
+            runs = [await rig.ask(LONG) for _ in range(4)]
+            rig.gate.open()
+            told = [await events(run) for run in runs]
+            assert [done(each).report.computed_tokens for each in told] == [len(LONG), 0, 0, 0]
+            assert {text(each) for each in told} == {expected(rig, LONG)}
+
+    asyncio.run(scenario())
+
+
 def test_given_up_while_it_answers_it_stops_after_the_round_and_keeps_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:

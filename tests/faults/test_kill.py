@@ -16,7 +16,7 @@ import pytest
 from tests.records import bytes_under, opened
 
 ROOT = Path(__file__).parents[2]
-NUM_KILLS = 50
+NUM_KILLS = 200
 LONGEST_LIFE_S = 0.06
 
 

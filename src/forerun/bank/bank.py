@@ -14,7 +14,8 @@ from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label, Session
+from forerun.bank.history import Session
+from forerun.bank.index import Label
 from forerun.bank.inquiry import Inquiry
 from forerun.bank.live import Live
 from forerun.bank.lives import Lives, Reach
@@ -252,8 +253,14 @@ class Bank:
         except (KeyError, BankError) as error:
             problems.add(error, plan)
             if isinstance(error, DamagedRecordError):
-                plan.set_aside(error.key)
+                self._set_aside(plan, error.key, problems)
             return None
+
+    def _set_aside(self, plan: Plan, key: str, problems: Problems) -> None:
+        try:
+            plan.set_aside(key)
+        except BankError as error:
+            problems.add(error, None)
 
     def _restored(self, plan: Plan, cache: Cache[L], session: str | None, owner: tuple[str, int], why: Why) -> Restored[L]:
         places = (*plan.segments, plan.mark)

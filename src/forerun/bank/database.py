@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from forerun.bank import files
 from forerun.errors import BankError, BankFullError
@@ -166,3 +168,21 @@ def _opened(uri: str) -> Iterator[sqlite3.Connection]:
     except BaseException:
         connection.close()
         raise
+
+
+class Database:
+    """An open database, for several threads. path None: no file holds it. All raise BankError if it fails."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self._connection, self._path = connection, path
+        self._lock = threading.Lock()
+
+    def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock, explained(self._path):
+            return self._connection.execute(sql, values).fetchall()
+
+    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
+        """Run each statement for each of its rows, all or none."""
+        with self._lock, explained(self._path), transaction(self._connection):
+            for sql, rows in work:
+                self._connection.executemany(sql, rows)

@@ -87,7 +87,8 @@ class DiskTier:
 
     def set_aside(self, key: str) -> None:
         """Move the record's file to quarantine."""
-        self._set_aside(self._path(key), self.index.find([key])[key])
+        for row in self.index.find([key]).values():
+            self._set_aside(self._path(key), row)
 
     def inventory(self) -> Iterable[RecordInfo]:
         """What is here, without payloads."""

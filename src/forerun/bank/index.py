@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from forerun.bank import database, files
 from forerun.bank.format import file_bytes
+from forerun.bank.history import History
 from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 
 _FILE = "index.db"
 _LOCK = "lock"
-LOST_RECORDS = 1000
-LossKind = Literal["evicted", "damaged", "not stored"]
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -51,29 +49,6 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A conversation as the index knows it: its last use (Unix seconds), turns, tokens, and the keys of the records that it consists of."""
-
-    tenant: str
-    name: str
-    used_s: float
-    turns: int
-    num_tokens: int
-    is_pinned: bool
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A record that is not here: where it ended, why it is not, since when (Unix seconds)."""
-
-    position: int
-    kind: LossKind
-    why: str
-    lost_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Totals:
     """record_bytes: of the files of all records. sessions: their number. written_bytes: of the records written on `day` (UTC)."""
 
@@ -87,13 +62,13 @@ class Totals:
         return self.written_bytes if day == self.day else 0
 
 
-class Index:
+class Index(History):
     """Rows of records. Methods may be called from several threads; all raise BankError if the database fails."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, lock: int | None) -> None:
-        self._connection, self._path, self._file_lock = connection, path, lock
+        super().__init__(connection, path)
+        self._file_lock = lock
         self._is_view = path is not None and lock is None
-        self._lock = threading.Lock()
         self._totals: Totals | None = None
 
     @classmethod
@@ -240,26 +215,10 @@ class Index:
         begins = "EXISTS (SELECT 1 FROM record WHERE key >= value AND key < value || 'g')"
         return {prefix for (prefix,) in self._rows(f"SELECT value FROM json_each(?) WHERE {begins}", json.dumps(list(candidates)))}
 
-    def note_session(self, session: Session) -> None:
-        """Note what a conversation consists of now. Whether it is pinned stays as it was."""
-        sql = (
-            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys"
-        )
-        keys = bytes.fromhex("".join(session.keys))
-        self._many((sql, [(session.tenant, session.name, session.used_s, session.turns, session.num_tokens, session.is_pinned, keys)]))
-
-    def session(self, tenant: str, name: str) -> Session | None:
-        """The tenant's conversation of that name, None if there is none."""
-        return next(iter(self._sessions("WHERE tenant = ? AND name = ?", tenant, name)), None)
-
-    def all_sessions(self) -> list[Session]:
-        """Every tenant's conversations."""
-        return self._sessions("")
-
-    def sessions(self, tenant: str) -> list[Session]:
-        """The tenant's conversations, in the order of their names."""
-        return self._sessions("WHERE tenant = ? ORDER BY name", tenant)
+    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
+        self._totals = None
+        super()._many(*work)
+        self._totals = None
 
     def close(self) -> None:
         """Close the database and let go of the folder."""
@@ -267,6 +226,13 @@ class Index:
         lock, self._file_lock = self._file_lock, None
         if lock is not None:
             os.close(lock)
+
+    def forget_empty_sessions(self, names: Iterable[tuple[str, str]]) -> None:
+        """Of these conversations, (tenant, name), forget those of which no record is left."""
+        for tenant, name in names:
+            session = self.session(tenant, name)
+            if session is not None and not self.find(session.keys):
+                self.remove_session(tenant, name)
 
     def _last_up_to(self, node: str, kind: Kind, tokens: tuple[int, ...]) -> RecordInfo | None:
         where = "WHERE parent = ? AND kind = ? AND tokens <= ? ORDER BY tokens DESC LIMIT 1"
@@ -279,64 +245,7 @@ class Index:
         rows = self._rows(f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}", *values)
         return [Entry(_info(row[:7]), *row[7:]) for row in rows]
 
-    def remove_session(self, tenant: str, name: str) -> None:
-        """Forget a conversation; its records stay."""
-        self._many(("DELETE FROM session WHERE tenant = ? AND name = ?", [(tenant, name)]))
-
-    def forget_empty_sessions(self, names: Iterable[tuple[str, str]]) -> None:
-        """Of these conversations, (tenant, name), forget those of which no record is left."""
-        for tenant, name in names:
-            session = self.session(tenant, name)
-            if session is not None and not self.find(session.keys):
-                self.remove_session(tenant, name)
-
-    def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
-        """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
-        sql = (
-            "INSERT INTO lost (parent, start, kind, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (parent, tokens) DO UPDATE SET kind = excluded.kind, why = excluded.why, lost_s = excluded.lost_s"
-        )
-        rows = [(i.parent, i.start, kind, why, now_s, token_bytes(i.tokens)) for i in infos]
-        self._many((sql, rows), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_RECORDS,)]))
-
-    def lost(self, node: str, tokens: Sequence[int]) -> Lost | None:
-        """The deepest lost record that hung from the node and whose tokens are a beginning of `tokens`."""
-        rows = self._rows("SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?", node)
-        marks = [(start, tokens_of(data), rest) for start, data, *rest in rows]
-        known = [Lost(start + len(own), *rest) for start, own, rest in marks if own == tuple(tokens[: len(own)])]
-        return max(known, key=lambda x: x.position, default=None)
-
-    def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:
-        """Note what the chains that begin at `root` depend on."""
-        sql = "INSERT INTO identity VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET used_s = excluded.used_s"
-        self._many((sql, [(root, tenant, json.dumps(dict(fields)), now_s)]))
-
-    def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
-        """The fields of the identities under which the tenant stored last."""
-        sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
-        return [json.loads(fields) for (fields,) in self._rows(sql, tenant, limit)]
-
-    def _sessions(self, where: str, *values: object) -> list[Session]:
-        rows = self._rows(f"SELECT * FROM session {where}", *values)
-        return [_session(row) for row in rows]
-
-    def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._lock, database.explained(self._path):
-            return self._connection.execute(sql, values).fetchall()
-
-    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
-        """Run each statement for each of its rows, all or none."""
-        with self._lock, database.explained(self._path), database.transaction(self._connection):
-            self._totals = None
-            for sql, rows in work:
-                self._connection.executemany(sql, rows)
-
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:
     kind, key, root, parent, start, tokens, num_bytes = row
     return RecordInfo(kind, key, root, parent, start, tokens_of(tokens), num_bytes)
-
-
-def _session(row: tuple[Any, ...]) -> Session:
-    tenant, name, used_s, turns, num_tokens, is_pinned, keys = row
-    return Session(tenant, name, used_s, turns, num_tokens, bool(is_pinned), tuple(keys[i : i + 16].hex() for i in range(0, len(keys), 16)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forerun.bank.index import Lost
+from forerun.bank.history import Lost
 from forerun.bank.lives import Lives
 from forerun.bank.match import Match, Trail, match
 from forerun.bank.tier import Tier

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import retain
-from forerun.bank.index import Session
+from forerun.bank.history import Session
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo, num_shared
 from forerun.state.records import extract, extract_mark

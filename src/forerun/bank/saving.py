@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label, Session
+from forerun.bank.history import Session
+from forerun.bank.index import Label
 from forerun.bank.live import Live, Unit
 from forerun.bank.writer import Writer
 from forerun.errors import BankError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.bank.index import Lost
+from forerun.bank.history import Lost
 from forerun.bank.live import Live
 from forerun.bank.match import Plan
 from forerun.errors import DamagedRecordError

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Label, Session
+from forerun.bank.history import Session
+from forerun.bank.index import Label
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
 

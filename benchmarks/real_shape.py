@@ -1,0 +1,121 @@
+"""Does a model of the real 0.8B shape load and serve on this machine: seconds, peak memory beside the weights, prefill and decode?
+
+python benchmarks/real_shape.py [--numerics reference|served] [--dry-run] [--out FILE]
+
+The weights are random, in bfloat16, under the hub's names; tokenizer and template are the bundled model's. The server is started twice on
+them: the first time it takes the weights' digest while reading, the second time it remembers it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from evidence import evidence, model_of, write
+from forerun.demo.server import Server, serve_command
+
+SHAPE = "0.8B"
+PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 200, 16, 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--numerics", choices=["reference", "served"], default="reference")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.dry_run:
+        print(f"would serve random weights of the {SHAPE} shape under {options.numerics} numerics and write {options.out}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), options)
+
+
+def measure(folder: Path, options: argparse.Namespace) -> None:
+    parameters = checkpoint(folder / SHAPE)
+    runs = [run(folder, options.numerics) for _ in ("digest taken", "digest remembered")]
+    config = {"sampling": "temperature 0", "answer_tokens": ANSWER_TOKENS, "draft_depth": "auto"}
+    head = evidence(blas=runs[0]["server"]["blas"], model_digest="", numerics=options.numerics, config=config)
+    model = model_of(folder / SHAPE) | {"parameters": parameters, "weight_bytes_float32": 4 * parameters}
+    write(options.out, head | {"model": model, "runs": runs})
+    print(json.dumps(runs, indent=1))
+
+
+def checkpoint(folder: Path) -> int:
+    """Write the random checkpoint; returns the number of its parameters."""
+    import mlx.core as mx
+    from forerun.models.load import DEMO_MODEL
+    from on_gpu.shapes import SHAPES, tensors
+
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+        shutil.copy(DEMO_MODEL / name, folder)
+    (folder / "config.json").write_text(json.dumps(SHAPES[SHAPE]))
+    made = tensors(SHAPES[SHAPE])
+    mx.save_safetensors(str(folder / "model.safetensors"), made)
+    parameters = sum(tensor.size for tensor in made.values())
+    made.clear()
+    mx.clear_cache()
+    time.sleep(2.5)  # a file that was written just now is not remembered
+    return parameters
+
+
+def run(folder: Path, numerics: str) -> dict[str, Any]:
+    """One life of a server: how long its start took, its memory then and at last, and what its answers cost."""
+    started_s = time.perf_counter()
+    with serving(folder, numerics) as server:
+        start_s, after_start = time.perf_counter() - started_s, peak_bytes(server)
+        reports = [ask(server, number) for number in range(REPEATS)]
+        return {
+            "start_s": start_s,
+            "peak_bytes_after_start": after_start,
+            "peak_bytes_at_last": peak_bytes(server),
+            "mlx_bytes": mlx_bytes(server),
+            "reports": reports,
+            "server": server.line,
+        }
+
+
+@contextmanager
+def serving(folder: Path, numerics: str) -> Iterator[Server]:
+    server = Server.start(serve_command(folder / SHAPE, folder / "bank", numerics), folder / "server.log")
+    try:
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+
+
+def peak_bytes(server: Server) -> int:
+    """The most memory that the process has held at any time."""
+    status = Path(f"/proc/{server.line['pid']}/status").read_text()
+    return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
+
+
+def mlx_bytes(server: Server) -> dict[str, float]:
+    """What MLX holds, kept for reuse, and held at most."""
+    text = httpx.get(f"{server.url}/metrics").text
+    return {kind: float(value) for kind, value in re.findall(r"^forerun_mlx_(\w+)_bytes (\S+)$", text, flags=re.M)}
+
+
+def ask(server: Server, number: int) -> dict[str, Any]:
+    """The report of an answer to a prompt of its own, past the bank."""
+    words = " ".join(str(number * PROMPT_WORDS + i) for i in range(PROMPT_WORDS))
+    body = {"messages": [{"role": "user", "content": words}], "max_tokens": ANSWER_TOKENS, "temperature": 0, "forerun": {"bank": "bypass"}}
+    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
+    response.raise_for_status()
+    report: dict[str, Any] = response.json()["forerun"] | {"usage": response.json()["usage"]}
+    return report
+
+
+if __name__ == "__main__":
+    main()

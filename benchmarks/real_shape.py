@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from evidence import evidence, model_of, write
 from forerun.demo.server import Server, serve_command
 
@@ -53,6 +54,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
 def checkpoint(folder: Path) -> int:
     """Write the random checkpoint; returns the number of its parameters."""
     import mlx.core as mx
+
     from forerun.models.load import DEMO_MODEL
     from on_gpu.shapes import SHAPES, tensors
 
@@ -104,7 +106,7 @@ def peak_bytes(server: Server) -> int:
 def mlx_bytes(server: Server) -> dict[str, float]:
     """What MLX holds, kept for reuse, and held at most."""
     text = httpx.get(f"{server.url}/metrics").text
-    return {kind: float(value) for kind, value in re.findall(r"^forerun_mlx_(\w+)_bytes (\S+)$", text, flags=re.M)}
+    return {kind: float(value) for kind, value in re.findall(r"^forerun_mlx_(\w+)_bytes (\S+)$", text, flags=re.MULTILINE)}
 
 
 def ask(server: Server, number: int) -> dict[str, Any]:

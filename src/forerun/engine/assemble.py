@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
@@ -20,16 +19,16 @@ from forerun.bank.limits import check_disk_limit, daily_limit, disk_limit
 from forerun.config import Config
 from forerun.decode.compiled import StepTable, warm_up
 from forerun.decode.depth import WARNING, DepthPolicy, policy_for
+from forerun.engine.defaults import defaults_of
 from forerun.engine.local import LocalEngine
 from forerun.engine.request_log import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
-from forerun.errors import ConfigError, ModelError
+from forerun.errors import ConfigError
 from forerun.hub.catalogue import Located, locate
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
-from forerun.models.checkpoint import read_json
 from forerun.models.load import DEMO_MODEL, Loaded, load
 from forerun.request_log.file import LogFile
 from forerun.state.layout import Limits, layout_for, limits_of
@@ -38,7 +37,7 @@ from forerun.text.gguf import checkpoint_at
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import ModelInfo, Sampling
+from forerun.values import ModelInfo
 
 log = logging.getLogger(__name__)
 MLX_CACHE_BYTES = 1 << 30
@@ -67,7 +66,7 @@ def _engine(
 ) -> LocalEngine:
     name, folder = located
     tokenizer, template = Tokenizer.load(folder), Template.load(folder)
-    defaults = _defaults(folder / "generation_config.json")
+    defaults = defaults_of(folder)
     worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
     model = worker.model()
     memory: dict[str, Callable[[], float]] = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
@@ -195,22 +194,3 @@ def _degraded(model: Model) -> tuple[str, ...]:
     if model.steps.eager_reason == NO_COMPILER:
         reasons.append("steps run eager: MLX compiles them with g++; install it, or say --eager")
     return tuple(reasons)
-
-
-def _defaults(path: Path) -> Sampling:
-    """The checkpoint's own suggestion, neutral values where it makes none. Raises ModelError."""
-    given: dict[str, Any] = read_json(path) if path.exists() else {}
-    try:
-        return Sampling(
-            temperature=float(given.get("temperature", 1.0)) if given.get("do_sample", True) else 0.0,
-            top_p=float(given.get("top_p", 1.0)),
-            top_k=int(given.get("top_k", 0)),
-            min_p=float(given.get("min_p", 0.0)),
-            seed=None,
-            repetition_penalty=float(given.get("repetition_penalty", 1.0)),
-            presence_penalty=0.0,
-            frequency_penalty=0.0,
-            logit_bias={},
-        )
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{path}: a value has the wrong type: {error}") from error

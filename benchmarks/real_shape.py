@@ -2,8 +2,8 @@
 
 python benchmarks/real_shape.py [--numerics reference|served] [--dry-run] [--out FILE]
 
-The weights are random, in bfloat16, under the hub's names; tokenizer and template are the bundled model's. The server is started twice on
-them: the first time it takes the weights' digest while reading, the second time it remembers it.
+The weights are random, in bfloat16, under the hub's names, so that drafts would never be accepted and there are none; tokenizer and template
+are the bundled model's. The server is started twice: it takes the weights' digest while reading, and the second time remembers it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evidence import evidence, model_of, write
 from forerun.demo.server import Server, serve_command
 
 SHAPE = "0.8B"
-PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 200, 16, 3
+PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 80, 12, 2
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(folder: Path, options: argparse.Namespace) -> None:
     parameters = checkpoint(folder / SHAPE)
     runs = [run(folder, options.numerics) for _ in ("digest taken", "digest remembered")]
-    config = {"sampling": "temperature 0", "answer_tokens": ANSWER_TOKENS, "draft_depth": "auto"}
+    config = {"sampling": "temperature 0", "answer_tokens": ANSWER_TOKENS, "draft_depth": 0}
     head = evidence(blas=runs[0]["server"]["blas"], model_digest="", numerics=options.numerics, config=config)
     model = model_of(folder / SHAPE) | {"parameters": parameters, "weight_bytes_float32": 4 * parameters}
     write(options.out, head | {"model": model, "runs": runs})
@@ -89,7 +89,8 @@ def run(folder: Path, numerics: str) -> dict[str, Any]:
 
 @contextmanager
 def serving(folder: Path, numerics: str) -> Iterator[Server]:
-    server = Server.start(serve_command(folder / SHAPE, folder / "bank", numerics), folder / "server.log")
+    command = [*serve_command(folder / SHAPE, folder / "bank", numerics), "--draft-depth", "0"]
+    server = Server.start(command, folder / "server.log")
     try:
         yield server
         server.stop()

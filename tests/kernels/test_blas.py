@@ -73,6 +73,13 @@ def test_rows_that_depend_on_each_other_are_refused(multiply_by: Callable[..., N
     assert "--numerics served" in caught.value.hint
 
 
+def test_a_large_vocabulary_is_proved_for_few_rows(multiply_by: Callable[..., None]) -> None:
+    seen: list[int] = []
+    multiply_by(lambda a, b: seen.append(a.shape[0]) or a @ b)
+    blas.prove_row_invariant("honest", {(250_000, 4)})
+    assert (min(seen), max(seen)) == (1, 268)
+
+
 def test_rows_that_depend_on_their_place_are_refused(multiply_by: Callable[..., None]) -> None:
     multiply_by(lambda a, b: mx.concatenate([a[:512] @ b, by_number_of_rows(a[512:513], b), a[513:] @ b]))
     with pytest.raises(UnsupportedError, match="hasty"):

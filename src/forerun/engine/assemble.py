@@ -121,6 +121,7 @@ def _load(
         blas.prove_correct(blas_name)
     if is_reference:
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
+    mx.clear_cache()
     policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
     model = Model(steps, _bank(config, loaded, tokenizer, template, dtype, blas_name), tokenizer, policy, limits, loaded.notes)

@@ -2,8 +2,8 @@
 
 python benchmarks/real_shape.py [--numerics reference|served] [--dry-run] [--out FILE]
 
-The weights are random, in bfloat16, under the hub's names, so that drafts would never be accepted and there are none; tokenizer and template
-are the bundled model's. The server is started twice: it takes the weights' digest while reading, and the second time remembers it.
+The weights are random, in bfloat16, under the hub's names; drafts of such a model are never accepted, so there are none. Tokenizer and
+template are the bundled model's. The server is started twice: it takes the weights' digest while reading, and the second time remembers it.
 """
 
 from __future__ import annotations

@@ -67,7 +67,12 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             pending = wire.pending_writes.popleft() if wire.pending_writes else 0
-            self._send(200, json.dumps({"status": "ok", "model": {"id": "scripted"}, "bank": {"pending_writes": pending}}).encode())
+            self._send(
+                200,
+                json.dumps(
+                    {"status": "ok", "model": {"id": "scripted", "context_tokens": 40_960}, "bank": {"pending_writes": pending}}
+                ).encode(),
+            )
 
         def do_POST(self) -> None:
             assert self.path == "/v1/chat/completions"

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from forerun.cli import bank, bench, chat, config, demo, doctor, models, report, serve
+from forerun.cli import bank, bench, chat, config, connect, demo, doctor, models, report, serve
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(chat.chat)
+app.command()(connect.connect)
 app.command()(demo.demo)
 app.command()(report.report)
 app.command()(doctor.doctor)

@@ -58,10 +58,10 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
     yield End(finish, closing["usage"], closing["forerun"])
 
 
-def health(url: str) -> dict[str, Any]:
-    """The body of /health. Raises ForerunError."""
+def health(url: str, *, key: str = "") -> dict[str, Any]:
+    """The body of /health. key: the API key, "" for none. Raises ForerunError."""
     with _plain_errors(url):
-        response = httpx.get(f"{url}/health", timeout=TIMEOUT)
+        response = httpx.get(f"{url}/health", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT)
         _check(response)
         body: dict[str, Any] = response.json()
         return body

@@ -1,0 +1,72 @@
+"""`forerun connect`: settings of an agent for a running server, shown or written. Never overwrites a file without asking."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forerun.config import load
+from forerun.errors import ForerunError
+from forerun.serve.agents import KEY_VARIABLE, Agent, Served, Setup, merged, setup
+from forerun.serve.client import health
+
+
+def connect(
+    agent: Annotated[Agent, typer.Argument(help="opencode, codex, claude-code, pi or aider", show_default=False)],
+    url: Annotated[str, typer.Option(help="address of the server")] = "http://127.0.0.1:8484",
+    write: Annotated[bool, typer.Option("--write", help="write the settings file; asks before it changes one that exists")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show what an agent must be told to use a running server: its settings, environment and command; with --write, write the settings."""
+    made = setup(agent, served_at(url.rstrip("/").removesuffix("/v1")))
+    file = Path.home() / made.file
+    content = combined(file, made)
+    if write:
+        put(file, content)
+    if as_json:
+        told = {"file": str(file), "content": content, "environment": dict(made.environment), "start": made.start, "notes": made.notes}
+        typer.echo(json.dumps(told))
+    else:
+        show(file, content, made, is_written=write)
+
+
+def served_at(url: str) -> Served:
+    """What runs at this address. Raises ForerunError."""
+    key = load({}).api_key
+    model = health(url, key=key.get_secret_value() if key else "")["model"]
+    return Served(url, model["id"], model["context_tokens"], needs_key=key is not None)
+
+
+def combined(file: Path, made: Setup) -> str:
+    """What the file should hold: of one that is shared, what it holds already, too. Raises ForerunError."""
+    if not made.is_shared or not file.exists():
+        return made.content
+    try:
+        return merged(file.read_text(encoding="utf-8"), made.content)
+    except (OSError, ValueError) as error:
+        raise ForerunError(f"cannot add to {file}: {error}", hint="mend it, or add the settings by hand") from error
+
+
+def put(file: Path, content: str) -> None:
+    """Write the file; asks first if there is another one. Raises ForerunError if it may not."""
+    if file.exists() and file.read_text(encoding="utf-8") != content and not typer.confirm(f"{file} exists. Change it?", err=True):
+        raise ForerunError(f"{file} was left as it is", hint="without --write, the settings are only shown")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ForerunError(f"cannot write {file}: {error}") from error
+
+
+def show(file: Path, content: str, made: Setup, *, is_written: bool) -> None:
+    """The setup for people; what is to be copied stands on lines of its own."""
+    typer.echo(f"{file} {'now holds' if is_written else 'should hold'}:\n\n{content}")
+    start = " ".join([*(f'{name}="{value}"' for name, value in made.environment.items()), made.start])
+    typer.echo(f"Start it with:\n\n    {start}\n")
+    if any(KEY_VARIABLE in text for text in (content, *made.environment.values())):
+        typer.echo(f"It takes the API key from {KEY_VARIABLE}.")
+    for note in made.notes:
+        typer.echo(note)

@@ -27,7 +27,7 @@ from forerun.models.load import FAMILIES, load
 from forerun.models.recipe import MTP, Recipe
 from forerun.models.weights import Reading, Weights
 
-SHARD_BYTES = 2 << 30
+SHARD_BYTES = 1 << 30
 MTP_FILE = "mtp.safetensors"
 # Beside the weights: what mlx-lm and forerun read as text.
 TEXTS = ("*.json", "*.jinja", "*.txt", "*.model")

@@ -1,0 +1,99 @@
+"""How much memory does a conversion take, beside the size of the checkpoint, and how long?
+
+A checkpoint of random bfloat16 weights in the shape of Qwen3.5-0.8B is quantised to 4 bits, in shards of several sizes, each in a process
+of its own. Memory: the most that was resident while the weights were written, above what the process had before; loading what was written,
+as a check, comes after that and is counted apart.
+
+python benchmarks/convert.py [--shape 0.8B|tiny] [--shard-mib N,N] [--dry-run] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from evidence import evidence, write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="0.8B", choices=("0.8B", "tiny"))
+    parser.add_argument("--shard-mib", default="64,256,1024")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child", nargs=3, metavar=("SOURCE", "TARGET", "MIB"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sizes = [int(size) for size in options.shard_mib.split(",")]
+    if options.child:
+        print(json.dumps(converted(Path(options.child[0]), Path(options.child[1]), int(options.child[2]))))
+    elif options.dry_run:
+        print(f"would convert a random checkpoint of shape {options.shape} in shards of {sizes} MiB")
+    else:
+        config = {"shape": options.shape, "bits": 4, "group_size": 32, "shard_mib": sizes}
+        head = evidence(blas="none (nothing is multiplied)", model_digest="random weights, not kept", numerics="none", config=config)
+        head["model"] = {"name": f"random, of shape {options.shape}", "digest": None, "quantisation": "none (bfloat16)"}
+        result = measure(options.shape, sizes)
+        write(options.out, head | result)
+        print(json.dumps(result, indent=1))
+
+
+def measure(shape: str, sizes: list[int]) -> dict[str, Any]:
+    """One conversion a shard size, of the same checkpoint."""
+    with tempfile.TemporaryDirectory() as name:
+        source = Path(name) / "source"
+        largest_bytes = make(source, shape)
+        runs = []
+        for mib in sizes:
+            command = [sys.executable, __file__, "--child", str(source), str(Path(name) / f"to-{mib}"), str(mib)]
+            runs.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        return {"source_bytes": sum(f.stat().st_size for f in source.iterdir()), "largest_matrix_bytes": largest_bytes, "runs": runs}
+
+
+def make(folder: Path, shape: str) -> int:
+    """Writes the checkpoint; the bytes of its largest matrix."""
+    import mlx.core as mx
+
+    from on_gpu.shapes import SHAPES, tensors
+
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
+    made = tensors(SHAPES[shape])
+    mx.save_safetensors(str(folder / "model.safetensors"), made)
+    return max(tensor.nbytes for tensor in made.values())
+
+
+def converted(source: Path, target: Path, shard_mib: int) -> dict[str, Any]:
+    """What one conversion took, in this process."""
+    from forerun.kernels.numerics import SERVED
+    from forerun.kernels.quantised import Scheme
+    from forerun.models.checkpoint import Folder
+    from forerun.models.convert import write as write_weights
+    from forerun.models.load import load
+    from forerun.models.recipe import Recipe
+
+    def silent(doing: str, done_frac: float) -> None:
+        """Nobody watches."""
+
+    target.mkdir()
+    before_bytes, begun_s = resident_bytes(), time.perf_counter()
+    written = write_weights(Folder.find(source).open(), target, Recipe(Scheme("affine", 4, 32), (), (), False), silent, shard_mib << 20)
+    write_s, write_bytes = time.perf_counter() - begun_s, resident_bytes() - before_bytes
+    load(target, SERVED, "bfloat16", silent)
+    figures = {"shard_bytes": shard_mib << 20, "target_bytes": written.num_bytes, "files": len(set(written.files.values()))}
+    return figures | {"write_s": write_s, "write_memory_bytes": write_bytes, "memory_with_check_bytes": resident_bytes() - before_bytes}
+
+
+def resident_bytes() -> int:
+    """The most that this process ever had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,11 +28,14 @@ def main() -> None:
     parser.add_argument("--shard-mib", default="64,256,1024")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", nargs=3, metavar=("SOURCE", "TARGET", "MIB"), help=argparse.SUPPRESS)
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--convert", nargs=3, metavar=("SOURCE", "TARGET", "MIB"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     sizes = [int(size) for size in options.shard_mib.split(",")]
-    if options.child:
-        print(json.dumps(converted(Path(options.child[0]), Path(options.child[1]), int(options.child[2]))))
+    if options.make:
+        print(json.dumps(make(options.make, options.shape)))
+    elif options.convert:
+        print(json.dumps(converted(Path(options.convert[0]), Path(options.convert[1]), int(options.convert[2]))))
     elif options.dry_run:
         print(f"would convert a random checkpoint of shape {options.shape} in shards of {sizes} MiB")
     else:
@@ -45,15 +48,17 @@ def main() -> None:
 
 
 def measure(shape: str, sizes: list[int]) -> dict[str, Any]:
-    """One conversion a shard size, of the same checkpoint."""
+    """One conversion a shard size, of the same checkpoint. All work is done in processes of its own: one inherits its parent's peak."""
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "source"
-        largest_bytes = make(source, shape)
-        runs = []
-        for mib in sizes:
-            command = [sys.executable, __file__, "--child", str(source), str(Path(name) / f"to-{mib}"), str(mib)]
-            runs.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        largest_bytes = done("--make", source, "--shape", shape)
+        runs = [done("--convert", source, Path(name) / f"to-{mib}", mib) for mib in sizes]
         return {"source_bytes": sum(f.stat().st_size for f in source.iterdir()), "largest_matrix_bytes": largest_bytes, "runs": runs}
+
+
+def done(*arguments: object) -> Any:
+    """What this script says when it is called so."""
+    return json.loads(subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True, capture_output=True, text=True).stdout)
 
 
 def make(folder: Path, shape: str) -> int:

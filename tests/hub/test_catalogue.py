@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pulled:
 def test_what_was_pulled_is_found_by_its_name(entry: Pulled) -> None:
     assert catalogue.locate("acme/tiny") == ("acme/tiny", entry.folder)
     assert (catalogue.find("acme/tiny"), catalogue.pulled()) == (entry, [entry])
+
+
+def test_names_without_an_owner(entry: Pulled) -> None:
+    catalogue.remember(replace(entry, repo="gpt2"))
+    assert catalogue.locate("gpt2") == ("gpt2", entry.folder)
 
 
 def test_a_folder_of_that_name_comes_first(entry: Pulled, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        Console(highlight=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
+        Console(highlight=False, markup=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def locate(model: str) -> Located:
     """The folder (or the one file) of a model that is given as such, or as the name of one that was pulled. Raises ModelError."""
     if Path(model).exists():
         return Located(Path(model).name, Path(model))
-    if not REPO.fullmatch(model) or model.startswith("."):
+    if not _path(model).is_file() and (not REPO.fullmatch(model) or model.startswith(".")):
         raise ModelError(f"no such folder: {model}", hint="give a model's folder, or the name of one that was pulled: `forerun models ls`")
     entry = find(model)
     if entry.missing:

@@ -44,7 +44,7 @@ from forerun.hub.fetch import Source, fetch
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "merges.txt")
 # All that serving reads. Other folders of a repository hold the same weights for other programs; `mtp/` alone is a draft head's.
 NEEDED = re.compile(
-    r"(model|mtp|[^/]*[-_.]mtp)[^/]*\.safetensors(\.index\.json)?|mtp/weights\.safetensors|"
+    r"(model|mtp|[^/]*[-_.]mtp)[^/]*\.safetensors(\.index\.json)?|mtp/(weights|model)\.safetensors|"
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|chat_template|vocab)\.json|"
     r"chat_template\.jinja|merges\.txt"
 )

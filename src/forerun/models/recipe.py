@@ -65,7 +65,7 @@ def uniform(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 def optimized_speed(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """8 bits for embeddings, head, outputs of the delta nets and the last 8 MLPs: the mix that MTPLX publishes under this name."""
-    layers = int(config.get("text_config", config)["num_hidden_layers"])
+    layers = int(config.get("text_config", config).get("num_hidden_layers", 0))
     last = tuple((f"model.layers.{i}.mlp.*", 8) for i in range(max(0, layers - 8), layers))
     return ("*embed_tokens", 8), ("*lm_head", 8), ("*.linear_attn.out_proj", 8), *last
 

@@ -26,7 +26,7 @@ from forerun.serve.client import health
 from forerun.text.tokenizer import Tokenizer
 from layouts.arms import GREEDY, SAMPLED, Arm, arms, log_of, running
 from layouts.table import checks, markdown
-from layouts.turns import FIRST_CAP, GREEDY_CAP, LATER_CAP, MAX_PAIRS, MIN_PAIRS, TURNS, five_turns, pairs
+from layouts.turns import FIRST_CAP, GREEDY_CAP, LATER_CAP, MAX_PAIRS, MIN_PAIRS, TURNS, copied, five_turns, pairs
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace, compared: list[Arm]) -> None:
 def passes(arm: Arm, folder: Path, talk: Conversation) -> dict[str, Any]:
     """Both passes of one arm, and what its request log shows of the first."""
     sampled = five_turns(arm, folder / "sampled", talk, SAMPLED, (FIRST_CAP, LATER_CAP), print)
-    greedy = five_turns(arm, folder / "greedy", talk, GREEDY, (GREEDY_CAP, GREEDY_CAP), print)
+    greedy = five_turns(arm, copied(folder / "sampled", folder / "greedy"), talk, GREEDY, (GREEDY_CAP, GREEDY_CAP), print)
     return {"sampled": sampled, "greedy": greedy, "flagged": flagged(log_of(folder / "sampled")) if arm.has_log else None}
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from evidence import ratio_interval
 from forerun.demo.conversation import Conversation, Message, user
 from forerun.demo.server import Server
-from layouts.arms import Arm, ask, running
+from forerun.errors import ForerunError
+from layouts.arms import GREEDY, Arm, ask, running
 
 TURNS = (("A1", "cold"), ("A2", "ssd"), ("A3", "ram"), ("A4", "ssd"), ("A5", "ram"))
 SESSIONS = (("A1",), ("A2", "A3"), ("A4", "A5"))  # turns of one process
@@ -24,18 +25,28 @@ Tell = Callable[[str], None]
 
 
 def five_turns(arm: Arm, folder: Path, talk: Conversation, law: dict[str, Any], caps: tuple[int, int], tell: Tell) -> list[dict[str, Any]]:
-    """The turns in order: name, path, messages and what `ask` found. The bank in `folder` is private and empty at first."""
+    """The turns in order: name, path, messages and what `ask` found. The bank in `folder` is private and empty at first, unless `copied`
+    has put the first turn there. `folder`/first is the bank after the first turn.
+    """
     rows: list[dict[str, Any]] = []
     messages = talk.opening
     for names in SESSIONS:
         with running(arm, folder) as server:
             for name in names:
                 found = ask(server, talk, messages, law, caps[name != "A1"])
-                rows.append({"turn": name, "path": dict(TURNS)[name], "messages": messages, **found})
+                rows.append({"turn": name, "path": found["report"]["source"], "messages": messages, **found})
                 tell(f"{arm.name} {name}: {found['report']['source']}, {found['usage']['prompt_tokens']} tokens")
                 messages = (*messages, {"role": "assistant", "content": found["text"]}, *_continuation(talk, len(rows) - 1))
             server.wait_until_written()
+        if names == SESSIONS[0]:
+            shutil.copytree(folder / "bank", folder / "first")
     return rows
+
+
+def copied(stored: Path, folder: Path) -> Path:
+    """`folder` with the bank that the turns in `stored` had after the first: its prompt, the longest, need not be read a second time."""
+    shutil.copytree(stored / "first", folder / "bank")
+    return folder
 
 
 def _continuation(talk: Conversation, turn: int) -> tuple[Message, ...]:
@@ -47,14 +58,15 @@ def pairs(
 ) -> dict[str, Any]:
     """The same turn after `base` (which the bank in `stored` holds), restored from RAM and from SSD: samples, and ratios SSD over RAM.
 
-    Two servers, one of which keeps nothing in RAM; a fixed draft depth, so that both do the same work. The first pair warms both up and is
-    left out. Every pair reads other tokens.
+    Two servers, one of which keeps nothing in RAM; a fixed draft depth, so that both do the same work. The last turn of `base` and a first
+    pair, which warm both up, are left out. Every pair reads other tokens.
     """
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for tier, flags in {"ram": (), "ssd": ("--bank-ram-bytes", "0")}.items():
             shutil.copytree(stored / "bank", folder / tier / "bank")
             servers[tier] = stack.enter_context(running(arm, folder / tier, *PAIR_FLAGS, *flags))
+            ask(servers[tier], talk, base[:-1], GREEDY, GREEDY_CAP)
         _pair(servers, talk, base, law, 0)
         samples: list[dict[str, dict[str, Any]]] = []
         while len(samples) < MIN_PAIRS or (len(samples) < MAX_PAIRS and is_wide(ratios(samples))):
@@ -71,6 +83,8 @@ def _pair(
     found = {}
     for tier in random.Random(number).sample(list(servers), 2):
         found[tier] = ask(servers[tier], talk, asked, law, PAIR_CAP)
+        if number and found[tier]["report"]["source"] != tier:
+            raise ForerunError(f"pair {number}: {tier} was asked for, the state came from {found[tier]['report']['source']}")
         servers[tier].wait_until_written()
     return found
 

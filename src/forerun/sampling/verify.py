@@ -27,6 +27,8 @@ def verify(target: mx.array, draft: mx.array, drafts: mx.array, u_accept: mx.arr
     u_next [b]: independent uniforms in (0, 1). Every drawn draft must be verified: one that is thrown away unseen biases the law.
     """
     depth = drafts.shape[1]
+    if depth == 0:
+        return Verdict(mx.zeros((drafts.shape[0],), dtype=mx.int32), draw(target[:, 0], u_next))
     p = mx.take_along_axis(target[:, :depth], drafts[..., None], axis=-1)[..., 0]
     q = mx.take_along_axis(draft, drafts[..., None], axis=-1)[..., 0]
     accepted = _leading(u_accept * q < p)
@@ -53,7 +55,7 @@ def _leading(stands: mx.array) -> mx.array:
 
 def _row(laws: mx.array, index: mx.array) -> mx.array:
     """laws [b, rows, vocab] at row index [b]: [b, vocab]."""
-    return mx.take_along_axis(laws, index[:, None, None], axis=1)[:, 0]
+    return laws[mx.arange(laws.shape[0]), index]
 
 
 def _rest(p: mx.array, q: mx.array) -> mx.array:

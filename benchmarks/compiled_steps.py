@@ -1,0 +1,97 @@
+"""What does compiling a step gain on this machine? Steps of the bundled model, compiled and eager, in both layouts, interleaved.
+
+    python benchmarks/compiled_steps.py [--context 2000] [--repeats 60] [--dry-run] [--out FILE]
+
+A step is a pass over some rows and its logits; nothing of it is kept, so that every sample does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from forerun.config import Config, prepare
+from forerun.kernels import blas
+
+prepare(Config())
+BLAS = blas.load("auto", row_invariant=True)
+
+import mlx.core as mx  # noqa: E402
+
+from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
+from forerun.decode.compiled import StepTable  # noqa: E402
+from forerun.decode.prefill import prefill  # noqa: E402
+from forerun.kernels.numerics import REFERENCE  # noqa: E402
+from forerun.models.load import DEMO_MODEL, Loaded, load  # noqa: E402
+from forerun.state.cache import Cache, lend  # noqa: E402
+from forerun.state.layout import PAGE_TOKENS, Contiguous, Layout, Paged  # noqa: E402
+from forerun.state.records import materialise, relayout_as_chosen  # noqa: E402
+from forerun.state.store import Arena  # noqa: E402
+
+WIDTHS = (1, 2, 4)
+LAYOUTS: tuple[Layout, ...] = (Contiguous(), Paged(PAGE_TOKENS))
+
+
+def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
+    """Seconds of one."""
+    start_s = time.perf_counter()
+    with lend([cache], steps.family.numerics) as view:
+        hidden = steps.forward(mx.arange(rows, dtype=mx.int32) + 100, cache, view)
+        mx.eval(steps.family.head(hidden))
+        view.keep([0], hidden)
+    return time.perf_counter() - start_s
+
+
+def measure(loaded: Loaded, context_tokens: int, repeats: int) -> list[dict[str, Any]]:
+    """A row for each layout and width: samples of both ways, their medians, eager over compiled; seconds of the first compiled step."""
+    compiled, eager = StepTable(loaded.family, eager_reason=""), StepTable(loaded.family, eager_reason="compared")
+    tokens = [int(t) for t in mx.random.randint(0, 8000, (context_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
+    rows = []
+    for layout in LAYOUTS:
+        cache = materialise(Arena(loaded.family.spec), [], None, Contiguous(), context_tokens)
+        for _ in prefill(loaded.family, cache, tokens, ()):
+            pass
+        arranged = relayout_as_chosen(cache, layout)
+        for width in WIDTHS:
+            ways: dict[str, Callable[[], float]] = {
+                "compiled": lambda c=arranged, w=width: step(compiled, c, w),  # type: ignore[misc]
+                "eager": lambda c=arranged, w=width: step(eager, c, w),  # type: ignore[misc]
+            }
+            first_s = ways["compiled"]()
+            interleaved(ways, 5)
+            rows.append({"layout": str(layout), "rows": width, "first_compiled_s": first_s, **compared(interleaved(ways, repeats))})
+    return rows
+
+
+def compared(samples: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians in milliseconds, and how much longer the eager step takes."""
+    medians = {f"{name}_ms": 1e3 * statistics.median(values) for name, values in samples.items()}
+    return medians | {"eager_over_compiled": ratio_interval(samples["eager"], samples["compiled"]), "samples_s": samples}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--context", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.dry_run:
+        print(f"would time steps of {WIDTHS} rows after {options.context} tokens, {options.repeats} times each way ({BLAS})")
+        return
+    loaded = load(DEMO_MODEL, REFERENCE, "float32", lambda doing, done_frac: None)
+    rows = measure(loaded, options.context, options.repeats)
+    config = {"context": options.context, "repeats": options.repeats}
+    write(options.out, evidence(blas=BLAS, model_digest=loaded.digest, numerics="reference", config=config) | {"rows": rows})
+    for row in rows:
+        gain = row["eager_over_compiled"]
+        spread = f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
+        print(f"{row['layout']:11} {row['rows']} rows: compiled {row['compiled_ms']:.2f} ms, eager {row['eager_ms']:.2f} ms: {spread}")
+
+
+if __name__ == "__main__":
+    main()

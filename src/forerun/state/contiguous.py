@@ -24,6 +24,18 @@ def round_up(tokens: int) -> int:
     return max(2, -(-tokens // CAPACITY_STEP_TOKENS)) * CAPACITY_STEP_TOKENS
 
 
+def capacity_for(tokens: int) -> int:
+    """The capacity of an array for `tokens`, of a fixed series in which each is a quarter more than the one before.
+
+    A compiled step attends over the capacity. A function of the length alone, so that a restored conversation decodes as fast as the same
+    one that has grown; and so that conversations share what was traced.
+    """
+    capacity = round_up(1)
+    while capacity < tokens:
+        capacity = round_up(capacity + capacity // 4)
+    return capacity
+
+
 class ContiguousStore:
     """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order in which a segment stores them."""
 
@@ -36,7 +48,8 @@ class ContiguousStore:
     @classmethod
     def empty(cls, specs: Sequence[AttentionSpec], tokens: int) -> ContiguousStore:
         """A store with room for `tokens`."""
-        return cls([_zeros(s, round_up(tokens)) for s in specs for _ in "kv"])
+        capacity = capacity_for(tokens)
+        return cls([_zeros(s, capacity) for s in specs for _ in "kv"])
 
     @property
     def capacity(self) -> int:
@@ -50,7 +63,7 @@ class ContiguousStore:
         """Grows by a quarter at least, array by array, the old one freed before the next."""
         if tokens <= self.capacity:
             return
-        capacity = round_up(max(tokens, self.capacity + self.capacity // 4))
+        capacity = capacity_for(tokens)
         for i in range(len(self.buffers)):
             self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, capacity - self.buffers[i].shape[1]), (0, 0)])
             mx.eval(self.buffers[i])

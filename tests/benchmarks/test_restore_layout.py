@@ -107,3 +107,8 @@ def test_the_whole_benchmark(tmp_path: Path) -> None:
         assert holding[what]
     assert [turn["report"]["source"] for turn in told["arms"]["asked"]["sampled"]] == ["cold", "ssd", "ram", "ssd", "ram"]
     assert told["arms"]["fault"]["flagged"] == ["A2", "A4"]
+
+
+def test_the_page_shows_the_result() -> None:
+    page = (ROOT / "docs" / "restore-layout.md").read_text()
+    assert markdown(json.loads((ROOT / "benchmarks" / "results" / "restore_layout.json").read_text())) in page

@@ -43,11 +43,13 @@ def test_the_line_for_programs(tmp_path: Path) -> None:
     assert told["pid"] == process.pid
     assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "served")
     assert told["bank_dir"] == str(tmp_path)
+    assert told["notes"] == ["norms: told"]
 
 
 def test_the_line_for_people(tmp_path: Path) -> None:
     with serving("--port", 0, "--bank-dir", tmp_path) as process:
-        told = line(process)
+        told, below = line(process), line(process)
+    assert below == "  norms: told\n"
     assert told.startswith("forerun: double (bundled, for trying things out) · cpu · ")
     assert f" · bank {tmp_path} · http://127.0.0.1:" in told
     assert not told.endswith(":0/v1\n")

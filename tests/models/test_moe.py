@@ -52,6 +52,12 @@ def test_an_expert_that_is_missing() -> None:
         families.built(QWEN3_NEXT, named)
 
 
+def test_names_by_the_hundred_are_counted() -> None:
+    named = {name: tensor for name, tensor in families.tensors("qwen3_5_moe").items() if not name.startswith("model.")}
+    with pytest.raises(ModelError, match=r"missing: .*model\.layers\.1\.post_attention_layernorm\.weight and 7 more$"):
+        families.built(QWEN3_5_MOE, named)
+
+
 def test_an_expert_of_another_shape() -> None:
     named = families.tensors("qwen3_next")
     named["model.layers.0.mlp.experts.2.up_proj.weight"] = mx.zeros((3, 3))

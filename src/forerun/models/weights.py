@@ -19,6 +19,8 @@ from forerun.models.layers import Norm
 from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, stacked
 from forerun.models.names import canonical
 
+MOST_NAMES = 30
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -126,7 +128,7 @@ class Weights:
             "wrong shape": self._misshapen,
             "packed wrongly": self._mispacked,
         }
-        problems = [f"{what}: {', '.join(sorted(names))}" for what, names in kinds.items() if names]
+        problems = [f"{what}: {_listed(names)}" for what, names in kinds.items() if names]
         if problems:
             raise ModelError(
                 f"the weights in {self._origin} do not fit the model; {'; '.join(problems)}",
@@ -175,6 +177,12 @@ class Weights:
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What config.json says of MLX quantisation: of all matrices, and of some by their path; empty if nothing is quantised."""
     return config.get("quantization") or {}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of the names in order, and how many more there are: experts are missing by the hundred."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(sorted(names)[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _fits(scheme: Scheme, packed: mx.array, scales: mx.array, inner: int) -> bool:

@@ -60,6 +60,34 @@ def test_pages_go_back_when_a_cache_goes_and_are_taken_again() -> None:
     assert pool.num_blocks == 20
 
 
+def test_free_pages_at_the_end_give_their_memory_back() -> None:
+    pool = Pool.empty(FAMILY.spec.attention, 16)
+    first, second, third = pool.take(16), pool.take(8), pool.take(4)
+    pool.give_back(second)
+    pool.shrink()
+    assert (pool.num_blocks, pool.num_free) == (28, 8)  # the last pages are held
+    pool.give_back(third)
+    pool.shrink()
+    assert (pool.num_blocks, pool.num_free) == (16, 0)
+    assert all(buffer.shape[1] == 16 * 16 for buffer in pool.buffers)
+    assert sorted(pool.take(4)) == [16, 17, 18, 19]
+    pool.give_back([*first, 16, 17, 18, 19])
+    pool.shrink()
+    assert pool.num_blocks == 0
+
+
+def test_a_pool_that_shrank_keeps_the_rows_of_those_who_stayed() -> None:
+    arena = Arena(FAMILY.spec)
+    stays = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
+    goes = read(FAMILY, TOKENS[100:400], materialise(arena, [], None, Paged(16), 300))
+    held = stays.store.num_blocks + goes.store.num_blocks
+    assert arena.num_blocks[0] == held
+    del goes
+    arena.shrink()
+    assert arena.num_blocks == (stays.store.num_blocks, 0)
+    assert differing(as_one(read(FAMILY, TOKENS[:320], stays)), read(FAMILY, TOKENS[:320])) == []
+
+
 def test_a_store_gives_its_pages_back() -> None:
     arena = Arena(FAMILY.spec)
     cache = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))

@@ -142,17 +142,22 @@ class Bank:
         """
         num_evicted = 0
         while self._held_bytes > self._ram_limit_bytes:
-            live = min(self._lives, key=lambda x: x.rank_s, default=None)
-            record = next(iter(self._memory.index.lowest(1)), None)
-            if record and (live is None or record.rank_s <= live.rank_s):
-                self._memory.delete(record.info.key)
-                self._note_gone([record.info])
-                self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
-            elif live:
-                self._let_go(live)
-                self._note_gone([live.info(unit) for unit in live.units(live.marks)])
+            self._evict_one()
             num_evicted += 1
+        if num_evicted:
+            self._arena.shrink()
         return num_evicted
+
+    def _evict_one(self) -> None:
+        live = min(self._lives, key=lambda x: x.rank_s, default=None)
+        record = next(iter(self._memory.index.lowest(1)), None)
+        if record and (live is None or record.rank_s <= live.rank_s):
+            self._memory.delete(record.info.key)
+            self._note_gone([record.info])
+            self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
+        elif live:
+            self._let_go(live)
+            self._note_gone([live.info(unit) for unit in live.units(live.marks)])
 
     def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
         """Note what left RAM, if that was the only place."""
@@ -181,6 +186,11 @@ class Bank:
     @property
     def _held_bytes(self) -> int:
         return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes
+
+    @property
+    def paged_blocks(self) -> tuple[int, int]:
+        """Pages that caches hold, and free ones. May be called from any thread."""
+        return self._arena.num_blocks
 
     def health(self) -> BankHealth:
         """Figures for people. May be called from any thread."""

@@ -21,6 +21,7 @@ from forerun.decode.compiled import StepTable, warm_up
 from forerun.decode.depth import WARNING, DepthPolicy, policy_for
 from forerun.engine.defaults import defaults_of
 from forerun.engine.local import LocalEngine
+from forerun.engine.metrics import Gauges
 from forerun.engine.request_log import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
@@ -69,7 +70,6 @@ def _engine(
     defaults = defaults_of(folder)
     worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
     model = worker.model()
-    memory: dict[str, Callable[[], float]] = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
     info = ModelInfo(
         name=name,
         family=model.family.name,
@@ -82,7 +82,18 @@ def _engine(
         demo=folder == DEMO_MODEL,
         notes=model.notes,
     )
-    return LocalEngine(info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), memory, request_log)
+    return LocalEngine(
+        info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log
+    )
+
+
+def _gauges(bank: Bank) -> Gauges:
+    memory = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
+    return {
+        **{f"mlx_{kind}_bytes": (f"MLX memory, {kind}", read) for kind, read in memory.items()},
+        "paged_blocks": ("Pages that caches hold", lambda: bank.paged_blocks[0]),
+        "paged_blocks_free": ("Pages that nobody holds", lambda: bank.paged_blocks[1]),
+    }
 
 
 def _request_log(config: Config, model: str) -> RequestLog | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forerun.engine import echo
 from forerun.engine.engine import Run
-from forerun.engine.metrics import Metrics
+from forerun.engine.metrics import Gauges, Metrics
 from forerun.engine.request import Request
 from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
@@ -27,11 +27,11 @@ class LocalEngine:
     worker: Worker
     vocab: int
     degraded: Callable[[], tuple[str, ...]]
-    memory: dict[str, Callable[[], float]]
+    gauges: Gauges
     log: RequestLog | None
 
     def __post_init__(self) -> None:
-        metrics = Metrics(self.health, self.memory)
+        metrics = Metrics(self.health, self.gauges)
         self.registry = metrics.registry
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -12,10 +12,14 @@ from forerun.values import Health, Report, Usage
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 
 
+# By name: what it is, and how it is read.
+Gauges = Mapping[str, tuple[str, Callable[[], float]]]
+
+
 class Metrics:
     """Counters of one engine in a registry of their own."""
 
-    def __init__(self, health: Callable[[], Health], memory: dict[str, Callable[[], float]]) -> None:
+    def __init__(self, health: Callable[[], Health], gauges: Gauges) -> None:
         self.registry = CollectorRegistry()
         self._requests = self._counter("forerun_requests", "Requests by how they ended", "outcome")
         self._prompt = self._counter("forerun_prompt_tokens", "Prompt tokens, reused or computed", "kind")
@@ -34,7 +38,7 @@ class Metrics:
             ("forerun_bank_ram_bytes", "Conversations in RAM", lambda: health().bank.ram_bytes),
             ("forerun_bank_disk_bytes", "Everything under the bank's folder", lambda: health().bank.disk_bytes),
             ("forerun_bank_quarantined_records", "Damaged records set aside", lambda: health().bank.quarantined),
-            *((f"forerun_mlx_{kind}_bytes", f"MLX memory, {kind}", read) for kind, read in memory.items()),
+            *((f"forerun_{name}", help_, read) for name, (help_, read) in gauges.items()),
         ):
             Gauge(name, help_, registry=self.registry).set_function(read)
 

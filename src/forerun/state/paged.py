@@ -22,12 +22,14 @@ from forerun.state.spec import AttentionSpec
 class Pool:
     """Pages of all attention layers. `buffers`: [kv_heads, pages * block_tokens, head_dim], keys and values of each layer in turn.
 
-    A page has the same number in every layer. Pages that were given back are taken again first.
+    A page has the same number in every layer. Pages that were given back are taken again first. num_blocks: pages there are, taken or
+    free; a number of its own, since whoever asks may be another thread, while a step has the buffers.
     """
 
     def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
         self.block_tokens, self.buffers = block_tokens, buffers
         self.bytes_per_block = sum(a.shape[0] * block_tokens * a.shape[2] * a.itemsize for a in buffers)
+        self.num_blocks = int(buffers[0].shape[1]) // block_tokens
         self._free: list[int] = []
 
     @classmethod
@@ -38,19 +40,32 @@ class Pool:
         return cls(block_tokens, [mx.zeros((s.kv_heads, 0, s.head_dim), dtype=getattr(mx, s.dtype)) for s in specs for _ in "kv"])
 
     @property
-    def num_blocks(self) -> int:
-        """Pages there are, taken or free."""
-        return int(self.buffers[0].shape[1]) // self.block_tokens
+    def num_free(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def shrink(self) -> None:
+        """Give the memory of the free pages at the end back, array by array."""
+        free, kept = set(self._free), self.num_blocks
+        while kept - 1 in free:
+            kept -= 1
+        if kept == self.num_blocks:
+            return
+        self._free, self.num_blocks = [page for page in self._free if page < kept], kept
+        for i in range(len(self.buffers)):
+            self.buffers[i] = mx.contiguous(self.buffers[i][:, : kept * self.block_tokens])
+            mx.eval(self.buffers[i])
 
     def take(self, num_blocks: int) -> list[int]:
         """Numbers of pages that nobody holds. Only if none are left does the pool grow, by a quarter at least, array by array."""
         missing = num_blocks - len(self._free)
         if missing > 0:
             added = max(missing, self.num_blocks // 4)
-            self._free += range(self.num_blocks, self.num_blocks + added)
             for i in range(len(self.buffers)):
                 self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
                 mx.eval(self.buffers[i])
+            self._free += range(self.num_blocks, self.num_blocks + added)
+            self.num_blocks += added
         taken = self._free[:num_blocks]
         del self._free[:num_blocks]
         self._clean(taken)

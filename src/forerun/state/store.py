@@ -82,6 +82,18 @@ class Arena:
             self._pools[layout.block_tokens] = Pool.empty(self.spec.attention, layout.block_tokens)
         return PagedStore.empty(self._pools[layout.block_tokens], tokens)
 
+    @property
+    def num_blocks(self) -> tuple[int, int]:
+        """Pages of all pools: held by caches, and free."""
+        pools = list(self._pools.values())
+        free = sum(pool.num_free for pool in pools)
+        return sum(pool.num_blocks for pool in pools) - free, free
+
+    def shrink(self) -> None:
+        """Give the memory of free pages back, as far as they lie at the end."""
+        for pool in self._pools.values():
+            pool.shrink()
+
 
 def traced(layout: Layout, buffers: list[mx.array], constants: list[mx.array]) -> Store:
     """A store over the arrays that a step is being compiled for."""

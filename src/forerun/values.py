@@ -35,11 +35,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation to be rendered by the model's chat template. Messages and tools are plain JSON values, order kept."""
+    """A conversation to be rendered by the model's chat template. Messages and tools are plain JSON values, order kept.
+
+    held_back: tools that may be called, but are declared in a message if at all.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...]
     template_args: Mapping[str, Any]
+    held_back: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

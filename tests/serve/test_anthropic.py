@@ -158,7 +158,7 @@ def test_a_deferred_tool_is_declared_where_it_is_introduced() -> None:
     found = [{"type": "tool_reference", "tool_name": name} for name in ("fetch", "read")]
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": found}]}
     chat = prompt(tools=[TOOL, LATER], messages=[USER, {"role": "assistant", "content": "x"}, result])
-    assert chat.tools == (AS_CHAT,)
+    assert (chat.tools, [tool["function"]["name"] for tool in chat.held_back]) == ((AS_CHAT,), ["fetch"])
     first, second = chat.messages[2]["content"].splitlines()
     assert json.loads(first)["function"]["name"] == "fetch"
     assert second == "read"

@@ -156,6 +156,9 @@ def test_found_tools_are_declared_where_they_are_found() -> None:
     chat = prompt(tools=[SEARCH], input=[USER, call, found])
     assert len(chat.tools) == 1
     assert json.loads(chat.messages[2]["content"])["function"]["name"] == "spawn"
+    assert [tool["function"]["name"] for tool in chat.held_back] == ["spawn"]
+    (item,) = whole(call_of("spawn", "{}"), tools=[SEARCH], input=[USER, call, found])["output"]
+    assert item["namespace"] == "agents"
 
 
 def test_what_is_not_used_is_named() -> None:
@@ -216,27 +219,27 @@ def test_thoughts_are_content_unless_a_summary_is_asked_for() -> None:
     assert (item["summary"], "content" in item) == ([{"type": "summary_text", "text": "Hm"}], False)
 
 
-def call(name: str, arguments: str, *, is_complete: bool = True) -> list[Event]:
+def call_of(name: str, arguments: str, *, is_complete: bool = True) -> list[Event]:
     return [READ, CallStart(0, "c1", name), CallArguments(0, arguments[:4]), CallArguments(0, arguments[4:]), CallEnd(0, is_complete), DONE]
 
 
 def test_calls_have_the_form_of_their_tools() -> None:
-    (item,) = whole(call("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS)["output"]
+    (item,) = whole(call_of("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS)["output"]
     assert (item["type"], item["name"], item["input"], item["call_id"]) == ("custom_tool_call", "apply_patch", "*** Begin", "c1")
-    told = kinds(streamed(call("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS))
+    told = kinds(streamed(call_of("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS))
     assert told[2:-1] == ["output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done"]
-    (item,) = whole(call("spawn", '{"a": 1}'), tools=TOOLS)["output"]
+    (item,) = whole(call_of("spawn", '{"a": 1}'), tools=TOOLS)["output"]
     assert (item["type"], item["namespace"], item["arguments"]) == ("function_call", "agents", '{"a": 1}')
-    (item,) = whole(call("tool_search", '{"query": "x"}'), tools=TOOLS)["output"]
+    (item,) = whole(call_of("tool_search", '{"query": "x"}'), tools=TOOLS)["output"]
     assert (item["type"], item["execution"], item["arguments"]) == ("tool_search_call", "client", {"query": "x"})
-    (item,) = whole(call("unknown", "{}"), tools=TOOLS)["output"]
+    (item,) = whole(call_of("unknown", "{}"), tools=TOOLS)["output"]
     assert (item["type"], item["name"]) == ("function_call", "unknown")
 
 
 def test_a_call_that_was_cut_off_loses_nothing() -> None:
-    (item,) = whole(call("read", '{"path": "x', is_complete=False), tools=TOOLS)["output"]
+    (item,) = whole(call_of("read", '{"path": "x', is_complete=False), tools=TOOLS)["output"]
     assert (item["status"], item["arguments"]) == ("incomplete", '{"path": "x')
-    (item,) = whole(call("apply_patch", '{"input": "*** B', is_complete=False), tools=TOOLS)["output"]
+    (item,) = whole(call_of("apply_patch", '{"input": "*** B', is_complete=False), tools=TOOLS)["output"]
     assert (item["status"], item["input"]) == ("incomplete", '{"input": "*** B')
 
 

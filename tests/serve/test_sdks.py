@@ -39,6 +39,7 @@ def test_anthropic_whole() -> None:
     with messages_of(Engine(*ANSWER)) as client:
         message = client.messages.create(**ASKED, tools=[TOOL])
         assert client.messages.count_tokens(model="any", messages=ASKED["messages"]).input_tokens == 11
+        assert [(model.id, model.created_at.year) for model in client.models.list()] == [("double", 2023)]
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert (message.stop_reason, message.content[2].input) == ("tool_use", CALL)
     assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (4, 3)

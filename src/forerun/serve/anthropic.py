@@ -126,13 +126,15 @@ class Prompt(Fields):
 
     def chat(self) -> Chat:
         """The conversation, and what the template is told besides."""
-        deferred = Deferred(tool.value() for tool in self.tools if tool.defer_loading)
+        tools, held_back = (tuple(tool.value() for tool in self.tools if tool.defer_loading == held) for held in (False, True))
+        deferred = Deferred(held_back)
         messages = [*self._system(), *(each for message in self.messages for each in _spoken(message, deferred))]
-        tools = () if self.tool_choice.type == "none" else tuple(tool.value() for tool in self.tools if not tool.defer_loading)
+        if self.tool_choice.type == "none":
+            tools, held_back = (), ()
         args: dict[str, Any] = {} if self.thinking is None else {"enable_thinking": THINKS[self.thinking.type]}
         if self.output_config.effort is not None:
             args["reasoning_effort"] = self.output_config.effort
-        return Chat(tuple(messages), tools, args)
+        return Chat(tuple(messages), tools, args, held_back)
 
     def _system(self) -> Iterator[dict[str, Any]]:
         blocks = [block for block in self.system if not (block.text or "").startswith(BILLING)]

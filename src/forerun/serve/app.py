@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -121,7 +122,8 @@ class Routes:
     async def list_models(self, request: Request) -> Response:
         """GET /v1/models"""
         tenant_of(request.headers, self._keys)
-        return JSONResponse({"object": "list", "data": [model_object(self._engine.info)]})
+        name, data = self._engine.info.name, [model_object(self._engine.info)]
+        return JSONResponse({"object": "list", "data": data, "has_more": False, "first_id": name, "last_id": name})
 
     async def show_model(self, request: Request, name: str) -> Response:
         """GET /v1/models/NAME"""
@@ -142,8 +144,9 @@ class Routes:
 
 
 def model_object(info: ModelInfo) -> dict[str, Any]:
-    """A model as OpenAI's clients know it, and what people want to know of it besides."""
+    """A model as OpenAI's and Anthropic's clients know it, and what people want to know of it besides."""
     known = {"id": info.name, "object": "model", "created": info.created_unix_s, "owned_by": "forerun"}
+    known |= {"type": "model", "display_name": info.name, "created_at": datetime.fromtimestamp(info.created_unix_s, UTC).isoformat()}
     more = ("family", "device", "numerics", "blas", "context_tokens", "demo", "notes")
     return known | {name: getattr(info, name) for name in more}
 

@@ -132,11 +132,11 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
-    declared = dict(_declarations(request.tools))
+    listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
     sampling = request.sampling(info.defaults)
     job = Job(
         id=id,
-        prompt=_chat(request, declared),
+        prompt=_chat(request, listed, found),
         sampling=sampling,
         max_tokens=request.max_output_tokens,
         stop=(),
@@ -153,7 +153,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
         "tool_choice": request.tool_choice,
         "top_p": sampling.top_p,
     }
-    return Asked(job, request.stream, request.ignored(), request.reasoning.summary is not None, declared, echo)
+    return Asked(job, request.stream, request.ignored(), request.reasoning.summary is not None, found | listed, echo)
 
 
 def _check_supported(request: Request) -> None:
@@ -193,15 +193,19 @@ def _function(tool: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[st
     return {"type": "function", "function": {"name": tool["name"], **told, "parameters": parameters}}
 
 
-def _chat(request: Request, declared: Mapping[str, Declared]) -> Chat:
+def _found_tools(request: Request) -> list[dict[str, Any]]:
+    return [tool for item in request.input if item.type == "tool_search_output" for tool in item.tools or []]
+
+
+def _chat(request: Request, listed: Mapping[str, Declared], found: Mapping[str, Declared]) -> Chat:
     messages: list[dict[str, Any]] = []
     if request.instructions is not None:
         messages.append({"role": "system", "content": request.instructions})
     for item in request.input:
         _say(messages, item)
-    tools = () if request.tool_choice == "none" else tuple(each.tool for each in declared.values())
+    tools, held_back = (() if request.tool_choice == "none" else tuple(each.tool for each in of.values()) for of in (listed, found))
     args = {} if request.reasoning.effort is None else {"reasoning_effort": request.reasoning.effort}
-    return Chat(tuple(messages), tools, args)
+    return Chat(tuple(messages), tools, args, held_back)
 
 
 def _say(messages: list[dict[str, Any]], item: Item) -> None:

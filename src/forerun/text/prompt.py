@@ -71,7 +71,7 @@ class Prompter:
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
         opens, form, places = text.rstrip().endswith("<think>"), self._template.form, Places(self._template, suited)
-        return Prompt(tuple(tokens), message_end, opens, form, Tools(prompt.tools), notes, places)
+        return Prompt(tuple(tokens), message_end, opens, form, Tools((*prompt.tools, *prompt.held_back)), notes, places)
 
     def learn(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
         """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""

@@ -1,0 +1,99 @@
+"""All dialects of a real `forerun serve` process on the bundled model, spoken to by the vendors' own libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from forerun.demo.server import Server, serve_command
+from forerun.models.load import DEMO_MODEL
+
+SYSTEM = "You are a helpful assistant. " * 6
+ASKED = "Write a list of three colours."
+TOOL: Any = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("dialects")
+    running = Server.start(serve_command(DEMO_MODEL, folder / "bank", "reference"), folder / "server.log")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def claude(server: Server) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def gpt(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    body = {"model": "any", "max_tokens": 24, "system": SYSTEM, "messages": [{"role": "user", "content": ASKED}]}
+    return body | {"thinking": {"type": "disabled"}, "extra_body": {"temperature": 0}} | more
+
+
+def test_messages(claude: anthropic.Anthropic) -> None:
+    whole = claude.messages.create(**asked(tools=[TOOL]))
+    counted = claude.messages.count_tokens(
+        model="any", system=SYSTEM, messages=asked()["messages"], tools=[TOOL], thinking={"type": "disabled"}
+    )
+    usage = whole.usage
+    assert usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0) == counted.input_tokens
+    with claude.messages.stream(**asked(tools=[TOOL])) as stream:
+        again = stream.get_final_message()
+    assert [block.model_dump() for block in again.content] == [block.model_dump() for block in whole.content]
+    assert again.stop_reason == whole.stop_reason
+    assert again.usage.cache_read_input_tokens == counted.input_tokens
+
+
+def test_a_conversation_is_known_in_every_dialect(claude: anthropic.Anthropic, gpt: openai.OpenAI) -> None:
+    messages: Any = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Count to five."}]
+    off = {"enable_thinking": False}
+    first = gpt.chat.completions.create(model="any", messages=messages, max_tokens=24, temperature=0, extra_body=off)
+    second = claude.messages.create(**asked(messages=messages[1:]))
+    assert first.usage is not None
+    assert second.usage.cache_read_input_tokens == first.usage.prompt_tokens
+    assert "".join(block.text for block in second.content if block.type == "text") == first.choices[0].message.content
+    third = gpt.responses.create(model="any", instructions=SYSTEM, input="Count to five.", max_output_tokens=24, temperature=0)
+    assert third.usage is not None
+    assert third.usage.input_tokens_details.cached_tokens >= third.usage.input_tokens - 8  # all but what asks for thoughts
+
+
+def test_responses(gpt: openai.OpenAI) -> None:
+    body: Any = {"model": "any", "input": ASKED, "max_output_tokens": 24, "temperature": 0, "reasoning": {"summary": "auto"}}
+    whole = gpt.responses.create(**body)
+    events = list(gpt.responses.create(**body, stream=True))
+    last = events[-1].response  # type: ignore[union-attr]
+    assert [item.model_dump(exclude={"id"}) for item in last.output] == [item.model_dump(exclude={"id"}) for item in whole.output]
+    assert (last.status, last.usage.output_tokens) == (whole.status, whole.usage.output_tokens)  # type: ignore[union-attr]
+
+
+def test_completions(gpt: openai.OpenAI) -> None:
+    body: Any = {"model": "any", "prompt": "def add(a, b):", "max_tokens": 12, "temperature": 0}
+    whole = gpt.completions.create(**body, echo=True)
+    streamed = "".join(chunk.choices[0].text for chunk in gpt.completions.create(**body, stream=True))
+    assert whole.choices[0].text == f"def add(a, b):{streamed}"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens <= 12
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/completions"])
+def test_a_client_that_hangs_up_frees_the_engine(server: Server, path: str) -> None:
+    long = "Write a long story. " * 40
+    body = {"messages": [{"role": "user", "content": long}], "input": long, "prompt": long, "max_tokens": 4000, "stream": True}
+    with httpx.stream("POST", f"{server.url}{path}", json=body, timeout=60) as response:
+        next(response.iter_lines())
+    short = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
+    report = httpx.post(f"{server.url}/v1/chat/completions", json=short, timeout=60).json()["forerun"]
+    assert report["queue_s"] < 20  # writing it to its end takes a minute

@@ -155,8 +155,8 @@ def test_a_conversation_may_end_at_the_border_of_a_segment(home: Home, num: int)
 
 def test_capturing_is_bounded(bank: Bank) -> None:
     turn(bank, tiny.words("long", SEGMENT_TOKENS + 10))
-    pending = bank.health().pending_writes
-    assert pending == 2 + 2
+    pending = sum(len(live.pending) for live in bank._lives)
+    assert bank.health().pending_writes >= pending == 2 + 2
     for left in reversed(range(pending)):
         assert bank.capture_one()
         assert sum(len(live.pending) for live in bank._lives) == left

@@ -46,6 +46,14 @@ def test_inspect_of_nothing(forerun: Forerun, tmp_path: Path) -> None:
     assert f"no such folder: {tmp_path / 'none'}" in ran.err
 
 
+@pytest.mark.parametrize("arguments", [("inspect",), ("convert", "small")])
+def test_a_model_in_one_file(forerun: Forerun, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    command, *rest = arguments
+    ran = forerun("models", command, tmp_path / "x.gguf", *rest)
+    assert (ran.code, "x.gguf is one file" in ran.err) == (3, True)
+
+
 def test_convert(forerun: Forerun, tmp_path: Path) -> None:
     ran = forerun("models", "convert", DEMO_MODEL, tmp_path / "small", "--bits", "8", "--override", "*.up_proj=4", "--json")
     told = json.loads(ran.out)

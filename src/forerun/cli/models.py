@@ -17,7 +17,7 @@ from rich.table import Table
 
 from forerun.cli.serve import loading_bar
 from forerun.config import load, prepare
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, UnsupportedError
 from forerun.hub.catalogue import Pulled, find, locate, pulled
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Quantise a model for MLX, so that forerun and mlx-lm can serve it. The MTP head stays as it is."""
-    folder, recipe_of = locate(source).folder, recipe_maker(bits, group_size, override, preset, force_mtp)
+    folder, recipe_of = folder_of(source), recipe_maker(bits, group_size, override, preset, force_mtp)
     prepare(load({}))
     from forerun.models.checkpoint import read_json
     from forerun.models.convert import convert
@@ -124,7 +124,7 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
     from forerun.models.fit import fit, is_served
     from forerun.models.inspect import read_checkpoint
 
-    checkpoint = read_checkpoint(locate(model).folder)
+    checkpoint = read_checkpoint(folder_of(model))
     facts: dict[str, Any] = {
         "model": model,
         "family": checkpoint.family,
@@ -140,6 +140,14 @@ def inspect(model: Model, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(facts))
     else:
         Console(highlight=False, markup=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
+
+
+def folder_of(model: str) -> Path:
+    """The folder of a model. Raises ModelError; UnsupportedError for a model in one file (GGUF), which can be served but not this."""
+    folder = locate(model).folder
+    if folder.is_file():
+        raise UnsupportedError(f"{model} is one file; folders with config.json and safetensors weights can be looked at and converted")
+    return folder
 
 
 @contextmanager

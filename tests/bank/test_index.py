@@ -78,6 +78,7 @@ def test_find_returns_what_is_there(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
     assert index.find([info(2).key, info(3).key]) == {info(2).key: info(2)}
     assert index.find([]) == {}
+    assert index.present([info(2).key, info(3).key]) == {info(2).key}
 
 
 def test_a_row_that_is_there_stays_as_it_is(index: Index) -> None:
@@ -156,6 +157,7 @@ def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
 
 LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.find(["ab" * 16]),
+    lambda index: index.present(["ab" * 16]),
     lambda index: index.along("mark", CHAIN.root, [1]),
     lambda index: index.segment_over(CHAIN.root, [1]),
     lambda index: index.nearest(CHAIN.root, [1]),

@@ -56,7 +56,7 @@ class DiskTier:
         """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
         path = self._path(record.key)
         with self._changing(path):
-            if self.index.find([record.key]):
+            if self.index.present([record.key]):
                 return
             chunks = format.chunks(record)
             self._check_room(sum(len(chunk) for chunk in chunks))
@@ -81,7 +81,7 @@ class DiskTier:
         """Remove the record's file and row."""
         path = self._path(key)
         with self._changing(path):
-            if self.index.find([key]):
+            if self.index.present([key]):
                 path.unlink(missing_ok=True)
                 self.index.remove([key])
 

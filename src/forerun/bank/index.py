@@ -152,6 +152,11 @@ class Index(History):
         sql = "UPDATE record SET session = ?, tenant = ?, used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
         self._many((sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)]))
 
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Those of the keys that are there; their rows are not read."""
+        sql = "SELECT key FROM record WHERE key IN (SELECT value FROM json_each(?))"
+        return {key for (key,) in self._rows(sql, json.dumps(list(keys)))}
+
     def find(self, keys: Iterable[str]) -> dict[str, RecordInfo]:
         """Those of the keys that are there."""
         infos = self._infos("WHERE key IN (SELECT value FROM json_each(?))", json.dumps(list(keys)))
@@ -231,7 +236,7 @@ class Index(History):
         """Of these conversations, (tenant, name), forget those of which no record is left."""
         for tenant, name in names:
             session = self.session(tenant, name)
-            if session is not None and not self.find(session.keys):
+            if session is not None and not self.present(session.keys):
                 self.remove_session(tenant, name)
 
     def _last_up_to(self, node: str, kind: Kind, tokens: tuple[int, ...]) -> RecordInfo | None:

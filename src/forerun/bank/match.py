@@ -105,6 +105,6 @@ class Match:
 def match(tiers: Sequence[Tier], chain: Chain, trail: Trail) -> Match:
     """Look the prompt up: one hash and one row a block. Of a record that several tiers have, the earlier tier's counts."""
     keys = [chain.key("segment", node, trail.rest(depth)) for depth, node in enumerate(trail.nodes[:-1])]
-    where = {key: tier for tier in reversed(tiers) for key in tier.index.find(keys)}
+    where = {key: tier for tier in reversed(tiers) for key in tier.index.present(keys)}
     num_blocks = next((i for i, key in enumerate(keys) if key not in where), len(keys))
     return Match(tiers, trail, tuple(Place(where[key], key) for key in keys[:num_blocks]))

@@ -38,7 +38,7 @@ class Saving:
             self.writer.note_identity(live.chain.root, live.tenant, live.chain.identity.fields)
         units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
         try:
-            known = set(self._disk.index.find([u.key for u in units]))
+            known = self._disk.index.present([u.key for u in units])
         except BankError:
             known = set()
         wanted = {m.position for m in marks}

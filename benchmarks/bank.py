@@ -4,7 +4,7 @@ python benchmarks/bank.py [--look-ups 200] [--dry-run] [--out FILE]
 
 Rows of the index only, no payloads. Every thousand conversations share their first 48 blocks (a system prompt, tools and files that agents
 begin with) and differ in a last block of 40 tokens, with a mark at its end. A look-up is what a restore does before it reads a record: the
-hashes of the prompt's blocks, their rows, the deepest mark, and the nearest conversation. In memory the database's pages are warm.
+hashes of the prompt's blocks, their rows, the deepest mark, and the nearest conversation. The database's pages are warm.
 """
 
 from __future__ import annotations

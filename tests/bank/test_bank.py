@@ -318,7 +318,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
 
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
     """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
-    with closing(opened(folder, disk_limit_bytes=4 << 20)) as bank:
+    with closing(opened(folder, disk_limit_bytes=6 << 20)) as bank:
         told = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
         for who in range(12):
             turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from forerun.bank.database import Database
 from forerun.state.record import RecordInfo, token_bytes, tokens_of
 
-LOST_RECORDS = 1000
+LOST_RECORDS = 200
 LossKind = Literal["evicted", "damaged", "not stored"]
 
 

@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
         for _ in prefill(loaded.family, cache, tokens, (options.tokens - 5, options.tokens)):
             pass
         read = time.perf_counter()
-        answer = Answer(tokenizer, ())
+        answer = Answer(tokenizer, (), "")
         rounds = Generation(steps, cache, tokens, greedy, answer, max_tokens=options.answer, stop_ids=frozenset(), policy=plain)
         for _ in rounds:
             pass

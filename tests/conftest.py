@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from forerun import config
@@ -17,6 +18,10 @@ _home = Path(__file__).parents[1] / ".pytest_cache" / "home"
 os.environ["XDG_CACHE_HOME"] = str(_home / "cache")
 os.environ["XDG_CONFIG_HOME"] = str(_home / "config")
 os.environ["XDG_STATE_HOME"] = str(_home / "state")
+
+# A machine that is busy with other work is no fault of what is tested.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 config.prepare(config.Config())
 BLAS = blas.load("auto", row_invariant=True)

@@ -79,7 +79,7 @@ def generation(
 ) -> Generation:
     """An answer that `ends` end."""
     ends = {"stop_ids": frozenset()} | ends
-    return Generation(steps, state, prompt, sampling, Answer(tokenizer(), ()), policy=policy, **ends)
+    return Generation(steps, state, prompt, sampling, Answer(tokenizer(), (), ""), policy=policy, **ends)
 
 
 def started(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> tuple[Generation, int]:

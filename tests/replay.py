@@ -1,12 +1,14 @@
 """Recorded requests of agents, played again: to a real engine and bank around the fake family, which answers as the script did.
 
-The family writes the recorded answers token for token, so that the next request of the conversation echoes what was sampled.
+The family writes the recorded answers token for token, so that the next request of the conversation echoes what was sampled. In requests,
+the recorded ids of calls are replaced by those that the server gave them.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,12 +85,20 @@ def pairs(run: str) -> Iterator[dict[str, Any]]:
             yield from conversation["pairs"]
 
 
+@cache
+def before(file: str) -> str:
+    """The request that this one follows in its conversation, "" for a first one."""
+    return next((pair["from"] for each in index()["conversations"] for pair in each["pairs"] if pair["to"] == file), "")
+
+
 class Player(Rig):
     """An engine that answers as the script did."""
 
     def __init__(self) -> None:
         super().__init__(None, CONTEXT_TOKENS, context_tokens=CONTEXT_TOKENS)
         self.next: Recorded | None = None
+        self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
+        self._ids: dict[str, str] = {}
         self.run: Run | None = None
         self.gate.open()
         self._submit = self.engine.submit
@@ -99,10 +109,21 @@ class Player(Rig):
         self.next = recorded
         transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=recorded.body)
+            response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=self._with_ids(recorded))
+        self._given[recorded.file] = list(dict.fromkeys(re.findall(r"\bcall_[0-9a-f]{24}\b", response.text)))
         report = _report(response)
         reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
         return Served(recorded, response, reused + computed, reused, report.get("reason", ""))
+
+    def _with_ids(self, recorded: Recorded) -> bytes:
+        """The request's body, in which calls have the ids that they were given here."""
+        sent = dict.fromkeys(re.findall(rb'"(?:id|call_id)":"((?:call|toolu)_\w+)"', recorded.body))
+        new = (id.decode() for id in sent if id.decode() not in self._ids)
+        self._ids |= zip(new, self._given.get(before(recorded.file), ()), strict=False)
+        body = recorded.body
+        for known, given in self._ids.items():
+            body = body.replace(f'"{known}"'.encode(), f'"{given}"'.encode())
+        return body
 
     async def _submit_scripted(self, job: Job) -> Run:
         assert self.next is not None

@@ -72,7 +72,7 @@ class Told:
 def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other: Any) -> Generation:
     """An answer to the prompt that `cache` holds: 20 seeded tokens without drafts, unless told otherwise."""
     given: dict[str, Any] = {"sampling": SEEDED, "max_tokens": 20, "stop_ids": frozenset(), "stop": (), "depth": 0, **other}
-    answer, policy = Answer(tokenizer(), given.pop("stop")), DepthPolicy((given.pop("depth"),))
+    answer, policy = Answer(tokenizer(), given.pop("stop"), ""), DepthPolicy((given.pop("depth"),))
     return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
 
 

@@ -86,12 +86,12 @@ class Rig:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
         words = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
         self.family.before_pass = self.gate
-        template = Template.load(DEMO_MODEL)
+        prompter = Prompter(words, Template.load(DEMO_MODEL))
         worker = Worker(
             lambda: Model(
                 StepTable(self.family, eager_reason="test"),
                 opened(folder, family=self.family, **bank),
-                words,
+                prompter,
                 DepthPolicy((0, 1, 2)),
                 Limits(dense_tokens, 64),
                 (),
@@ -99,7 +99,7 @@ class Rig:
         )
         worker.model()
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, Prompter(words, template), worker, self.family.vocab, lambda: (), {}, log)
+        self.engine = LocalEngine(info, prompter, worker, self.family.vocab, lambda: (), {}, log)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""

@@ -32,7 +32,7 @@ def cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
 
 def write(tokens: list[int], stop: tuple[str, ...]) -> tuple[str, Answer]:
     """Push as the engine does: until a stop string is complete."""
-    answer = Answer(TOKENIZER, stop)
+    answer = Answer(TOKENIZER, stop, "")
     text = ""
     for token in tokens:
         text += answer.push(token)
@@ -58,7 +58,7 @@ def test_kept_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...
 
 @given(TOKENS, STOPS)
 def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tuple[str, ...]) -> None:
-    answer = Answer(TOKENIZER, stop)
+    answer = Answer(TOKENIZER, stop, "")
     text = ""
     for n, token in enumerate(tokens, start=1):
         text += answer.push(token)
@@ -82,20 +82,20 @@ def test_stop_strings_inside_one_another_are_found(text: str, stop: list[str]) -
 
 def test_a_character_in_several_tokens_appears_whole() -> None:
     tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()]
-    answer = Answer(TOKENIZER, ())
+    answer = Answer(TOKENIZER, (), "")
     assert [answer.push(token) for token in tokens] == ["", "", "", "🙂"]
     assert answer.kept_tokens == 4
 
 
 def test_an_unfinished_character_becomes_one_mark() -> None:
     tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()[:3]]
-    answer = Answer(TOKENIZER, ())
+    answer = Answer(TOKENIZER, (), "")
     assert "".join(map(answer.push, tokens)) + answer.flush() == "\ufffd"
 
 
 def test_a_long_answer_costs_linear_time() -> None:
     def seconds(num_tokens: int) -> float:
-        answer = Answer(TOKENIZER, ("never seen", "aaaaaaaab"))
+        answer = Answer(TOKENIZER, ("never seen", "aaaaaaaab"), "")
         start = time.process_time()
         for _ in range(num_tokens):
             answer.push(WORDS[0])
@@ -103,3 +103,19 @@ def test_a_long_answer_costs_linear_time() -> None:
 
     seconds(1000)
     assert seconds(40_000) < 40 * seconds(4_000)
+
+
+@given(st.lists(st.sampled_from(["</think>", "</", "think>", "\n", "a", "b", " "]), max_size=12))
+def test_reasoning_holds_no_stop_string(parts: list[str]) -> None:
+    text = "".join(parts)
+    reasoning, tag, content = text.partition("</think>")
+    breaks = content[: len(content) - len(content.lstrip("\n"))]
+    answer, out = Answer(TOKENIZER, ("\n", "a b", "think>"), "</think>"), ""
+    for token in TOKENIZER.encode(text, tenant=""):
+        out += answer.push(token)
+        if answer.stopped:
+            break
+    else:
+        out += answer.flush()
+    shown, stopped = cut(content[len(breaks) :], ("\n", "a b", "think>"))
+    assert (out, answer.stopped) == (reasoning + tag + breaks + shown, stopped)

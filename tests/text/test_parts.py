@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
@@ -87,6 +88,10 @@ def glm(name: str, **arguments: str) -> str:
     return f"<tool_call>{name}\n{inner}</tool_call>"
 
 
+def gemma(name: str, arguments: str) -> str:
+    return f"<|tool_call>call:{name}{{{arguments}}}<tool_call|>".replace("<|Q|>", '<|"|>')
+
+
 CASES = [
     # calls, answer, content, calls with arguments, completeness
     ("hermes: two", Hermes(), f"Look.\n\n{hermes('read', path='x', count=2)}\n{hermes('stop')}",
@@ -124,6 +129,16 @@ CASES = [
     ("glm: two", GLM, f"Look.\n{glm('read', path=' x ', count='2')}\n{glm('stop')}", "Look.", [{"path": " x ", "count": 2}, {}], [1, 1]),
     ("glm: one line", GLM, glm("read", path="x").replace("\n", ""), "", [{"path": "x"}], [1]),
     ("glm: no call", GLM, "A <tool_call>I think", "A <tool_call>I think", [], []),
+    ("gemma: two", GEMMA_4, f"Look.{gemma('read', 'path:<|Q|>{x}<|Q|>,count:2')}{gemma('stop', '')}",
+     "Look.", [{"path": "{x}", "count": 2}, {}], [1, 1]),
+    ("gemma: nested", GEMMA_4, gemma("read", 'a:[1,{b:true,<|Q|>c d<|Q|>:<|Q|>"\\\n<|Q|>}],d:-1.5e3,e:word,f:null'), "",
+     [{"a": [1, {"b": True, "c d": '"\\\n'}], "d": -1500.0, "e": "word", "f": None}], [1]),
+    ("gemma: tags in text", GEMMA_4, gemma("read", "path:<|Q|><tool_call|>}<|<|Q|>"), "", [{"path": "<tool_call|>}<|"}], [1]),
+    ("gemma: cut", GEMMA_4, '<|tool_call>call:read{path:<|"|>x', "", ['{"path": "x'], [0]),
+    ("gemma: broken", GEMMA_4, "<|tool_call>call:read{a:1]}<tool_call|>ok", "ok", ['{"a": 1}'], [0]),
+    ("gemma: no call", GEMMA_4, "A <|tool_call> is", "A <|tool_call> is", [], []),
+    ("function gemma: one", FUNCTION_GEMMA, "<start_function_call>call:read{path:<escape>x<escape>}<end_function_call>",
+     "", [{"path": "x"}], [1]),
     ("llama: one", Llama(), '{"name": "read", "parameters": {"path": "x"}}', "", [{"path": "x"}], [1]),
     ("llama: several", Llama(),
      '<|python_tag|>{"type": "function", "name": "read", "parameters": {"a": {}} }; {"name": "stop", "parameters": {}}',
@@ -147,12 +162,13 @@ def test_an_answer_in_one_piece_and_character_by_character(
     assert joined(taken(calls, list(answer))) == found
 
 
-WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM]
+WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4]
 SCRAPS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<function=read>", "<function=", "</function>", "<parameter=path>", "<parameter=count>"),
         *("</parameter>", "read", "<arg_key>", "path", "</arg_key>", "<arg_value>", "</arg_value>", '{"name": "read", "arguments": ', "{"),
         *('{"name": "stop", "parameters": {', "}", '"', "\\", ": ", "12", "true", "\n", " ", "a", "<", "</", "<think>", "</think>", ";"),
+        *("<|tool_call>call:read{", "path:", '<|"|>', "<|", "},", "[", "]", "<tool_call|>", gemma("read", "count:2")),
         *("<|python_tag|>", hermes("read", path="x"), qwen("read", path="x", count="1"), glm("read", path="x")),
     ]
 )
@@ -197,9 +213,17 @@ def test_arguments_come_as_they_are_written() -> None:
         ("<tool_call>\n<function=example>", QWEN),
         ("<tool_call>{function-name}\n<arg_key>", GLM),
         ('<tool_call>\n{"name": ', Hermes()),
+        ("<|channel>thought {{ '<|tool_call>call:' }}<channel|>", GEMMA_4),
         ('{"name": "f", "parameters": {', Llama()),
         ("{{ messages }}", None),
     ],
 )
 def test_the_template_tells_how_calls_are_written(source: str, calls: Calls | None) -> None:
     assert form_of(source).calls == calls
+
+
+def test_gemmas_reasoning_has_its_own_tags() -> None:
+    parts = AnswerParts(form_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False)
+    answer = f"<|channel>thought\nHm.<channel|>Look.{gemma('stop', '')}"
+    found = joined([piece for char in answer for piece in parts.push(char)] + parts.flush())
+    assert (found["reasoning"], found["content"], found["calls"]) == ("Hm.", "Look.", [("stop", "{}")])

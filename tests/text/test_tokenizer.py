@@ -98,6 +98,12 @@ def test_sampled_ids_return_only_in_their_conversation(tokenizer: Tokenizer) -> 
     assert tokenizer.encode(other, tenant="a") == ids_of(other)
 
 
+def test_a_text_that_goes_on_otherwise_is_encoded_as_ever(tokenizer: Tokenizer) -> None:
+    tokenizer.learn(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
+    text = f"{USER}one\nhelloworld{END}"
+    assert tokenizer.encode(text, tenant="a") == ids_of(text)
+
+
 def test_another_tenant_sees_nothing_of_it(tokenizer: Tokenizer) -> None:
     text = f"{USER}one\nhello{END}"
     tokenizer.learn(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")

@@ -132,7 +132,7 @@ class Bench:
             cache,
             prompt.tokens,
             LAWS[way.law],
-            Answer(self.tokenizer, ()),
+            Answer(self.tokenizer, (), ""),
             max_tokens=self.answer_tokens,
             stop_ids=self.tokenizer.stop_ids,
             policy=way.policy,

@@ -66,9 +66,9 @@ def _engine(
     request_log: RequestLog | None,
 ) -> LocalEngine:
     name, folder = located
-    tokenizer, template = Tokenizer.load(folder), Template.load(folder)
+    prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
     defaults = defaults_of(folder)
-    worker = Worker(lambda: _load(config, folder, tokenizer, template, is_reference, blas_name, progress))
+    worker = Worker(lambda: _load(config, folder, prompter, is_reference, blas_name, progress))
     model = worker.model()
     info = ModelInfo(
         name=name,
@@ -82,9 +82,7 @@ def _engine(
         demo=folder == DEMO_MODEL,
         notes=model.notes,
     )
-    return LocalEngine(
-        info, Prompter(tokenizer, template), worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log
-    )
+    return LocalEngine(info, prompter, worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log)
 
 
 def _gauges(bank: Bank) -> Gauges:
@@ -116,8 +114,7 @@ def is_cpu() -> bool:
 def _load(
     config: Config,
     folder: Path,
-    tokenizer: Tokenizer,
-    template: Template,
+    prompter: Prompter,
     is_reference: bool,
     blas_name: str,
     progress: Callable[[str, float], None],
@@ -135,7 +132,7 @@ def _load(
     mx.clear_cache()
     policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
-    model = Model(steps, _bank(config, loaded, tokenizer, template, dtype, blas_name), tokenizer, policy, limits, loaded.notes)
+    model = Model(steps, _bank(config, loaded, prompter, dtype, blas_name), prompter, policy, limits, loaded.notes)
     try:
         warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
     except BaseException:
@@ -144,10 +141,10 @@ def _load(
     return model
 
 
-def _bank(config: Config, loaded: Loaded, tokenizer: Tokenizer, template: Template, dtype: str, blas_name: str) -> Bank:
+def _bank(config: Config, loaded: Loaded, prompter: Prompter, dtype: str, blas_name: str) -> Bank:
     family, path = loaded.family, config.bank_path
     numerics = f"{family.numerics.name} {VERSION}, {blas_name}"
-    identity = Identity(loaded.digest, loaded.mtp, tokenizer.digest, template.digest, dtype, numerics)
+    identity = Identity(loaded.digest, loaded.mtp, prompter.tokenizer.digest, prompter.template.digest, dtype, numerics)
     if config.bank_disk_bytes == 0:
         return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
     index = Index.hold(path)

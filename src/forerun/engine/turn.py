@@ -25,6 +25,8 @@ from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous, Layout, Limits, layout_for
 from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
+from forerun.text.message import AssistantMessage
+from forerun.text.prompt import Answered, Prompter
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Done, Piece, Reading, Usage
 
@@ -46,10 +48,14 @@ class Model:
 
     steps: StepTable
     bank: Bank
-    tokenizer: Tokenizer
+    prompter: Prompter
     policy: DepthPolicy
     limits: Limits
     notes: tuple[str, ...]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prompter.tokenizer
 
     @property
     def family(self) -> Family:
@@ -105,22 +111,23 @@ class Turn:
     def _answer(self, cache: Cache[Any], asked: Layout, restored: Restored[Contiguous], prefilled: Arranged, marks: list[Snapshot]) -> Done:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
-        parts = request.prompt.parts(request.job.id)
+        parts, message = request.prompt.parts(request.job.id), AssistantMessage()
         for text in generation:
             self.timing.last_s = time.monotonic()
             self.timing.first_s = self.timing.first_s or self.timing.last_s
             request.said += text
-            self._post(parts.push(text))
+            self._post(parts.push(text), message)
             if request.is_cancelled:
                 break
-        self._post(parts.flush())
+        self._post(parts.flush(), message)
         decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
         stored = generation.store()
         marks.append(cache.snapshot())
         self._remember(cache, stored, marks, restored)
         if request.job.bank == "use":
             shown = generation.tokens[: generation.num_shown]
-            self.model.tokenizer.learn(request.prompt.tokens, shown, tenant=request.job.tenant)
+            answered = Answered(tuple(shown), request.said, message.value())
+            self.model.prompter.learn_answer(request.job.prompt, request.prompt, answered, tenant=request.job.tenant)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
         missed = miss(restored.why, request.prompt, self.model.tokenizer)
@@ -135,7 +142,7 @@ class Turn:
             cache,
             self.request.prompt.tokens,
             self.request.job.sampling,
-            Answer(self.model.tokenizer, self.request.job.stop),
+            Answer(self.model.tokenizer, self.request.job.stop, self.request.prompt.reasoning_end),
             max_tokens=self.request.max_tokens,
             stop_ids=self.model.tokenizer.stop_ids,
             policy=self.model.policy,
@@ -153,8 +160,9 @@ class Turn:
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
 
-    def _post(self, pieces: Iterable[Piece]) -> None:
+    def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:
+            message.take(piece)
             self.request.post(piece)
 
     def _post_reading(self, restored: Restored[Contiguous]) -> None:

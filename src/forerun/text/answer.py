@@ -14,16 +14,19 @@ from forerun.text.tokenizer import Tokenizer
 
 class Answer:
     """One answer being written. stop: non-empty strings; the one that is complete first ends the answer (of several the longest).
+    reasoning_end: the tag that ends the reasoning with which the answer begins, "" if it begins with none. Stop strings are looked for
+    behind it and the line breaks that follow it.
 
     stop_string: the stop string that is complete, "" while there is none; nothing of it or after it is ever given out.
     kept_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], reasoning_end: str) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = Stops(stop)
         self._state = START
+        self._reasoning_end, self._reasoned = reasoning_end, ""
         self._held = ""
         self._num_decoded = 0
         self._num_given = 0
@@ -54,8 +57,8 @@ class Answer:
         """Take in decoded text; returns what no longer can belong to a stop string."""
         if self.stopped:
             return ""
-        text = self._held + new
-        for stop, char in enumerate(new, start=len(self._held) + 1):
+        text, quiet = self._held + new, self._num_of_reasoning(new)
+        for stop, char in enumerate(new[quiet:], start=len(self._held) + quiet + 1):
             self._state = self._stops.step(self._state, char)
             if matched := self._stops.matched(self._state):
                 self.stop_string, self._held = text[stop - matched : stop], ""
@@ -63,6 +66,18 @@ class Answer:
         certain = len(text) - self._stops.depth(self._state)
         self._held = text[certain:]
         return text[:certain]
+
+    def _num_of_reasoning(self, new: str) -> int:
+        """How many of the new characters belong to the reasoning, its tag, or the line breaks behind."""
+        if not self._reasoning_end:
+            return 0
+        self._reasoned += new
+        _, tag, rest = self._reasoned.partition(self._reasoning_end)
+        if rest := rest.lstrip("\n"):
+            self._reasoning_end = ""
+        else:
+            self._reasoned = tag or self._reasoned[-len(self._reasoning_end) :]
+        return len(new) - len(rest)
 
     def _give(self, text: str) -> str:
         """Count the tokens that are out with this text."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.text.calls.feed import Feed, Steps
+from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
-from forerun.text.reasoning import THINK, Splitter, Tags
+from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
 from forerun.values import CallStart, Content, Piece, Reasoning
 
 
@@ -26,6 +27,8 @@ class Calls(Protocol):
 
 # What a template that writes calls in a certain way has in its source; the first that is there decides.
 CALLS: tuple[tuple[str, Calls], ...] = (
+    ("<|tool_call>", GEMMA_4),
+    ("<start_function_call>", FUNCTION_GEMMA),
     ("<function=", QWEN),
     ("<arg_key>", GLM),
     ("<tool_call>", Hermes()),
@@ -46,7 +49,7 @@ PLAIN = Form(None, None)
 
 def form_of(template: str) -> Form:
     """The form that a chat template with this source writes answers in."""
-    return Form(THINK, next((calls for mark, calls in CALLS if mark in template), None))
+    return Form(CHANNEL if CHANNEL.close in template else THINK, next((calls for mark, calls in CALLS if mark in template), None))
 
 
 class AnswerParts:

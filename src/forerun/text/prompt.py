@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 from forerun import values
 from forerun.errors import BadRequestError
 from forerun.text.calls.tools import Tools
 from forerun.text.dialogue import Dialogue
+from forerun.text.echo import Echoes
 from forerun.text.literal import Literals
 from forerun.text.parts import PLAIN, AnswerParts, Form
 from forerun.text.places import Places
@@ -25,57 +27,99 @@ class Prompt:
 
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
-    form, tools: how the answer is written, and what it may call. notes: what the template could not take as it was sent, for people.
-    places: which message a place in the text belongs to.
+    text: as it was rendered. form, tools: how the answer is written, and what it may call. notes: what the template could not take as it
+    was sent, for people. places: which message a place in the text belongs to.
     """
 
     tokens: tuple[int, ...]
     message_end: int
     opens_reasoning: bool
+    text: str
     form: Form
     tools: Tools
     notes: tuple[str, ...]
     places: Places
+
+    @property
+    def reasoning_end(self) -> str:
+        """The tag that ends the reasoning with which the answer begins, "" if it begins with none."""
+        return self.form.reasoning.close if self.opens_reasoning and self.form.reasoning else ""
 
     def parts(self, request_id: str) -> AnswerParts:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
         return AnswerParts(self.form, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning)
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer that was given. sampled: its ids, without the one that ended it. text: as the client was shown it, in one."""
+
+    sampled: tuple[int, ...]
+    text: str
+    message: Mapping[str, Any]
+
+
 class Prompter:
-    """Renders and encodes prompts."""
+    """Renders and encodes prompts, and remembers what was answered."""
 
     def __init__(self, tokenizer: Tokenizer, template: Template) -> None:
-        self._tokenizer = tokenizer
-        self._template = template
+        self.tokenizer = tokenizer
+        self.template = template
         self._dialogue = Dialogue(template)
+        self._echoes = Echoes()
         self._literals = Literals(tokenizer.control_tokens)
 
     def encode(self, prompt: values.Prompt, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if not isinstance(prompt, Chat):
-            ids = prompt.tokens if isinstance(prompt, Raw) else tuple(self._tokenizer.encode(_unicode(prompt.text), tenant=tenant))
+            ids = prompt.tokens if isinstance(prompt, Raw) else tuple(self.tokenizer.encode(_unicode(prompt.text), tenant=tenant))
             return Prompt(
                 ids,
                 len(ids),
                 opens_reasoning=False,
+                text="",
                 form=PLAIN,
                 tools=Tools(()),
                 notes=(),
-                places=Places(self._template, None),
+                places=Places(self.template, None),
             )
-        suited, notes = self._dialogue.suit(prompt)
+        suited, notes = self._suited(prompt, tenant)
         chat, mark = self._literals.mark(suited)
-        text = _unicode(self._template.render(chat, add_generation_prompt=True))
-        messages = self._template.render(chat, add_generation_prompt=False)
+        text = _unicode(self.template.render(chat, add_generation_prompt=True))
+        messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
-        tokens, message_end = self._tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
-        opens, form, places = text.rstrip().endswith("<think>"), self._template.form, Places(self._template, suited)
-        return Prompt(tuple(tokens), message_end, opens, form, Tools((*prompt.tools, *prompt.held_back)), notes, places)
+        tokens, message_end = self.tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
+        opens, form, places = text.rstrip().endswith("<think>"), self.template.form, Places(self.template, suited)
+        return Prompt(tuple(tokens), message_end, opens, text, form, Tools((*prompt.tools, *prompt.held_back)), notes, places)
+
+    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: Answered, *, tenant: str) -> None:
+        """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew."""
+        self.tokenizer.learn(prompt.tokens, answer.sampled, tenant=tenant)
+        if not isinstance(chat, Chat) or self.tokenizer.decode(answer.sampled) != answer.text:
+            return  # a stop string cut through a token: its ids say more than the client saw
+        message = {**answer.message, "content": answer.message["content"] or ""}
+        self._echoes.learn(message, tenant=tenant)
+        echo = self._echo(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
+        if echo:
+            self.tokenizer.learn_echo(prompt.tokens, answer.sampled, echo, tenant=tenant)
+
+    def _suited(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
+        """The conversation as the template takes it, and notes."""
+        return self._dialogue.suit(replace(chat, messages=self._echoes.restore(chat.messages, tenant=tenant)))
+
+    def _echo(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
+        """What the template writes behind the prompt for its answer, up to the token that ends it; "" if it does not go on so."""
+        marked, _ = self._literals.mark(self._suited(chat, tenant)[0])
+        try:
+            text = self.template.render(marked, add_generation_prompt=False)
+        except BadRequestError:
+            return ""
+        end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
+        return text[len(prompt.text) : end] if text.startswith(prompt.text) else ""
 
     def learn(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
         """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""
-        self._tokenizer.learn(before, stored, tenant=tenant)
+        self.tokenizer.learn(before, stored, tenant=tenant)
 
 
 def call_id(request_id: str, index: int) -> str:

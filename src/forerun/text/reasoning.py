@@ -20,6 +20,7 @@ class Tags(NamedTuple):
 
 
 THINK = Tags("<think>", "</think>")
+CHANNEL = Tags("<|channel>thought\n", "<channel|>")  # of Gemma 4
 
 
 class Splitter:

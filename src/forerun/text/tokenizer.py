@@ -1,8 +1,9 @@
 """A checkpoint's tokenizer: text to token ids and back, with a memory of pieces that were encoded before.
 
 Special tokens are hard borders: the text between two of them (a piece) is encoded on its own, so that a long conversation costs only its
-new pieces. What the model sampled is remembered too: an answer that the client sends back gets the very ids that were sampled, at the
-same place of the same conversation, though the library would have split its text differently. Everything remembered belongs to a tenant.
+new pieces. What the model sampled is remembered too (text/sampled.py): an answer that the client sends back gets the very ids that were
+sampled, at the same place of the same conversation, though the library would have split its text differently, or though the chat template
+writes it a little differently than the model did. Everything remembered belongs to a tenant.
 Where a marked text has its mark, nothing is recognised across it (see text/literal.py).
 Knows nothing of chat templates, messages or MLX.
 """
@@ -13,7 +14,7 @@ import codecs
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,10 @@ import tokenizers
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
 from forerun.text.recent import Recent
+from forerun.text.sampled import LIMIT_TOKENS, Place, Sampled
 from forerun.text.stop import stop_ids
 
 PIECES_LIMIT_TOKENS = 2 << 20
-SAMPLED_LIMIT_TOKENS = 1 << 20
 
 
 class Marked(NamedTuple):
@@ -54,10 +55,10 @@ class Tokenizer:
         self.control_tokens = frozenset(token.content for token in library.get_added_tokens_decoder().values() if token.special)
         self._borders = _borders(library)
         self._border_ids = frozenset(self._borders.values())
-        self._splitter = _splitter(self._borders)
+        self._border = _any_of(self._borders)
         self._pieces: Recent[tuple[str, str]] = Recent(PIECES_LIMIT_TOKENS)
-        self._sampled: Recent[tuple[bytes, str]] = Recent(SAMPLED_LIMIT_TOKENS)
-        self._begun: Recent[tuple[bytes, str]] = Recent(SAMPLED_LIMIT_TOKENS)
+        self._sampled = Sampled()
+        self._begun: Recent[bytes] = Recent(LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -80,15 +81,16 @@ class Tokenizer:
     def encode_marked(self, marked: Marked, *, tenant: str) -> tuple[list[int], int]:
         """Token ids of the text without its marks, and how many of them, from the first on, are also those of the text up to `end`."""
         ids: list[int] = []
-        path, start, num_common = _Path(tenant), 0, 0
-        for piece in filter(None, self._splitter.split(marked.text)):
-            new = self._ids_of(path, piece, marked.mark, tenant)
+        place, start, num_common = Place(tenant), 0, 0
+        while start < len(marked.text):
+            piece = self._piece_at(place, marked.text, start)
+            new = self._ids_of(place, piece, marked.mark, tenant)
             if marked.end >= start + len(piece):
                 num_common += len(new)
             elif marked.end > start:
-                num_common += _num_common(new, self._ids_of(path, piece[: marked.end - start], marked.mark, tenant))
+                num_common += _num_common(new, self._ids_of(place, piece[: marked.end - start], marked.mark, tenant))
             start += len(piece)
-            path.extend(new)
+            place.extend(new)
             ids.extend(new)
         return ids, num_common
 
@@ -96,19 +98,24 @@ class Tokenizer:
         """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also
         if it says more than `sampled`, which may have been cut off.
         """
-        start = next((i + 1 for i in reversed(range(len(prompt))) if prompt[i] in self._border_ids), 0)
-        path = _Path(tenant)
-        path.extend(prompt[:start])
-        before, last = path.key(""), array("I")
+        start, place = self._last_border(prompt, tenant)
+        before, last = place.name, array("I")
         for is_border, run in groupby((*prompt[start:], *sampled), key=self._border_ids.__contains__):
             ids = array("I", run)
             piece = self.decode(ids)
-            if not is_border and self._ids_at(path, piece, "", tenant) != ids:
-                self._sampled.put(path.key(piece), ids)
-            before, last = path.key(""), array("I") if is_border else ids
-            path.extend(ids)
+            if not is_border and self._ids_at(place, piece, "", tenant) != ids:
+                self._sampled.put(place, piece, ids)
+            before, last = place.name, array("I") if is_border else ids
+            place.extend(ids)
         if last:
             self._begun.put(before, last)
+
+    def learn_echo(self, prompt: Sequence[int], sampled: Sequence[int], echo: str, *, tenant: str) -> None:
+        """Remember the answer's other wording: `encode` of a text that continues `prompt` with `echo` gives the sampled ids, if a special
+        token or nothing follows.
+        """
+        start, place = self._last_border(prompt, tenant)
+        self._sampled.put(place, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens kept; bytes that are not UTF-8 become U+FFFD."""
@@ -130,17 +137,33 @@ class Tokenizer:
             known = self._bytes[token] = _unmap(self._library.id_to_token(token) or "")
         return known
 
-    def _ids_of(self, path: _Path, piece: str, mark: str, tenant: str) -> list[int]:
+    def _last_border(self, prompt: Sequence[int], tenant: str) -> tuple[int, Place]:
+        """The place behind the prompt's last special token."""
+        start = next((i + 1 for i in reversed(range(len(prompt))) if prompt[i] in self._border_ids), 0)
+        place = Place(tenant)
+        place.extend(prompt[:start])
+        return start, place
+
+    def _piece_at(self, place: Place, text: str, start: int) -> str:
+        """What is encoded next: a special token, a whole answer that is remembered here, else all up to the next special token."""
+        for piece in self._sampled.beginnings(place, text, start):
+            if start + len(piece) == len(text) or self._border.match(text, start + len(piece)):
+                return piece
+        border = self._border.search(text, start)
+        return text[start:] if border is None else border.group() if border.start() == start else text[start : border.start()]
+
+    def _ids_of(self, place: Place, piece: str, mark: str, tenant: str) -> list[int]:
         border = self._borders.get(piece)
-        return list(self._ids_at(path, piece, mark, tenant)) if border is None else [border]
+        return list(self._ids_at(place, piece, mark, tenant)) if border is None else [border]
 
-    def _ids_at(self, path: _Path, piece: str, mark: str, tenant: str) -> array[int]:
+    def _ids_at(self, place: Place, piece: str, mark: str, tenant: str) -> array[int]:
         said = piece.replace(mark, "") if mark else piece
-        return self._sampled.get(path.key(said)) or self._continued(path, said, tenant) or self._encode_piece(piece, mark, tenant)
+        known = self._sampled.get(place, piece) or self._sampled.get(place, said)
+        return known or self._continued(place, said, tenant) or self._encode_piece(piece, mark, tenant)
 
-    def _continued(self, path: _Path, said: str, tenant: str) -> array[int]:
+    def _continued(self, place: Place, said: str, tenant: str) -> array[int]:
         """The ids with which an answer was begun here and those of what the piece says after it; none if it does not begin like that."""
-        begun = self._begun.get(path.key("")) or array("I")
+        begun = self._begun.get(place.name) or array("I")
         text = self.decode(begun)
         rest = said[len(text) :]
         if not begun or not rest or not said.startswith(text):
@@ -156,21 +179,6 @@ class Tokenizer:
         return ids
 
 
-class _Path:
-    """A place in a tenant's conversation: a running digest of all token ids before it."""
-
-    def __init__(self, tenant: str) -> None:
-        self._digest = blake2b(sha256(tenant.encode()).digest(), digest_size=16)
-
-    def extend(self, ids: Sequence[int]) -> None:
-        """Go on by these ids."""
-        self._digest.update(array("I", ids).tobytes())
-
-    def key(self, piece: str) -> tuple[bytes, str]:
-        """Names the piece of text that begins here."""
-        return self._digest.digest(), piece
-
-
 def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
@@ -184,9 +192,9 @@ def _borders(library: tokenizers.Tokenizer) -> dict[str, int]:
     return borders if all(_stands_alone(library, border, id) for border, id in borders.items()) else {}
 
 
-def _splitter(borders: Iterable[str]) -> re.Pattern[str]:
+def _any_of(borders: Iterable[str]) -> re.Pattern[str]:
     longest_first = sorted(borders, key=len, reverse=True)
-    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
 def _stands_alone(library: tokenizers.Tokenizer, border: str, id: int) -> bool:

@@ -9,7 +9,6 @@ from forerun.values import CallArguments
 
 BETWEEN = re.compile(r"[\s\w+\-.,:]*")  # outside strings, brackets apart
 INSIDE = re.compile(r'[^"\\\x00-\x1f]*')
-CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 
 
 class Scan:
@@ -39,7 +38,7 @@ class Scan:
             self._is_escaped = not self._is_escaped
             return char
         self._is_inside = char != '"'
-        return CONTROL.get(char, char if char >= " " else f"\\u{ord(char):04x}")
+        return char if char >= " " else f"\\u{ord(char):04x}"
 
     def _bracket(self, char: str) -> str:
         """The character, or nothing if it cannot stand here."""
@@ -69,10 +68,10 @@ def read_object(feed: Feed, end: str) -> Steps[bool]:
         yield None
     if not scan.is_broken:
         return scan.is_done
-    return (yield from _read_rest(feed, end))
+    return (yield from read_rest(feed, end))
 
 
-def _read_rest(feed: Feed, end: str) -> Steps[bool]:
+def read_rest(feed: Feed, end: str) -> Steps[bool]:
     """What a malformed call still has, so that nothing is lost."""
     while end not in feed.text and not feed.is_ended:
         yield None

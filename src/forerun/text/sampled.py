@@ -1,0 +1,53 @@
+"""How the model wrote its answers: the token ids of a text, by the place in a tenant's conversation at which the text begins.
+
+Knows nothing of how text is cut into tokens, nor of messages.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b, sha256
+
+from forerun.text.recent import Recent
+
+LIMIT_TOKENS = 1 << 20
+
+
+class Place:
+    """A place in a tenant's conversation: a running digest of all token ids before it."""
+
+    def __init__(self, tenant: str) -> None:
+        self._digest = blake2b(sha256(tenant.encode()).digest(), digest_size=16)
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Go on by these ids."""
+        self._digest.update(array("I", ids).tobytes())
+
+    @property
+    def name(self) -> bytes:
+        """The place's name."""
+        return self._digest.digest()
+
+
+class Sampled:
+    """What was sampled at places. The least recently used is forgotten first."""
+
+    def __init__(self) -> None:
+        self._ids: Recent[tuple[bytes, str]] = Recent(LIMIT_TOKENS)
+        self._lengths: Recent[bytes] = Recent(LIMIT_TOKENS)
+
+    def put(self, place: Place, text: str, ids: Sequence[int]) -> None:
+        """Remember that the text at this place was written with these ids."""
+        self._ids.put((place.name, text), ids)
+        known = self._lengths.get(place.name) or ()
+        self._lengths.put(place.name, sorted({*known, len(text)}, reverse=True))
+
+    def get(self, place: Place, text: str) -> array[int] | None:
+        """The ids of the text at this place, or None."""
+        return self._ids.get((place.name, text))
+
+    def beginnings(self, place: Place, text: str, start: int) -> list[str]:
+        """The texts remembered at this place with which text[start:] begins, longest first."""
+        found = (text[start : start + length] for length in self._lengths.get(place.name) or ())
+        return [each for each in found if self.get(place, each) is not None]

@@ -1,0 +1,94 @@
+"""Recorded conversations in the chat dialect: all are served, their calls arrive, and what only grew is not read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tests.replay import Player, Recorded, Served, events, is_enough, of_run, pairs
+
+RUNS = ["opencode-chat", "opencode-echo", "pi-chat", "aider-diff", "python-sdk"]
+LONG_RUNS = ["opencode-chat-compact", "pi-chat-compact"]
+CHAT = "/v1/chat/completions"
+# Of the library's recorded requests, those that ask for what cannot be done, and the field that is named.
+REFUSED = {"python-sdk/007": "logprobs", "python-sdk/008": "messages[0].content"}
+# The client calls the unknown tool `invalid` when it sends the answer back, with other arguments: this is another answer.
+RENAMED = {"opencode/061-request.json"}
+
+
+async def play(requests: list[Recorded]) -> dict[str, Served]:
+    player = Player()
+    try:
+        return {recorded.file: await player.play(recorded) for recorded in requests}
+    finally:
+        await player.engine.close(5.0)
+
+
+def message_of(told: list[dict[str, Any]]) -> tuple[dict[str, Any], str | None]:
+    """The message and the reason for its end, put together as clients do it: of deltas, calls by their index."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": {}}
+    finish = None
+    for chunk in told:
+        for choice in ChatCompletionChunk.model_validate(chunk, strict=True).choices:
+            finish = choice.finish_reason or finish
+            message["content"] += choice.delta.content or ""
+            message["reasoning_content"] += (choice.delta.model_extra or {}).get("reasoning_content", "")
+            for call in choice.delta.tool_calls or []:
+                assert call.function is not None
+                known = message["calls"].setdefault(call.index, [call.id, call.function.name, ""])
+                known[2] += call.function.arguments or ""
+    return message, finish
+
+
+def answer_of(served: Served) -> tuple[dict[str, Any], str | None]:
+    if "event-stream" in served.response.headers["content-type"]:
+        assert served.response.text.endswith("data: [DONE]\n\n")
+        with events(served.response) as told:
+            return message_of(told)
+    choice = ChatCompletion.model_validate(served.response.json(), strict=True).choices[0]
+    calls = enumerate(choice.message.tool_calls or [])
+    extra = (choice.message.model_extra or {}).get("reasoning_content", "")
+    put = {"content": choice.message.content or "", "reasoning_content": extra}
+    return put | {
+        "calls": {i: [c.id, c.function.name, c.function.arguments] for i, c in calls if c.type == "function"}
+    }, choice.finish_reason
+
+
+def check(served: Served) -> None:
+    """The answer is what the script wrote."""
+    refused = REFUSED.get(served.recorded.file.removesuffix("-request.json"))
+    if refused:
+        assert (served.response.status_code, served.response.json()["error"]["param"]) == (400, refused)
+        return
+    assert served.response.status_code == 200, served.response.text
+    message, finish = answer_of(served)
+    script = served.recorded.answer
+    takes_calls = bool(json.loads(served.recorded.body).get("tools"))
+    assert [(name, json.loads(text)) for _, name, text in message["calls"].values()] == (served.recorded.calls if takes_calls else [])
+    assert finish == ("tool_calls" if message["calls"] else "stop")
+    assert message["content"].strip() == script.get("text", "" if message["calls"] else "I see.").strip()
+    assert message["reasoning_content"].strip() == script.get("reasoning", "").strip()
+
+
+@pytest.mark.parametrize("run", [*RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)])
+def test_a_run_is_served_and_what_only_grew_is_not_read_again(run: str) -> None:
+    played = asyncio.run(play([recorded for recorded in of_run(run) if recorded.path == CHAT]))
+    assert played
+    for served in played.values():
+        check(served)
+    for pair in pairs(run):
+        if pair["from"] in played and pair["to"] in played:
+            compare(pair, played[pair["from"]], played[pair["to"]])
+
+
+def compare(pair: dict[str, Any], before: Served, after: Served) -> None:
+    """What only grew is not read again, the answer neither; of what changed, what is read again has a reason."""
+    if not pair["append_only"]:
+        assert is_enough(before, after) or after.reason
+    elif pair["to"] in RENAMED:
+        assert after.reused_tokens >= before.prompt_tokens
+    else:
+        assert (after.reason, after.reused_tokens > before.prompt_tokens) == ("", True), pair

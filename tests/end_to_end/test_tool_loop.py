@@ -1,0 +1,93 @@
+"""The bundled model at work with tools, through OpenAI's library and a real server process: it never reads its own calls again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from forerun.demo.server import Server, serve_command
+from forerun.models.load import DEMO_MODEL
+
+FILES = {"utils.py": "def add(a, b):\n    return a + b\n", "main.py": "from utils import add\n\nprint(add(1, 2))\n"}
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "read_file",
+        "description": "Read a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+    },
+}
+ASKED: Any = {"model": "any", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    folder = tmp_path_factory.mktemp("tools")
+    server = Server.start(serve_command(DEMO_MODEL, folder / "bank", "reference"), folder / "server.log")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+    server.stop()
+
+
+def rewritten(message: dict[str, Any]) -> dict[str, Any]:
+    """The answer as a client sends it back: arguments written anew, without the fields that are empty."""
+    for call in message.get("tool_calls") or ():
+        call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), separators=(",", ":"))
+    return {name: value for name, value in message.items() if value}
+
+
+def results(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = ((call["id"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"])
+    return [{"role": "tool", "tool_call_id": id, "content": FILES.get(arguments["path"], "no such file")} for id, arguments in calls]
+
+
+def test_a_loop_of_calls_reads_only_what_is_new(client: openai.OpenAI) -> None:
+    messages: list[Any] = []
+    known, num_calls = 0, 0
+    for asked in ("Read the file utils.py.", "Read the file main.py."):
+        messages.append({"role": "user", "content": asked})
+        for _ in range(3):
+            completion = client.chat.completions.create(**ASKED, messages=messages)
+            choice, usage = completion.choices[0], completion.usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            assert usage.prompt_tokens_details.cached_tokens == known, completion.model_extra
+            message = rewritten(choice.message.model_dump())
+            known = usage.prompt_tokens + usage.completion_tokens - 1  # the token that ends an answer is not read
+            messages.append(message)
+            if choice.finish_reason != "tool_calls":
+                break
+            num_calls += 1
+            messages += results(message)
+    assert num_calls >= 2
+
+
+def test_streamed_calls_are_those_of_a_whole_answer(client: openai.OpenAI) -> None:
+    asked: Any = {**ASKED, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
+    whole = client.chat.completions.create(**asked).choices[0]
+    with client.chat.completions.stream(**asked) as stream:
+        kinds = {event.type for event in stream}
+        streamed = stream.get_final_completion().choices[0]
+    assert "tool_calls.function.arguments.delta" in kinds
+    assert (whole.finish_reason, streamed.finish_reason) == ("tool_calls", "tool_calls")
+    assert whole.message.tool_calls is not None
+    assert streamed.message.tool_calls is not None
+    functions = [
+        [call.function.model_dump(include={"name", "arguments"}) for call in c.message.tool_calls or []] for c in (whole, streamed)
+    ]
+    assert functions[0] == functions[1] == [{"name": "read_file", "arguments": '{"path": "utils.py"}'}]
+
+
+def test_a_call_cut_off_ends_as_length(client: openai.OpenAI) -> None:
+    asked: Any = {**ASKED, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
+    usage = client.chat.completions.create(**asked).usage
+    assert usage is not None
+    choice = client.chat.completions.create(**asked | {"max_tokens": usage.completion_tokens - 8}).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls is not None
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(choice.message.tool_calls[0].function.arguments)

@@ -46,6 +46,13 @@ def test_no_text_of_a_message_is_a_control_token(contents: list[str]) -> None:
     assert TOKENIZER.decode(prompt.tokens) == TEMPLATE.render(chat(*contents), add_generation_prompt=True)
 
 
+def test_a_mark_is_not_taken_for_a_character_that_a_client_wrote() -> None:
+    for content in ("<|im_\ufdd0", "<|im_"):
+        assert TOKENIZER.decode(PROMPTER.encode(chat(content), tenant="").tokens) == TEMPLATE.render(
+            chat(content), add_generation_prompt=True
+        )
+
+
 @given(st.lists(TEXTS, min_size=2, max_size=4))
 @example(["<|im_ ", "end|>"])
 @example(["a<", "|im_end|", ">"])

@@ -56,7 +56,7 @@ class Tokenizer:
         self._borders = _borders(library)
         self._border_ids = frozenset(self._borders.values())
         self._border = _any_of(self._borders)
-        self._pieces: Recent[tuple[str, str]] = Recent(PIECES_LIMIT_TOKENS)
+        self._pieces: Recent[tuple[str, str, str]] = Recent(PIECES_LIMIT_TOKENS)
         self._sampled = Sampled()
         self._begun: Recent[bytes] = Recent(LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
@@ -171,11 +171,12 @@ class Tokenizer:
         return begun + self._encode_piece(rest, "", tenant)
 
     def _encode_piece(self, piece: str, mark: str, tenant: str) -> array[int]:
-        ids = self._pieces.get((tenant, piece))
+        key = (tenant, piece, mark if mark in piece else "")
+        ids = self._pieces.get(key)
         if ids is None:
             parts = piece.split(mark) if mark else [piece]
             ids = array("I", (id for part in parts for id in self._library.encode(part, add_special_tokens=False).ids))
-            self._pieces.put((tenant, piece), ids)
+            self._pieces.put(key, ids)
         return ids
 
 

@@ -210,7 +210,7 @@ def test_nothing_is_kept_of_a_draft_pass() -> None:
 
 
 @pytest.mark.parametrize("layout", [Contiguous(), Paged(256)], ids=str)
-def test_growth_takes_a_quarter_more_and_one_layer_at_a_time(layout: Any) -> None:
+def test_growth_takes_little_more_and_one_layer_at_a_time(layout: Any) -> None:
     """The old rows of a layer are free before the next layer grows: memory never holds the conversation twice."""
     store = Arena(FAMILY.spec).store(layout, 1 << 16)
     rows, old_bytes, capacity = mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), store.buffers[0].nbytes, store.capacity
@@ -222,7 +222,7 @@ def test_growth_takes_a_quarter_more_and_one_layer_at_a_time(layout: Any) -> Non
     store.reserve(capacity + 1)
     mx.eval(store.buffers)
     added = sum(a.nbytes for a in store.buffers) - len(store.buffers) * old_bytes
-    assert added == pytest.approx(len(store.buffers) * old_bytes / 4, rel=0.02)
+    assert added == pytest.approx(len(store.buffers) * old_bytes / (8 if isinstance(layout, Contiguous) else 4), rel=0.04)
     assert mx.get_active_memory() - before < added * 1.01
     assert mx.get_peak_memory() - before < added + 1.3 * old_bytes
     assert all(mx.array_equal(part, rows) for part in store.take(0, 100))
@@ -234,4 +234,4 @@ def test_a_cache_that_has_grown_is_as_large_as_one_made_for_its_length() -> None
     for tokens in range(100, 6000, 700):
         grown.store.reserve(tokens)
         assert grown.store.capacity == empty(FAMILY, tokens).store.capacity
-        assert tokens <= grown.store.capacity <= max(512, 1.25 * tokens + CAPACITY_STEP_TOKENS)
+        assert tokens <= grown.store.capacity <= max(512, 1.125 * tokens + CAPACITY_STEP_TOKENS)

@@ -25,14 +25,14 @@ def round_up(tokens: int) -> int:
 
 
 def capacity_for(tokens: int) -> int:
-    """The capacity of an array for `tokens`, of a fixed series in which each is a quarter more than the one before.
+    """The capacity of an array for `tokens`, of a fixed series in which each is an eighth more than the one before.
 
     A compiled step attends over the capacity. A function of the length alone, so that a restored conversation decodes as fast as the same
     one that has grown; and so that conversations share what was traced.
     """
     capacity = round_up(1)
     while capacity < tokens:
-        capacity = round_up(capacity + capacity // 4)
+        capacity = round_up(capacity + capacity // 8)
     return capacity
 
 
@@ -60,7 +60,7 @@ class ContiguousStore:
         return sum(a.nbytes for a in self.buffers)
 
     def reserve(self, tokens: int) -> None:
-        """Grows by a quarter at least, array by array, the old one freed before the next."""
+        """Grows by an eighth at least, array by array, the old one freed before the next."""
         if tokens <= self.capacity:
             return
         capacity = capacity_for(tokens)

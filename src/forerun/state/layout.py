@@ -47,8 +47,8 @@ class Limits:
 
 
 def limits_of(bytes_per_token: int, memory_bytes: int) -> Limits:
-    """The limits of a model on a machine. A contiguous cache grows by a quarter, so a fifth of the memory for it stays free; where memory
-    does not say otherwise the ceiling is DENSE_TOKENS.
+    """The limits of a model on a machine. A fifth of the memory stays free for the growth of a contiguous cache, an eighth at a time; where
+    memory does not say otherwise the ceiling is DENSE_TOKENS.
     """
     return Limits(min(DENSE_TOKENS, memory_bytes * 4 // 5 // bytes_per_token), PAGE_TOKENS)
 

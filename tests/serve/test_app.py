@@ -201,6 +201,16 @@ def test_half_a_character_is_one_that_is_not_known(text: str) -> None:
     assert prompt.messages[0]["content"] == read
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("is_escaped", [True, False])
+def test_half_a_character_comes_back_as_one_that_is_not_known(encoding: str, is_escaped: bool, stream: bool) -> None:
+    body = json.dumps({"input": "x", "metadata": {"a": "\ud83d"}, "stream": stream}, ensure_ascii=is_escaped)
+    content, headers = body.encode(encoding, "surrogatepass"), {"content-type": "application/json"}
+    response = ask(Engine(), "POST", "/v1/responses", content=content, headers=headers)
+    assert (response.status_code, "\ufffd" in response.text, "server_error" in response.text) == (200, True, False)
+
+
 ASKED = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},

@@ -18,7 +18,7 @@ from forerun.values import BankUse, Sampling
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # escaped, or as it stands
 
 
 def _listed(stop: Any) -> Any:
@@ -85,8 +85,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
     Raises BadRequestError.
     """
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
-        if SURROGATE.search(body):
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if SURROGATE.search(text):
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}", hint=BODY_HINT) from error

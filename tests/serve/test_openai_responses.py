@@ -182,11 +182,16 @@ def test_what_is_not_used_is_named() -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "file_search"}]}, "tools[0]"),
+        ({"tools": [AGENTS | {"tools": ["spawn"]}]}, "tools[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], field: str) -> None:
     assert refusal(**body).param == field
+
+
+def test_the_search_for_tools_has_one_name() -> None:
+    assert prompt(tools=[SEARCH | {"name": ["x"]}]).tools[0]["function"]["name"] == "tool_search"
 
 
 def test_a_stream_has_every_event_that_clients_need() -> None:

@@ -31,6 +31,7 @@ PROPERTIES = {
     "port": {"type": ["integer", "string"]},
     "loop": {"$ref": "#/properties/loop"},
     "free": {},
+    "odd": {"enum": 5},
 }
 READ = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": PROPERTIES}}}
 STOP = {"type": "function", "function": {"name": "stop"}}
@@ -116,6 +117,7 @@ CASES = [
     ("qwen: text stays text", QWEN, qwen("read", path="123", mode="null", port="0x1", loop="5", free='{"a": 1}', more="[1"), "",
      [{"path": "123", "mode": "null", "port": "0x1", "loop": 5, "free": {"a": 1}, "more": "[1"}], [1]),
     ("qwen: wrong type", QWEN, qwen("read", count="many"), "", [{"count": "many"}], [1]),
+    ("qwen: no schema", QWEN, qwen("read", odd="5"), "", [{"odd": 5}], [1]),
     ("qwen: lines", QWEN, qwen("read", path='\na "b"\\\n\n'), "", [{"path": '\na "b"\\\n\n'}], [1]),
     ("qwen: empty", QWEN, qwen("read", path=""), "", [{"path": ""}], [1]),
     ("qwen: tags in text", QWEN, qwen("read", path="</parameter>\nx</function>y</parameter>"), "",

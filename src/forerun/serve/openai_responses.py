@@ -178,11 +178,13 @@ def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Declared]]
             case {"type": "namespace", "name": str(namespace), "tools": list(inner)}:
                 yield from ((name, Declared(each.kind, namespace, each.tool)) for name, each in _declarations(inner))
             case {"type": "tool_search", "execution": "client"}:
-                yield "tool_search", Declared("tool_search", None, _function({"name": "tool_search"} | tool, tool.get("parameters") or {}))
+                named = dict(tool) | {"name": "tool_search"}
+                yield "tool_search", Declared("tool_search", None, _function(named, tool.get("parameters") or {}))
             case {"type": "web_search"}:
                 continue  # the provider's to run; every request of Codex has it
             case _:
-                raise BadRequestError(f"tools[{index}]: {tool.get('type')!r} is not supported, or lacks a name", param=f"tools[{index}]")
+                kind = tool.get("type") if isinstance(tool, dict) else tool
+                raise BadRequestError(f"tools[{index}]: {kind!r} is not supported, or lacks a name", param=f"tools[{index}]")
 
 
 FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}

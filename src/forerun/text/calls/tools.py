@@ -56,7 +56,7 @@ def _types(schema: Any, root: Any, depth: int) -> Types:
         if isinstance(schema.get(name), list):
             return frozenset().union(*(_types(each, root, depth - 1) for each in schema[name]))
     allowed = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return frozenset(map(_kind, allowed)) or ANY
+    return (frozenset(map(_kind, allowed)) if isinstance(allowed, list) else frozenset()) or ANY
 
 
 def _resolved(reference: Any, root: Any) -> Any:

@@ -92,6 +92,8 @@ class Config(BaseModel):
     cors_origins: Origins | None = Field(
         None, description="web pages that may use the API, as https://host:port, with commas between them; default: none"
     )
+
+    log_format: Literal["text", "json"] = Field("text", description="what the server tells on stderr: text for people, json for programs")
     request_log: Path | None = Field(
         None, description="file of the request log, a JSON line a request; default: requests.jsonl in the user's state folder"
     )

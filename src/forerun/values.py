@@ -277,9 +277,10 @@ class BankHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`/health`. status: "ok", or "degraded" with the reasons. running and waiting count requests."""
+    """`/health`. status: "ok", or "degraded" with the reasons. ready: new requests are taken. running and waiting count requests."""
 
     status: Literal["ok", "degraded"]
+    ready: bool
     reasons: tuple[str, ...]
     running: int
     waiting: int

@@ -62,7 +62,10 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
         process.send_signal(number)
         out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (0, "")
-    assert err.splitlines() == ["closing within 20 s", "closed"]
+    stopping, *engine, stopped = err.splitlines()
+    assert engine == ["closing within 20 s", "closed"]
+    assert stopping.endswith("Z stopping: requests have 20 s to end, a second signal ends all at once")
+    assert stopped.endswith("Z stopped")
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
@@ -70,11 +73,28 @@ def test_a_second_signal_ends_it_at_once() -> None:
         line(process)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
+        assert " stopping: " in process.stderr.readline()
         assert process.stderr.readline() == "closing within 20 s\n"
         begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 1
     assert time.monotonic() - begun < 5
+
+
+def test_the_log_for_programs_has_the_id_of_the_response() -> None:
+    with serving("--port", 0, "--json", "--log-format", "json") as process:
+        url = json.loads(line(process))["url"]
+        response = httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "secret"}]})
+        assert response.status_code == 500
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=10)
+    lines = [json.loads(each) for each in err.splitlines() if each.startswith("{")]
+    own = [each for each in lines if each.get("request_id") == response.headers["x-request-id"]]
+    assert {each["level"] for each in own} == {"info", "error"}
+    assert any(each["message"].startswith("POST /v1/chat/completions: 500 after 0.") for each in own)
+    assert any("NotImplementedError" in each.get("exception", "") for each in own)
+    assert lines[-1]["message"] == "stopped"
+    assert "secret" not in err
 
 
 def test_a_port_that_is_taken(forerun: Callable[..., Any]) -> None:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 
 # Low to high. A module imports from levels below its own and from its own package, never from a neighbour on its level.
 LEVELS = (
-    ("errors", "values"),
+    ("errors", "values", "log"),
     ("config",),
     ("sampling", "kernels", "text", "request_log"),
     ("state",),
@@ -28,7 +28,7 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-LOADED_WITHOUT_MLX = ("errors", "values", "config", "request_log", "text", "hub", "serve", "demo", "cli")
+LOADED_WITHOUT_MLX = ("errors", "values", "log", "config", "request_log", "text", "hub", "serve", "demo", "cli")
 
 
 def parts() -> set[str]:

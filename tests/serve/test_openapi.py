@@ -22,7 +22,7 @@ QUIET = settings(
     deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None, derandomize=True
 )
 NUM_LONG = 20_000
-NUM_ROUTES = 10
+NUM_ROUTES = 12
 NUM_CONTEXT = 512  # a high temperature may never draw the token that ends an answer
 
 

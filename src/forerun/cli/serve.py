@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from forerun import log
 from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
@@ -31,6 +33,7 @@ from forerun.serve.protocol import Protocol
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
+logger = logging.getLogger(__name__)
 CLOSE_LIMIT_S = 20.0
 # Longer, so that an answer that the engine cut off still gets its last words out.
 DRAIN_LIMIT_S = 23
@@ -66,6 +69,7 @@ def serve(
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     requests_per_minute: Annotated[int | None, option("requests_per_minute")] = None,
     cors_origins: Annotated[str | None, option("cors_origins")] = None,
+    log_format: Annotated[str | None, option("log_format")] = None,
     request_log: Annotated[Path | None, option("request_log")] = None,
     request_log_bytes: Annotated[str | None, option("request_log_bytes")] = None,
     request_log_content: Annotated[
@@ -78,6 +82,7 @@ def serve(
     config = load(settings)
     keys = keys_for(config)
     prepare(config)
+    log.set_up(config.log_format)
     listener = listen(config.host, config.port)
     from forerun.engine.start import start
 
@@ -91,7 +96,7 @@ def serve(
 async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
     await Server(
-        uvicorn.Config(app, http=Protocol, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
+        uvicorn.Config(app, http=Protocol, log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
     ).serve([listener])
 
 
@@ -110,6 +115,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Side by side: answers under way end only because the engine finishes them or cuts them off.
         await asyncio.gather(super().shutdown(sockets), self._engine.close(CLOSE_LIMIT_S))
+        logger.info("stopped")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -122,6 +128,7 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(1)
         self.should_exit = True
+        logger.info("stopping: requests have %.0f s to end, a second signal ends all at once", CLOSE_LIMIT_S)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -53,8 +53,8 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
-        reasons = self.degraded()
-        return Health("degraded" if reasons else "ok", reasons, running, waiting, self.worker.model().bank.health())
+        reasons, bank = self.degraded(), self.worker.model().bank.health()
+        return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 
     async def close(self, limit_s: float) -> None:
         await asyncio.to_thread(self.worker.close, limit_s)

@@ -15,6 +15,7 @@ from forerun.engine.plan import may_wait, plan, retry_after_s
 from forerun.engine.request import Ended, Failure, Request
 from forerun.engine.turn import Cancelled, Model, Turn
 from forerun.errors import BusyError, ForerunError
+from forerun.log import request_id
 from forerun.values import Done, Queued
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._running: Request | None = None
         self._state = threading.Condition()
-        self._is_closing = False
+        self.is_closing = False
         self._stop_s = 0.0
         self._mean_request_s = 1.0
         self._is_draft_failing = False
@@ -47,7 +48,7 @@ class Worker:
         """Queue the request. Raises BusyError if too many wait."""
         with self._state:
             self._forget_cancelled()
-            if self._is_closing:
+            if self.is_closing:
                 raise BusyError("the server is stopping", retry_after_s=10)
             if not may_wait(len(self._waiting)):
                 wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
@@ -68,7 +69,7 @@ class Worker:
         """Take nothing new; let what runs go on for half of `limit_s`, then cut it off; write what is pending within the rest."""
         self._stop_s = time.monotonic() + limit_s
         with self._state:
-            self._is_closing = True
+            self.is_closing = True
             self._state.notify_all()
             self._state.wait_for(lambda: not self._running and not self._waiting, limit_s / 2)
             for request in (*self._waiting, *filter(None, [self._running])):
@@ -86,6 +87,7 @@ class Worker:
         while (request := self._next(model)) is not None:
             self._serve(model, request)
             self._tell_of_drafts(model.policy.acceptance.is_failing)
+            request_id.set("")
             with self._state:
                 self._running = None
                 self._state.notify_all()
@@ -104,13 +106,14 @@ class Worker:
                     self._waiting.remove(request)
                     self._running = request
                     return request
-                if self._is_closing:
+                if self.is_closing:
                     return None
             if not self._capture(model):
                 with self._state:
-                    self._state.wait_for(lambda: self._waiting or self._is_closing, 1.0)
+                    self._state.wait_for(lambda: self._waiting or self.is_closing, 1.0)
 
     def _serve(self, model: Model, request: Request) -> None:
+        request_id.set(request.job.id)
         request.start()
         try:
             done = Turn(model, request, between=lambda: self._capture(model)).run()
@@ -118,7 +121,7 @@ class Worker:
             usage, report = cancelled.cost or (None, None)
             self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
-            log.exception("request %s failed", request.job.id)
+            log.exception("the request failed")
             self._fail(Ended(request, "error", None, None, explained(error)))
         else:
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
@@ -131,7 +134,7 @@ class Worker:
 
     def _unwanted(self) -> Exception:
         """What to tell of a request that was cancelled: by its client, who is gone, or because the server stops."""
-        if self._is_closing:
+        if self.is_closing:
             return BusyError("the server is stopping", retry_after_s=10, hint="try again when it is back")
         return ForerunError("the request was cancelled")
 

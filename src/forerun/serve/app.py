@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -20,8 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from forerun.engine.engine import Engine
-from forerun.errors import ForerunError
+from forerun.errors import BusyError, ForerunError
+from forerun.log import request_id
 from forerun.serve import anthropic, anthropic_answer, openai_chat, openai_completions, openai_responses, openai_responses_answer, openapi
+from forerun.serve.access import ID_HEADERS, Access
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.doors import Doors
@@ -55,12 +56,15 @@ def build(
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
+    app.add_api_route("/health/live", routes.show_live, methods=["GET"], response_model=None)
+    app.add_api_route("/health/ready", routes.show_ready, methods=["GET"], response_model=None)
     app.add_api_route("/openapi.json", routes.show_routes, methods=["GET"], response_model=None)
     app.add_api_route("/metrics", routes.show_metrics, methods=["GET"], response_model=None)
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_middleware(Doors, host=host, origins=origins)
+    app.add_middleware(Access)
     return app
 
 
@@ -107,7 +111,7 @@ class Routes:
 
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
-        asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{uuid4().hex}", tenant=tenant)
+        asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
         run = await self._engine.submit(asked.job)
         created_unix_s = int(time.time())
         if asked.streams:
@@ -137,6 +141,18 @@ class Routes:
         tenant_of(request.headers, self._keys)
         return JSONResponse(asdict(self._engine.health()) | {"model": model_object(self._engine.info)})
 
+    async def show_live(self, request: Request) -> Response:
+        """GET /health/live: 200 as long as the process answers at all."""
+        tenant_of(request.headers, self._keys)
+        return JSONResponse({"live": True})
+
+    async def show_ready(self, request: Request) -> Response:
+        """GET /health/ready: 200 if new requests are taken, 503 while the server stops."""
+        tenant_of(request.headers, self._keys)
+        if not self._engine.health().ready:
+            raise BusyError("the server is stopping", retry_after_s=10)
+        return JSONResponse({"ready": True})
+
     async def show_metrics(self, request: Request) -> Response:
         """GET /metrics"""
         tenant_of(request.headers, self._keys)
@@ -152,7 +168,9 @@ def model_object(info: ModelInfo) -> dict[str, Any]:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return problem_of(error).response(request.url.path)
+    response = problem_of(error).response(request.url.path)
+    response.headers.update(dict.fromkeys(ID_HEADERS, request_id.get()))  # what nobody expected is answered outside of all middleware
+    return response
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:

@@ -26,6 +26,8 @@ TOLD = {
     "/v1/models": "the model that is served",
     "/v1/models/{name}": "one model",
     "/health": "how the server is, and what it keeps",
+    "/health/live": "that the process answers",
+    "/health/ready": "that new requests are taken",
     "/openapi.json": "this document",
 }
 REFUSED = {

@@ -1,0 +1,54 @@
+"""Metrics are named after Prometheus' conventions: what `promtool check metrics` would say, and more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.serve.engine_double import DONE, Engine
+
+from forerun.engine.metrics import Metrics
+from forerun.engine.request import Ended
+
+NAME = re.compile(r"forerun(_[a-z][a-z0-9]*)+")
+OTHER_UNITS = re.compile(r"_(ms|millis|milliseconds|us|microseconds|minutes|hours|kb|mb|gb|kib|mib|gib|kilobytes|megabytes|percent)(_|$)")
+TYPES = re.compile(r"_(counter|gauge|histogram|summary)(_|$)")
+
+
+def families() -> Iterator[Metric]:
+    """All families, of an engine that has served a request."""
+    metrics = Metrics(Engine().health, {"active": lambda: 1.0})
+    metrics.count(Ended(cast(Any, None), "stop", DONE.usage, DONE.report, None))
+    yield from text_string_to_metric_families(generate_latest(metrics.registry).decode())
+
+
+def faults(metric: Metric) -> list[str]:
+    """What is wrong with a metric's name, help or labels."""
+    samples = {sample.name for sample in metric.samples if not sample.name.endswith("_created")}
+    rules = {
+        "is snake_case and begins with forerun": NAME.fullmatch(metric.name),
+        "is explained": metric.documentation and not metric.documentation.endswith("."),
+        "is in seconds and bytes": not OTHER_UNITS.search(metric.name),
+        "does not name its type": not TYPES.search(metric.name),
+        "ends in _total if it counts": (metric.type == "counter") == all(name.endswith("_total") for name in samples),
+        "is in seconds if it is a histogram": metric.type != "histogram" or metric.name.endswith("_seconds"),
+        "has labels in snake_case": all(re.fullmatch(r"[a-z][a-z_]*", label) for sample in metric.samples for label in sample.labels),
+    }
+    return [rule for rule, is_kept in rules.items() if not is_kept]
+
+
+def test_every_metric_keeps_the_rules() -> None:
+    found = {metric.name: faults(metric) for metric in families() if not metric.name.endswith("_created")}
+    assert len(found) > 15
+    assert {name: broken for name, broken in found.items() if broken} == {}
+
+
+@pytest.mark.parametrize("name", ["forerun_restore_ms", "Forerun_restore_seconds", "forerun_steps_total", "forerun_steps_counter"])
+def test_a_wrong_name_is_seen(name: str) -> None:
+    metric = Metric(name, "Help", "gauge")
+    metric.add_sample(name, {}, 1.0)
+    assert faults(metric)

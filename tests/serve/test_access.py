@@ -1,0 +1,92 @@
+"""Every response carries the request's id, whoever gives it; the log tells of every request, and of no content."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import httpx
+import pytest
+from tests.serve.asking import MESSAGES, ask, chat
+from tests.serve.engine_double import DONE, Engine
+
+from forerun.errors import NumericsError
+from forerun.log import Json, Lines, request_id
+from forerun.values import Content
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "sent"),
+    [
+        ("GET", "/health", 200, {}),
+        ("GET", "/nothing", 404, {}),
+        ("POST", "/v1/chat/completions", 415, {"content": b"{}"}),
+        ("POST", "/v1/chat/completions", 400, {"json": {}}),
+        ("POST", "/v1/messages", 400, {"json": {}}),
+    ],
+)
+def test_every_response_has_an_id_of_its_own(method: str, path: str, status: int, sent: dict[str, object]) -> None:
+    responses = [ask(Engine(), method, path, **sent) for _ in range(2)]
+    assert [response.status_code for response in responses] == [status] * 2
+    ids = [response.headers["x-request-id"] for response in responses]
+    assert ids == [response.headers["request-id"] for response in responses]
+    assert len(set(ids)) == 2
+    assert all(len(id) == 32 for id in ids)
+
+
+@pytest.mark.parametrize("failure", [NumericsError("no"), ValueError("inside")])
+def test_a_failure_has_one_too(failure: Exception) -> None:
+    assert chat(Engine(failure)).headers["x-request-id"]
+
+
+def test_the_answers_own_id_ends_with_it() -> None:
+    response = chat(Engine(Content("x"), DONE))
+    assert response.json()["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+
+
+def test_the_log_tells_of_a_request_and_not_of_its_content(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        chat(Engine(Content("an answer"), DONE), messages=[*MESSAGES, {"role": "user", "content": "a question"}])
+        ask(Engine(), "GET", "/health")
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("forerun.serve")]
+    assert len(told) == 1
+    assert told[0].startswith("POST /v1/chat/completions: 200 after 0.")
+    assert "question" not in caplog.text
+    assert "answer" not in caplog.text
+
+
+def test_programs_that_look_every_second_are_told_of_when_they_fail(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert ask(Engine(), "GET", "/health", keys={"me": "key"}).status_code == 401
+    assert "GET /health: 401" in caplog.text
+
+
+def test_lines_for_people_and_for_programs() -> None:
+    record = logging.LogRecord("forerun.bank", logging.WARNING, "", 0, "%d records", (3,), None)
+    record.created = 1_700_000_000.25
+    assert Lines().format(record) == "2023-11-14T22:13:20.250Z warning: 3 records"
+    token = request_id.set("abc")
+    try:
+        assert json.loads(Json().format(record)) == {
+            "time": "2023-11-14T22:13:20.250Z",
+            "level": "warning",
+            "logger": "forerun.bank",
+            "message": "3 records",
+            "request_id": "abc",
+        }
+        assert Lines().format(record).endswith("Z warning: [abc] 3 records")
+    finally:
+        request_id.reset(token)
+
+
+def test_live_and_ready() -> None:
+    engine = Engine()
+
+    def found(path: str) -> tuple[int, object]:
+        response: httpx.Response = ask(engine, "GET", path)
+        return response.status_code, response.json()
+
+    assert [found("/health/live"), found("/health/ready")] == [(200, {"live": True}), (200, {"ready": True})]
+    engine.ready = False
+    assert [found("/health/live")[0], found("/health/ready")[0]] == [200, 503]
+    assert ask(engine, "GET", "/health").json()["ready"] is False

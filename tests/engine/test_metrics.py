@@ -21,7 +21,7 @@ TYPES = re.compile(r"_(counter|gauge|histogram|summary)(_|$)")
 
 def families() -> Iterator[Metric]:
     """All families, of an engine that has served a request."""
-    metrics = Metrics(Engine().health, {"active": lambda: 1.0})
+    metrics = Metrics(Engine().health, {"mlx_active_bytes": ("MLX memory, active", lambda: 1.0)})
     metrics.count(Ended(cast(Any, None), "stop", DONE.usage, DONE.report, None))
     yield from text_string_to_metric_families(generate_latest(metrics.registry).decode())
 

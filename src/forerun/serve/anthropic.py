@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic_answer import Asked, reasoning_of
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read, refuse
 from forerun.values import Chat, Job, ModelInfo
 
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
@@ -187,9 +187,7 @@ def parse_count(body: dict[str, Any]) -> Chat:
 
 
 def _check_supported(request: Prompt) -> None:
-    for name, value in request.unknown.items():
-        if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
-            raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=f"leave {name!r} out")
+    refuse(request.unknown, UNSUPPORTED, {})
     if request.output_config.unknown.get("format") is not None:
         raise BadRequestError("output_config.format is not supported yet: answers are free text", param="output_config.format")
     for index, message in enumerate(request.messages):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from forerun.errors import BadRequestError
+from forerun.serve.dialect import report_of
 from forerun.serve.fields import arguments_of
 from forerun.serve.problems import Problem
 from forerun.serve.sse import event as frame
@@ -121,9 +122,6 @@ class _Answer:
             return "tool_use"
         return "stop_sequence" if done.stop_string else "end_turn"
 
-    def _report(self, done: Done) -> dict[str, Any]:
-        return asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}
-
 
 class Whole(_Answer):
     """A message in one piece."""
@@ -141,7 +139,7 @@ class Whole(_Answer):
     def body(self) -> dict[str, Any]:
         """The message object, once Done was taken."""
         assert self._done is not None
-        told = self._ending(self._done) | {"usage": usage(self._done.usage), "forerun": self._report(self._done)}
+        told = self._ending(self._done) | {"usage": usage(self._done.usage), "forerun": report_of(self._done, self._asked.ignored_fields)}
         return self._head | {"content": self._blocks.blocks} | told
 
 
@@ -163,8 +161,8 @@ class Streamed(_Answer):
             case _:
                 yield from (frame(value["type"], value) for value in self._blocks.take(event))
         if isinstance(event, Done):
-            delta = {"type": "message_delta", "delta": self._ending(event), "usage": usage(event.usage), "forerun": self._report(event)}
-            yield frame("message_delta", delta)
+            told = {"usage": usage(event.usage), "forerun": report_of(event, self._asked.ignored_fields)}
+            yield frame("message_delta", {"type": "message_delta", "delta": self._ending(event)} | told)
             yield frame("message_stop", {"type": "message_stop"})
 
     def keepalive(self) -> bytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from forerun.serve.problems import Problem
-from forerun.values import Event, Job, ModelInfo
+from forerun.values import Done, Event, Job, ModelInfo
 
 
 class Asked(Protocol):
@@ -69,3 +69,8 @@ class Dialect(Generic[A]):
     parse: Parse[A]
     streamed: Write[A, Stream]
     whole: Write[A, Whole]
+
+
+def report_of(done: Done, ignored_fields: Collection[str]) -> dict[str, Any]:
+    """The `forerun` object of an answer."""
+    return asdict(done.report) | {"ignored_fields": list(ignored_fields)}

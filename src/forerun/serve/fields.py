@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -106,6 +106,25 @@ def read(schema: type[S], value: dict[str, Any]) -> S:
         raise BadRequestError(
             f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field, hint=f"correct {field!r} and ask again"
         ) from error
+
+
+def refuse(unknown: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str]) -> None:
+    """Raises BadRequestError if a field would change the answer. unsupported: such fields, each with the values that ask for nothing."""
+    for name, value in unknown.items():
+        if name in unsupported and value not in unsupported[name]:
+            message = f"{name}: {value!r} is not supported and would change the answer"
+            raise BadRequestError(message, param=name, hint=hints.get(name, f"leave {name!r} out"))
+
+
+def joined(content: Any, types: Collection[str]) -> Any:
+    """One string for a list of text parts, of these types: how a client cuts its text does not change what the model reads."""
+    if not isinstance(content, list):
+        return content
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in types or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise ValueError(f"part {index} is {kind!r}, only text parts are supported")
+    return "".join(part["text"] for part in content)
 
 
 def path(location: Sequence[str | int]) -> str:

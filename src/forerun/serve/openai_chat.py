@@ -7,13 +7,14 @@ if nothing is done with it, named in `forerun.ignored_fields`. Knows no engine, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read
+from forerun.serve.dialect import report_of
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, joined, read, refuse
 from forerun.serve.problems import Problem
 from forerun.serve.sse import END, comment, data, progress
 from forerun.text.message import AssistantMessage
@@ -50,14 +51,7 @@ NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
 
 def _joined(content: Any) -> Any:
-    """One string for a list of text parts: how a client cuts its text does not change what the model reads."""
-    if not isinstance(content, list):
-        return content
-    for index, part in enumerate(content):
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else part
-            raise ValueError(f"part {index} is {kind!r}, only text parts are supported")
-    return "".join(part["text"] for part in content)
+    return joined(content, ("text",))
 
 
 def _check_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -163,9 +157,7 @@ def _check_supported(request: Request) -> None:
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
     if request.tool_choice not in ("auto", "none"):
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
-    for name, value in request.unknown.items():
-        if name in UNSUPPORTED and value not in NOTHING and value not in UNSUPPORTED[name]:
-            raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=f"leave {name!r} out")
+    refuse(request.unknown, {name: (*NOTHING, *values) for name, values in UNSUPPORTED.items()}, {})
 
 
 class _Answer:
@@ -176,9 +168,6 @@ class _Answer:
     def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
         self._head = {"id": asked.job.id, "object": self.kind, "created": created_unix_s, "model": info.name}
         self._asked = asked
-
-    def _report(self, done: Done) -> dict[str, Any]:
-        return asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}
 
 
 class Whole(_Answer):
@@ -202,7 +191,8 @@ class Whole(_Answer):
         """The completion object, once Done was taken."""
         assert self._done is not None
         choice = {"index": 0, "message": self._message.value(), "logprobs": None, "finish_reason": FINISH[self._done.finish]}
-        return self._head | {"choices": [choice], "usage": usage(self._done.usage), "forerun": self._report(self._done)}
+        report = report_of(self._done, self._asked.ignored_fields)
+        return self._head | {"choices": [choice], "usage": usage(self._done.usage), "forerun": report}
 
 
 class Streamed(_Answer):
@@ -239,7 +229,7 @@ class Streamed(_Answer):
             yield self._chunk({"role": "assistant", "content": ""})
 
     def _end(self, done: Done) -> Iterator[bytes]:
-        report = {"forerun": self._report(done)}
+        report = {"forerun": report_of(done, self._asked.ignored_fields)}
         if self._asked.includes_usage:
             yield self._chunk({}, FINISH[done.finish])
             yield data(self._head | {"choices": [], "usage": usage(done.usage)} | report)

@@ -7,13 +7,14 @@ Knows no engine, no HTTP and no tokens. Source: OpenAI's API reference, Completi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import ForerunFields, SamplingFields, Stops, read
+from forerun.serve.dialect import report_of
+from forerun.serve.fields import ForerunFields, SamplingFields, Stops, read, refuse
 from forerun.serve.openai_chat import FINISH, StreamOptions, usage
 from forerun.serve.problems import Problem
 from forerun.serve.sse import END, comment, data, progress
@@ -73,10 +74,7 @@ class Asked:
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
-    for name, value in request.unknown.items():
-        if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
-            message = f"{name}: {value!r} is not supported and would change the answer"
-            raise BadRequestError(message, param=name, hint=HINTS.get(name, f"leave {name!r} out"))
+    refuse(request.unknown, UNSUPPORTED, HINTS)
     if request.echo and not isinstance(request.prompt, str):
         raise BadRequestError("echo: a prompt of token ids cannot be repeated as text", param="echo", hint="send the prompt as text")
     job = Job(
@@ -104,7 +102,7 @@ class _Answer:
         return self._head | {"choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
 
     def _report(self, done: Done) -> dict[str, Any]:
-        return {"forerun": asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}}
+        return {"forerun": report_of(done, self._asked.ignored_fields)}
 
 
 class Whole(_Answer):

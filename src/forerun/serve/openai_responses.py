@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, read
+from forerun.serve.fields import Fields, ForerunFields, SamplingFields, joined, read, refuse
 from forerun.serve.openai_responses_answer import Asked
 from forerun.serve.openai_responses_items import Declared
 from forerun.values import Chat, Job, ModelInfo
@@ -27,7 +27,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "moderation": (),
 }
-STATELESS = "this server keeps no responses: send the whole conversation as input"
+HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server keeps no responses: send the whole conversation as input")
 # Parts of content that are text.
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -44,14 +44,7 @@ CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 
 
 def _joined(content: Any) -> Any:
-    """One string for a list of text parts: how a client cuts its text does not change what the model reads."""
-    if not isinstance(content, list):
-        return content
-    for index, part in enumerate(content):
-        if not isinstance(part, dict) or part.get("type") not in TEXTS or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else part
-            raise ValueError(f"part {index} is {kind!r}, only text parts are supported")
-    return "".join(part["text"] for part in content)
+    return joined(content, TEXTS)
 
 
 def _items(given: Any) -> Any:
@@ -161,10 +154,7 @@ def _check_supported(request: Request) -> None:
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint="'auto' and 'none' are")
     if request.text.format.get("type") != "text":
         raise BadRequestError("text.format is not supported yet: answers are free text", param="text.format")
-    for name, value in request.unknown.items():
-        if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
-            hint = STATELESS if name in ("previous_response_id", "conversation") else f"leave {name!r} out"
-            raise BadRequestError(f"{name}: {value!r} is not supported and would change the answer", param=name, hint=hint)
+    refuse(request.unknown, UNSUPPORTED, HINTS)
 
 
 def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Declared]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from forerun.serve.dialect import report_of
 from forerun.serve.openai_responses_items import Declared, Items, Value
 from forerun.serve.problems import Problem
 from forerun.serve.sse import event as frame
@@ -43,7 +44,7 @@ class _Answer:
     def _finished(self, done: Done) -> Value:
         cut = done.finish == "length"
         outcome = {"status": "incomplete" if cut else "completed", "incomplete_details": {"reason": "max_output_tokens"} if cut else None}
-        report = asdict(done.report) | {"ignored_fields": list(self._asked.ignored_fields)}
+        report = report_of(done, self._asked.ignored_fields)
         return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.text.answer import Answer
-from forerun.text.stops import START, Stops
+from forerun.text.stop_strings import START, Stops
 from forerun.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(DEMO_MODEL)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from forerun.errors import ModelError
 from forerun.models.load import DEMO_MODEL
-from forerun.text.stop import stop_ids
+from forerun.text.stop_tokens import stop_ids
 
 TEXT_END, TURN_END = 8183, 8185
 EVIDENCE: list[tuple[str, dict[str, Any], set[int]]] = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections import deque
 
-from forerun.text.stops import START, Stops
+from forerun.text.stop_strings import START, Stops
 from forerun.text.tokenizer import Tokenizer
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from forerun.errors import BadRequestError
 from forerun.text.template import Template
 from forerun.values import Chat
 
@@ -83,17 +82,11 @@ class Dialogue:
 
     def _said(self, *messages: Mapping[str, Any]) -> str:
         """What the template makes of the messages, "" if it refuses them."""
-        return self._rendered(Chat(messages, (TOOL,), {}))
+        return self._template.attempt(Chat(messages, (TOOL,), {}), add_generation_prompt=True)
 
     def _asks(self, **args: Any) -> str:
         """What it makes of a question under these switches."""
-        return self._rendered(Chat((USER,), (), args))
-
-    def _rendered(self, chat: Chat) -> str:
-        try:
-            return self._template.render(chat, add_generation_prompt=True)
-        except BadRequestError:
-            return ""
+        return self._template.attempt(Chat((USER,), (), args), add_generation_prompt=True)
 
 
 def _with_ids(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forerun.errors import BadRequestError
 from forerun.text.template import Template
 from forerun.values import Chat
 
@@ -35,10 +34,7 @@ class Places:
 
     def _text(self, chat: Chat) -> str:
         """The text of the conversation, or none where the template refuses it: it may not take the first messages of one alone."""
-        try:
-            return self._template.render(chat, add_generation_prompt=False)
-        except BadRequestError:
-            return ""
+        return self._template.attempt(chat, add_generation_prompt=False)
 
     def _is_in_tools(self, chat: Chat, text: str, char: int) -> bool:
         if not chat.tools:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from forerun.errors import BadRequestError, ModelError
+from forerun.errors import ModelError
 from forerun.text.files import exists, read_object
 from forerun.text.template import Template
 from forerun.values import Chat
@@ -42,10 +42,7 @@ def _turn_end(library: tokenizers.Tokenizer, folder: Path) -> Iterator[int]:
     if not (exists(folder / "chat_template.jinja") or read_object(folder / "tokenizer_config.json").get("chat_template")):
         return
     messages = ({"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "b"})
-    try:
-        text = Template.load(folder).render(Chat(messages, (), {}), add_generation_prompt=False)
-    except BadRequestError:
-        return  # a template that takes no such conversation says nothing
+    text = Template.load(folder).attempt(Chat(messages, (), {}), add_generation_prompt=False)
     behind = text.partition(ANSWER)[2].lstrip()
     specials = [token.content for token in library.get_added_tokens_decoder().values() if token.special]
     yield from _id(library, max((token for token in specials if behind.startswith(token)), key=len, default=None))

@@ -60,6 +60,13 @@ class Template:
         except REFUSALS as error:
             raise BadRequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error
 
+    def attempt(self, chat: Chat, *, add_generation_prompt: bool) -> str:
+        """As `render`, "" where the template refuses the messages: for finding out what it takes."""
+        try:
+            return self.render(chat, add_generation_prompt=add_generation_prompt)
+        except BadRequestError:
+            return ""
+
 
 def _environment(source: str) -> ImmutableSandboxedEnvironment:
     """What templates written for Hugging Face's transformers expect to find. The date only where the template cannot do without: a prompt

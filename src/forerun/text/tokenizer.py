@@ -25,7 +25,7 @@ from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
 from forerun.text.recent import Recent
 from forerun.text.sampled import LIMIT_TOKENS, Place, Sampled
-from forerun.text.stop import stop_ids
+from forerun.text.stop_tokens import stop_ids
 
 PIECES_LIMIT_TOKENS = 2 << 20
 

@@ -45,8 +45,6 @@ class ModelError(ForerunError):
 class RequestError(ForerunError):
     """A request cannot be served as it stands. `param` names the offending field, if one field is to blame."""
 
-    status = 400
-
     def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.param = param
@@ -63,13 +61,9 @@ class ContextLengthError(RequestError):
 class UnauthorisedError(RequestError):
     """API key missing or wrong."""
 
-    status = 401
-
 
 class RateLimitError(RequestError):
     """The key has sent as many requests as it may; try again after `retry_after_s` seconds."""
-
-    status = 429
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -78,8 +72,6 @@ class RateLimitError(RequestError):
 
 class BusyError(RequestError):
     """The queue is full; try again after `retry_after_s` seconds."""
-
-    status = 503
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)

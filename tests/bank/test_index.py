@@ -130,11 +130,11 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
     index.note_session(replace(mine, tenant="b", keys=()))
     index.note_session(replace(mine, used_s=2.0, turns=2))
     assert index.session("a", "work") == replace(mine, used_s=2.0, turns=2)
-    assert index.sessions("b") == [replace(mine, tenant="b", keys=())]
+    assert index.session("b", "work") == replace(mine, tenant="b", keys=())
     assert index.session("a", "other") is None
     index.add([info(2)], 0.0)
     index.forget_empty_sessions([("a", "work"), ("b", "work"), ("c", "none")])
-    assert (index.sessions("b"), index.totals.sessions) == ([], 1)
+    assert (index.session("b", "work"), index.totals.sessions) == (None, 1)
 
 
 def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

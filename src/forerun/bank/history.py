@@ -60,10 +60,6 @@ class History(Database):
         """Every tenant's conversations."""
         return self._sessions("")
 
-    def sessions(self, tenant: str) -> list[Session]:
-        """The tenant's conversations, in the order of their names."""
-        return self._sessions("WHERE tenant = ? ORDER BY name", tenant)
-
     def remove_session(self, tenant: str, name: str) -> None:
         """Forget a conversation; its records stay."""
         self._many(("DELETE FROM session WHERE tenant = ? AND name = ?", [(tenant, name)]))

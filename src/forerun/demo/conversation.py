@@ -20,7 +20,6 @@ from typing import Any
 Message = dict[str, Any]
 Count = Callable[[str], int]
 
-NUM_TURNS = 5
 SYSTEM = "You are a coding agent. You work on forerun, a local LLM server."
 
 

@@ -22,8 +22,8 @@ class Content:
 class Entry:
     """One request that ended. time: when, UTC, ISO 8601. seconds: since it arrived. tenant: the name of its key, "" without keys.
 
-    outcome: "stop" or "length" (served), "cancelled" or "error"; error: what ended it, None if it was served. reading: how far the prompt
-    was read. usage and report: as in the response; None if there was no token to respond with.
+    outcome: "stop", "length" or "calls" (served), "cancelled" or "error"; error: what ended it, None if it was served. reading: how far
+    the prompt was read. usage and report: as in the response; None if there was no token to respond with.
     """
 
     time: str

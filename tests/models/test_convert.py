@@ -156,7 +156,7 @@ def test_what_is_checked_before_anything_is_written(dense: Path, monkeypatch: py
         convert(dense, dense, FOUR, silent)
     with pytest.raises(ConfigError, match="no matrix of this model is called so"):
         convert(dense, dense.parent / "mlx", Recipe(FOUR.default, (), (("*.nothing", 8),), False), silent)
-    monkeypatch.setattr(convert_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(convert_module, "free_bytes", lambda path: 1000)
     with pytest.raises(ForerunError, match=r"would take 0\.0 GB"):
         convert(dense, dense.parent / "mlx", FOUR, silent)
     assert [path.name for path in dense.parent.iterdir()] == ["hub"]

@@ -28,6 +28,7 @@ from forerun.values import Source
 # What the index may grow by until the next look at the quota: its log, and the pages that the log brings to the database.
 INDEX_SLACK_BYTES = 2 << 20
 READERS = 3
+UNLIMITED_BYTES = 1 << 62  # for who writes no record
 _SECRET = "secret"
 
 
@@ -51,6 +52,11 @@ class DiskTier:
                 self._prepare()
         self._ledger.doubt(*(path for place in (folder, self._records, self._quarantine) for path in place.glob("*")))
         self._reconciling = Reconciling(self._prefixes, self._reconcile) if not index.is_view else None
+
+    @classmethod
+    def view(cls, folder: Path) -> DiskTier:
+        """The tier of a folder that another process may hold, for looking only. Raises BankError if nothing is there."""
+        return cls(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
 
     def put(self, record: Record) -> None:
         """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
@@ -76,6 +82,16 @@ class DiskTier:
         """The records of these keys, in their order, read side by side. Raises as `get` does for the first that fails."""
         rows = self.index.find(keys)
         return list(self._readers.map(self._get, [rows[key] for key in keys]))
+
+    def damage(self, key: str) -> str:
+        """What is wrong with a record, "" if nothing is or if a running server has removed it meanwhile. Raises BankError."""
+        try:
+            self.get(key)
+        except DamagedRecordError as error:
+            return str(error)
+        except KeyError:
+            return ""
+        return ""
 
     def delete(self, key: str) -> None:
         """Remove the record's file and row."""

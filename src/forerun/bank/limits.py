@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import shutil
 
 from forerun.bank.disk import INDEX_SLACK_BYTES
 from forerun.config import Config
 from forerun.errors import ConfigError
+from forerun.machine import free_bytes
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.state.spec import StateSpec
 
@@ -23,14 +23,14 @@ def disk_limit(config: Config, held_bytes: int) -> int:
     """
     if config.bank_disk_bytes is not None:
         return config.bank_disk_bytes
-    return min(DISK_LIMIT_BYTES, (_free_bytes(config) + held_bytes) // 10)
+    return min(DISK_LIMIT_BYTES, (free_bytes(config.bank_path) + held_bytes) // 10)
 
 
 def daily_limit(config: Config) -> int:
     """Bytes that may be written a day: as set, else the lesser of DAILY_WRITE_BYTES and half of the disk's free space."""
     if config.bank_daily_write_bytes is not None:
         return config.bank_daily_write_bytes
-    return min(DAILY_WRITE_BYTES, _free_bytes(config) // 2)
+    return min(DAILY_WRITE_BYTES, free_bytes(config.bank_path) // 2)
 
 
 def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
@@ -42,8 +42,3 @@ def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
         found = f"bank_disk_bytes = {limit_bytes}: this model's conversations need {needed_bytes} at least"
         raise ConfigError(found, hint="give more, or 0 to keep nothing on disk")
     log.warning("the disk is nearly full: %d bytes for stored conversations keep none of this model's", limit_bytes)
-
-
-def _free_bytes(config: Config) -> int:
-    path = config.bank_path
-    return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free

@@ -19,11 +19,11 @@ from rich.filesize import decimal
 from rich.progress import track
 from rich.table import Table
 
-from forerun.bank.disk import DiskTier
+from forerun.bank.disk import UNLIMITED_BYTES, DiskTier
 from forerun.bank.index import Entry, Index
 from forerun.cli.report import parse
 from forerun.config import load, parse_bytes
-from forerun.errors import BankLockedError, ConfigError, DamagedRecordError, ForerunError
+from forerun.errors import BankLockedError, ConfigError, ForerunError
 from forerun.request_log.file import read_lines
 from forerun.values import Report
 
@@ -35,8 +35,6 @@ ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="a request's id, or as much of it as is unique")]
 Log = Annotated[Path | None, typer.Option(help="request log; the server's own if not given", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-# Looking and making smaller never write a record, so no quota is ever asked for.
-UNLIMITED_BYTES = 1 << 62
 RECONCILE_S = 600.0
 EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", "miss")
 
@@ -70,7 +68,7 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     with looking(bank_dir) as tier:
         infos = list(tier.inventory())
         shown = track(infos, "reading", console=Console(stderr=True), transient=True)
-        damage = [text for info in shown if (text := damage_of(tier, info.key))]
+        damage = [text for info in shown if (text := tier.damage(info.key))]
     if as_json:
         typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
     else:
@@ -139,23 +137,11 @@ def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
 @contextmanager
 def looking(bank_dir: Path | None) -> Iterator[DiskTier]:
     """The tier of the folder, for looking only. Raises BankError if nothing is there."""
-    folder = load({"bank_dir": bank_dir}).bank_path
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
+    tier = DiskTier.view(load({"bank_dir": bank_dir}).bank_path)
     try:
         yield tier
     finally:
         tier.close()
-
-
-def damage_of(tier: DiskTier, key: str) -> str:
-    """What is wrong with a record, "" if nothing is or if a running server has removed it meanwhile."""
-    try:
-        tier.get(key)
-    except DamagedRecordError as error:
-        return str(error)
-    except KeyError:
-        return ""
-    return ""
 
 
 def table(marks: list[Entry]) -> Table:

@@ -13,18 +13,16 @@ from pathlib import Path
 
 from forerun.bank import files
 from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
 from forerun.bank.limits import disk_limit
 from forerun.config import Config, format_bytes
 from forerun.doctor.finding import Finding, failure, ok, warning
-from forerun.errors import DamagedRecordError, ForerunError
+from forerun.errors import ForerunError
 from forerun.serve.client import health
 
 PACKAGES = ("forerun", "mlx", "tokenizers", "fastapi", "uvicorn", "pydantic")
 PROBE_BYTES = 64 << 20
 SLOW_READ_BYTES_PER_S = 200e6
 MAX_READ_RECORDS = 50
-UNLIMITED_BYTES = 1 << 62
 
 
 def versions() -> Iterator[Finding]:
@@ -100,7 +98,7 @@ def bank(config: Config) -> Iterator[Finding]:
     if not (folder / "index.db").exists():
         yield ok("bank", f"{folder} holds nothing yet")
         return
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
+    tier = DiskTier.view(folder)
     try:
         yield from _records(tier, folder)
     finally:
@@ -109,7 +107,7 @@ def bank(config: Config) -> Iterator[Finding]:
 
 def _records(tier: DiskTier, folder: Path) -> Iterator[Finding]:
     infos = list(tier.inventory())
-    damaged = [text for info in infos[-MAX_READ_RECORDS:] if (text := _damage(tier, info.key))]
+    damaged = [text for info in infos[-MAX_READ_RECORDS:] if (text := tier.damage(info.key))]
     num_read = min(len(infos), MAX_READ_RECORDS)
     text = f"{len(infos):,} records in {shown(tier.num_bytes)} at {folder}, {num_read} of them read, {len(damaged)} damaged"
     if damaged:
@@ -118,16 +116,6 @@ def _records(tier: DiskTier, folder: Path) -> Iterator[Finding]:
         yield warning("bank", f"{text}, {tier.quarantined} set aside", "`forerun bank prune` removes what was set aside")
     else:
         yield ok("bank", text)
-
-
-def _damage(tier: DiskTier, key: str) -> str:
-    try:
-        tier.get(key)
-    except DamagedRecordError as error:
-        return str(error)
-    except KeyError:  # a running server has removed it meanwhile
-        return ""
-    return ""
 
 
 def port(config: Config) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from forerun import machine
 from forerun.bank.bank import Bank
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
@@ -173,12 +173,8 @@ def _limits(config: Config, family: Family) -> Limits:
 def memory_bytes() -> int:
     """The device's memory, or the machine's."""
     if not is_cpu():
-        return int(mx.device_info().get("memory_size", 0)) or _memory_of_machine()
-    return _memory_of_machine()
-
-
-def _memory_of_machine() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return int(mx.device_info().get("memory_size", 0)) or machine.memory_bytes()
+    return machine.memory_bytes()
 
 
 def _eager_reason(config: Config) -> str:

@@ -6,7 +6,6 @@ Uses huggingface_hub for names, revisions, tokens and its cache (HF_ENDPOINT, HF
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from forerun.errors import ForerunError, ModelError
 from forerun.hub import catalogue
 from forerun.hub.catalogue import Pulled
 from forerun.hub.fetch import Source, fetch
+from forerun.machine import free_bytes
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "merges.txt")
 # All that serving reads. Other folders of a repository hold the same weights for other programs; `mtp/` alone is a draft head's.
@@ -126,7 +126,7 @@ def _check_disk(entry: Pulled, infos: Sequence[DryRunFileInfo]) -> None:
     cache = Path(constants.HF_HUB_CACHE)
     begun = sum(part.stat().st_size for part in (_storage(entry.repo) / "blobs").glob("*.forerun-part"))
     needed = sum(info.file_size or 0 for info in infos if info.will_download) - begun
-    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    free = free_bytes(cache)
     if needed > free:
         raise ForerunError(
             f"{entry.repo} needs {needed / 1e9:,.1f} GB more, and {cache} has {free / 1e9:,.1f} GB free",

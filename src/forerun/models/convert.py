@@ -21,6 +21,7 @@ import mlx.core as mx
 from forerun.errors import ForerunError, ModelError
 from forerun.kernels.numerics import SERVED
 from forerun.kernels.quantised import Scheme, quantise
+from forerun.machine import free_bytes
 from forerun.models import norms
 from forerun.models.checkpoint import INDEX, Checkpoint, Folder
 from forerun.models.load import FAMILIES, load
@@ -207,7 +208,7 @@ def _declared(scheme: Scheme) -> dict[str, Any]:
 
 def _check_disk(checkpoint: Checkpoint, recipe: Recipe, target: Path) -> None:
     needed = sum(_planned_bytes(name, tensor, recipe) for name, tensor in checkpoint.tensors.items())
-    free = shutil.disk_usage(next(folder for folder in target.absolute().parents if folder.exists())).free
+    free = free_bytes(target)
     if needed > free:
         raise ForerunError(f"{target} would take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", hint="free some space")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import mlx.core as mx
 
 from forerun.errors import ModelError
 from forerun.kernels.numerics import Numerics
+from forerun.machine import memory_bytes
 from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint, Folder
 from forerun.models.digest import WeightsDigest, remember, remembered, signature
@@ -77,8 +77,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
 
 def dense_limit_bytes() -> int:
     """How large weights may become by dequantising them: half of the memory on a CPU; nothing on a GPU, which is fast without."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return memory_bytes // 2 if mx.default_device() == mx.cpu else 0
+    return memory_bytes() // 2 if mx.default_device() == mx.cpu else 0
 
 
 def _seen(checkpoint: Checkpoint, digest: WeightsDigest | None, progress: Callable[[str, float], None]) -> Callable[[str, mx.array], None]:

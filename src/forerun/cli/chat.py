@@ -11,12 +11,11 @@ from rich.text import Text
 
 from forerun.chat.transcript import Transcript
 from forerun.chat.typed import keep_history, read_message
-from forerun.config import Config, state_home
+from forerun.config import state_home
 from forerun.errors import ForerunError
-from forerun.serve.client import Delta, End, health, stream_chat
+from forerun.serve.client import DEFAULT_URL, Delta, End, base_of, health, stream_chat
 from forerun.values import Reading
 
-DEFAULT_URL = f"http://{Config.model_fields['host'].default}:{Config.model_fields['port'].default}"
 HELP = """Ctrl-C ends an answer, Ctrl-D the conversation.
 A message goes on after a backslash at the end of a line, and from three quotes to the next three.
 /session         the name of this conversation, and how long it is
@@ -31,7 +30,7 @@ def chat(
 ) -> None:
     """Talk to a running server. Ctrl-C ends an answer, Ctrl-D the conversation; /help tells the rest."""
     console = Console(highlight=False)
-    url = url.rstrip("/").removesuffix("/v1")
+    url = base_of(url)
     talk = Talk(console, url, health(url)["model"]["id"], Transcript.open(state_home() / "chats", session))
     keep_history(state_home() / "chat_history")
     console.print(f"{talk.model} at {url}. Ctrl-C ends an answer, Ctrl-D the conversation, /help tells the rest.", style="dim")

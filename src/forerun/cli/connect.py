@@ -11,17 +11,17 @@ import typer
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.serve.agents import KEY_VARIABLE, Agent, Served, Setup, merged, setup
-from forerun.serve.client import health
+from forerun.serve.client import DEFAULT_URL, base_of, health
 
 
 def connect(
     agent: Annotated[Agent, typer.Argument(help="opencode, codex, claude-code, pi or aider", show_default=False)],
-    url: Annotated[str, typer.Option(help="address of the server")] = "http://127.0.0.1:8484",
+    url: Annotated[str, typer.Option(help="address of the server")] = DEFAULT_URL,
     write: Annotated[bool, typer.Option("--write", help="write the settings file; asks before it changes one that exists")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show what an agent must be told to use a running server: its settings, environment and command; with --write, write the settings."""
-    made = setup(agent, served_at(url.rstrip("/").removesuffix("/v1")))
+    made = setup(agent, served_at(base_of(url)))
     file = Path.home() / made.file
     content = combined(file, made)
     if write:

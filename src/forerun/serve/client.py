@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import httpx
 
+from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.values import Reading
 
+DEFAULT_URL = f"http://{Config.model_fields['host'].default}:{Config.model_fields['port'].default}"
 READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
 # Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
@@ -37,6 +39,11 @@ class End:
     finish: str
     usage: dict[str, Any]
     report: dict[str, Any]
+
+
+def base_of(url: str) -> str:
+    """The server's address, which people give with /v1 or without."""
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | End]:
@@ -72,7 +79,7 @@ def _plain_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise ForerunError(f"{url!r} is no address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
+        raise ForerunError(f"{url!r} is no address of a server: {error}", hint=f"write it like {DEFAULT_URL}") from error
     except httpx.ConnectError as error:
         raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
     except httpx.HTTPError as error:

@@ -25,6 +25,11 @@ def test_inspect_for_people(forerun: Forerun, tmp_path: Path) -> None:
     assert [line.split()[0] for line in ran.out.splitlines() if "BF16 " in line and "head" not in line][:2] == ["mtp", "embedding"]
 
 
+def test_inspect_of_the_bundled_model(forerun: Forerun) -> None:
+    ran = forerun("models", "inspect")
+    assert (ran.code, ran.out.splitlines()[:2]) == (0, ["demo-model", "family       qwen3_5"])
+
+
 def test_inspect_for_programs(forerun: Forerun, tmp_path: Path) -> None:
     checkpoints.write(tmp_path / "m", CONFIG, checkpoints.tensors(CONFIG))
     facts = json.loads(forerun("models", "inspect", tmp_path / "m", "--json").out)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look after the models on this machine.", no_args_is_help=True)
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's folder, or the name of one that was pulled")]
+FOLDER_OR_NAME = "a model's folder, or the name of one that was pulled"
+Inspected = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help=f"{FOLDER_OR_NAME}; the bundled demo model if not given", show_default=False),
+]
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="a model's name on the hub, such as Qwen/Qwen3.5-0.8B")]
 Revision = Annotated[str, typer.Option(help="branch, tag or commit")]
 Source = Annotated[str, typer.Argument(metavar="SRC", help="an unquantised model: its folder, or the name of one that was pulled")]
@@ -119,14 +123,15 @@ def parsed_override(text: str) -> tuple[str, int]:
 
 
 @app.command()
-def inspect(model: Model, as_json: AsJson = False) -> None:
+def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     """Tell what a model is made of, what it would cost on this machine, and what would be slow. Reads no weights."""
     from forerun.models.fit import fit, is_served
     from forerun.models.inspect import read_checkpoint
+    from forerun.models.load import DEMO_MODEL
 
-    checkpoint = read_checkpoint(folder_of(model))
+    checkpoint = read_checkpoint(folder_of(model) if model else DEMO_MODEL)
     facts: dict[str, Any] = {
-        "model": model,
+        "model": model or DEMO_MODEL.name,
         "family": checkpoint.family,
         "served": is_served(checkpoint),
         "parameters": checkpoint.num_params,

@@ -80,7 +80,7 @@ def test_an_edit_is_found_to_the_token(at: int, way: str, folder: Path) -> None:
 def test_leaving_between_marks_is_said(bank: Bank) -> None:
     told = turn(bank, FIRST).stored
     assert why(bank, told[:60]).kind == "no mark"
-    assert why(bank, told[:60]).words.endswith("the last mark before that is at 31")
+    assert why(bank, told[:60]).words == "the prompt is stored up to token 60; the last mark before that is at 31"
 
 
 def test_what_was_evicted_from_disk_is_called_so(folder: Path) -> None:

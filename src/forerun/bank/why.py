@@ -80,8 +80,10 @@ def why(problems: Problems, reused: int, near: Near, lost: Lost | None, other: t
         words.append(f"it is stored under another identity: {' and '.join(other)} differ")
     if near.following:
         kind = kind or "differs"
-        words.append(f"the stored conversation goes on otherwise after {shared} tokens")
+        words.append(f"the stored conversation goes on otherwise after {shared} token{'' if shared == 1 else 's'}")
     if reused < shared:
+        if not words:
+            words.append(f"the prompt is stored up to token {shared}")
         kind = kind or "no mark"
         words.append(f"the last mark before that is at {reused}" if reused else "no mark lies before that")
     if not words and shared == 0:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
+from rich.markup import escape
+from rich.table import Table
 
 from forerun.config import Config, config_file, load, prepare
 from forerun.doctor import machine
@@ -69,7 +70,13 @@ def _on_device(config: Config) -> Iterator[Finding]:
     yield from looked("model", lambda: numbers.model(blas_name, is_reference(config)))
 
 
-def line(finding: Finding) -> Text:
-    """A finding for people; the remedy is on a line of its own."""
-    drawn = Text.assemble((f"{finding.status:<8}", STYLES[finding.status]), f"{finding.name:<9} {finding.text}")
-    return drawn.append(f"\n{'':<18}to do: {finding.remedy}", style="italic") if finding.remedy else drawn
+def line(finding: Finding) -> Table:
+    """A finding for people, in three columns; the remedy is on a line of its own."""
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(width=7, style=STYLES[finding.status])
+    drawn.add_column(width=9)
+    drawn.add_column(overflow="fold")
+    drawn.add_row(finding.status, finding.name, escape(finding.text))
+    if finding.remedy:
+        drawn.add_row("", "", f"[italic]to do: {escape(finding.remedy)}[/]")
+    return drawn

@@ -14,7 +14,7 @@ from pathlib import Path
 from forerun.bank import files
 from forerun.bank.disk import DiskTier
 from forerun.bank.limits import disk_limit
-from forerun.config import Config, format_bytes
+from forerun.config import Config
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.errors import ForerunError
 from forerun.serve.client import health
@@ -139,4 +139,4 @@ def _listener(url: str, error: OSError) -> Finding:
 
 def shown(num_bytes: int) -> str:
     """A size for people."""
-    return f"{num_bytes / (1 << 30):,.1f} GiB" if num_bytes >= 1 << 30 else format_bytes(num_bytes)
+    return f"{num_bytes / (1 << 30):,.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes / (1 << 20):,.1f} MiB"

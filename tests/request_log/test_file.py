@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import ConfigError
-from forerun.request_log.file import NUM_FILES, LogFile
+from forerun.request_log.file import NUM_FILES, LogFile, read_lines
 
 
 def test_lines_are_appended_across_openings(tmp_path: Path) -> None:
@@ -22,6 +22,21 @@ def test_lines_are_appended_across_openings(tmp_path: Path) -> None:
     assert path.read_text() == '{}\n{"100 %s": 1}\n'
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_line_ends_where_it_was_ended(tmp_path: Path) -> None:
+    path, lines = tmp_path / "requests.jsonl", ['"a\u2028b\x85c"', '"d"']
+    log = LogFile(path, 1 << 20)
+    for line in lines:
+        log.append(line)
+    log.close()
+    assert read_lines(path) == lines
+
+
+def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes('"a"\n"é'.encode()[:-1] + b'\n"b"\n')
+    assert read_lines(path) == ['"a"', '"\ufffd', '"b"']
 
 
 def test_it_never_grows_beyond_its_limit_and_the_newest_stays(tmp_path: Path) -> None:

@@ -17,12 +17,21 @@ log = logging.getLogger(__name__)
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a log, those of its older files first. Raises ForerunError if there is no such file."""
+    """All lines of a log, those of its older files first. What is not UTF-8, as in a line that was cut off, is read as U+FFFD.
+
+    Raises ForerunError if there is no such file.
+    """
     older = [path.with_name(f"{path.name}.{number}") for number in range(NUM_FILES - 1, 0, -1)]
     try:
-        return [line for each in (*filter(Path.exists, older), path) for line in each.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        return [line for each in (*filter(Path.exists, older), path) for line in _lines(each)]
+    except OSError as error:
         raise ForerunError(f"cannot read {path}: {error}", hint="see --request-log of `forerun serve`") from error
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of one file. A line break in a text is written as JSON has it, but for those that only Unicode knows: they end no line."""
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        return [line.removesuffix("\n") for line in file]
 
 
 class LogFile:

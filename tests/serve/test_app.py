@@ -232,6 +232,15 @@ def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(monkeypa
 
 
 @pytest.mark.parametrize("path", ASKED)
+def test_an_event_is_one_line_however_a_client_splits_text(path: str) -> None:
+    text = "a\u2028b\u2029c\x85d"
+    response = ask(Engine(Content(text), DONE), "POST", path, json=ASKED[path] | {"stream": True})
+    lines = response.text.splitlines()
+    assert all(line.startswith(("data: ", "event: ", ": ")) for line in lines if line)
+    assert any(repr(text) in repr(json.loads(line[6:])) for line in lines if line.startswith("data: {"))
+
+
+@pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("stream", [True, False])
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch, path: str, stream: bool) -> None:
     monkeypatch.setattr(sse, "WAIT_LIMIT_S", 0.05)

@@ -28,13 +28,16 @@ TICK_S = 1.0
 WAIT_LIMIT_S = 600.0  # no client waits longer for its turn
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 END = b"data: [DONE]\n\n"
+# Line breaks that JSON leaves as they are, and that end a line for clients which split text as Python does (httpx).
+BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 log = logging.getLogger(__name__)
 
 
 def data(value: Any) -> bytes:
-    """A frame with a JSON value."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    """A frame with a JSON value, which is one line for every client."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.translate(BREAKS).encode() + b"\n\n"
 
 
 def event(name: str, value: Any) -> bytes:

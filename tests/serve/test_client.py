@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 from tests.wire import DONE, Wire, frame, report, serving, stream
 
@@ -52,6 +54,15 @@ def test_a_stream_that_breaks_off(wire: Wire) -> None:
     wire.answers.append([*stream("hello", report())[:3], DONE])
     with pytest.raises(ForerunError, match="broke off"):
         list(stream_chat(wire.url, {}))
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, "ok"), (200, {"status": "ok"}), (200, {"model": "x"}), (404, {"detail": "Not Found"}), (500, {"error": "x"})]
+)
+def test_another_kind_of_server(monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
+    monkeypatch.setattr(httpx, "get", lambda url, **asked: httpx.Response(status, json=body))
+    with pytest.raises(ForerunError, match="what answers at http://x is not forerun"):
+        health("http://x")
 
 
 def test_no_server() -> None:

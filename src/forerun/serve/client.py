@@ -66,12 +66,12 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
 
 
 def health(url: str, *, key: str = "") -> dict[str, Any]:
-    """The body of /health. key: the API key, "" for none. Raises ForerunError."""
+    """The body of /health, which names the model. key: the API key, "" for none. Raises ForerunError."""
     with _plain_errors(url):
         response = httpx.get(f"{url}/health", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT)
         _check(response)
         body: dict[str, Any] = response.json()
-        return body
+        return body | {"model": dict(body["model"])}
 
 
 @contextmanager
@@ -84,6 +84,8 @@ def _plain_errors(url: str) -> Iterator[None]:
         raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
     except httpx.HTTPError as error:
         raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ForerunError(f"what answers at {url} is not forerun", hint="start one with `forerun serve`, and give its address") from error
 
 
 def _check(response: httpx.Response) -> None:

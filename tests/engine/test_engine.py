@@ -470,7 +470,7 @@ def test_closing_lets_what_runs_and_waits_finish() -> None:
         runs = [await rig.ask(PROMPT[i:]) for i in range(3)]
         await rig.gate.reached(1)
         closing = asyncio.create_task(rig.engine.close(LIMIT_S))
-        await until(lambda: rig.engine.worker._is_closing)
+        await until(lambda: rig.engine.worker.is_closing)
         with pytest.raises(BusyError, match="stopping"):
             await rig.ask(PROMPT)
         rig.gate.open()

@@ -239,8 +239,9 @@ def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkey
 
 def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     first = turn(bank, FIRST)
-    second = turn(bank, first.stored + tiny.words(2, 20))
-    edited = turn(bank, first.stored + tiny.words("edited", 20))
+    second = turn(bank, first.stored + tiny.words(2, 10))
+    assert bank.flush(10)
+    edited = turn(bank, first.stored + tiny.words("edited", 10))
     assert origin(edited) == ("ram", len(first.stored))
     assert edited.restored.session == second.restored.session
     assert bank.health().sessions == 1

@@ -115,7 +115,7 @@ others = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.lists(st.one_of(says, says, others), min_size=3, max_size=14))
 def test_nothing_that_happens_changes_an_answer(moves: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

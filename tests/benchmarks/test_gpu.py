@@ -12,6 +12,7 @@ import pytest
 from benchmarks.on_gpu.report import Report
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
 PARTS = {
     "machine": {"evidence", "launch_us"},
     "correct": {

@@ -47,6 +47,7 @@ class Saving:
         kept = known | {u.key for u in live.pending}
         keys = tuple(u.key for u in units if u.key in kept)
         live.told = Session(live.tenant, live.session, live.used_s, live.turns, len(live.tokens), False, keys)
+        self._note(live)
 
     def capture_all(self, live: Live) -> None:
         """Copy all that is pending."""
@@ -65,6 +66,10 @@ class Saving:
         else:
             self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
         live.pending.popleft()
+        self._note(live)
+
+    def _note(self, live: Live) -> None:
+        """Have it noted what the conversation consists of, once nothing of it is pending."""
         if not live.pending and live.told:
             self.writer.note(live.told)
 

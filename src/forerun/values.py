@@ -260,7 +260,8 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class BankHealth:
     """What the bank holds. sessions: conversations in RAM or on disk, live_sessions of them as live caches. pending_writes: records of
-    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC).
+    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC). failure: why the
+    index could not be asked, "" if it could; sessions, disk_bytes and written_today_bytes are then what it said last.
     """
 
     sessions: int
@@ -272,6 +273,7 @@ class BankHealth:
     written_today_bytes: int
     daily_write_limit_bytes: int
     quarantined: int
+    failure: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -122,6 +124,24 @@ def test_totals_follow_the_rows(index: Index) -> None:
     index.remove([info(1).key, info(4).key])
     index.note_session(Session("", "mine", 1.0, 1, 5, False, (info(2).key,)))
     assert index.totals == Totals(2 * file_bytes(info(1)), 1, "2026-01-02", file_bytes(info(3)))
+
+
+def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer comes between the reading of the sums and their keeping."""
+    read, writers = index._rows, list[threading.Thread]()
+
+    def overtaken(sql: str, *values: object) -> list[tuple[Any, ...]]:
+        found = read(sql, *values)
+        if not writers:
+            writers.append(threading.Thread(target=index.add, args=([info(1)], 0.0)))
+            writers[0].start()
+            writers[0].join(0.2)
+        return found
+
+    monkeypatch.setattr(index, "_rows", overtaken)
+    assert index.totals.record_bytes == 0
+    writers[0].join()
+    assert index.totals.record_bytes == file_bytes(info(1))
 
 
 def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:

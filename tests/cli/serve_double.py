@@ -30,7 +30,7 @@ class Engine:
         raise NotImplementedError
 
     def health(self) -> Health:
-        return Health("ok", True, (), 0, 0, BankHealth(0, 0, 0, 0, 0, 0, 0, 0, 0))
+        return Health("ok", True, (), 0, 0, BankHealth(0, 0, 0, 0, 0, 0, 0, 0, 0, ""))
 
     async def close(self, limit_s: float) -> None:
         print(f"closing within {limit_s:.0f} s", file=sys.stderr, flush=True)

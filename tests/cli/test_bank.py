@@ -130,3 +130,11 @@ def test_no_folder(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -
     assert str(tmp_path / "none") in ran.err
     assert "\nhint: name the folder with --bank-dir" in ran.err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("prune", "--to-bytes", "0")])
+def test_an_empty_folder_stays_empty(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -> None:
+    ran = forerun("bank", *command, "--bank-dir", tmp_path)
+    assert ran.code == 1
+    assert "\nhint: name the folder with --bank-dir" in ran.err
+    assert list(tmp_path.iterdir()) == []

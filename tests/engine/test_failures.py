@@ -11,9 +11,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running, until
 
-from forerun.errors import ForerunError, NumericsError, OutOfMemoryError
+from forerun.bank.index import Index
+from forerun.errors import BankError, ForerunError, NumericsError, OutOfMemoryError
 from forerun.values import Done
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
@@ -84,3 +86,25 @@ def test_a_full_disk_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(scenario())
+
+
+def test_an_index_that_fails_is_a_reason_and_no_error_of_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            await events(await rig.ask(PROMPT))
+            bank = rig.engine.worker.model().bank
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
+            assert (rig.engine.health().status, rig.engine.health().bank.sessions) == ("ok", 1)
+
+            def fail(self: Index, sql: str, *values: object) -> list[tuple[object, ...]]:
+                raise BankError("index.db: disk I/O error")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(Index, "_rows", fail)
+                bank._disk.index._totals = None  # type: ignore[union-attr]
+                health = rig.engine.health()
+                assert b"forerun_bank_pending_writes 0.0" in generate_latest(rig.engine.registry)
+            assert (health.status, health.reasons, health.bank.sessions) == ("degraded", ("index.db: disk I/O error",), 1)
+            assert rig.engine.health().status == "ok"
+
+    asyncio.run(scenario())

@@ -93,7 +93,7 @@ class Engine:
         return self.runs[-1]
 
     def health(self) -> Health:
-        return Health("degraded" if self.reasons else "ok", self.ready, self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0))
+        return Health("degraded" if self.reasons else "ok", self.ready, self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0, ""))
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return 11

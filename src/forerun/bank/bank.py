@@ -14,6 +14,7 @@ from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
+from forerun.bank.figures import Figures
 from forerun.bank.history import Session
 from forerun.bank.index import Label
 from forerun.bank.inquiry import Inquiry
@@ -75,6 +76,7 @@ class Bank:
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
         self._saving = Saving(disk, spec) if disk is not None else None
         self._lives = Lives()
+        self._figures = Figures(self._lives, self._memory, disk, self._saving)
         self._inquiry = Inquiry(self._tiers, self._lives, secret, identity)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
@@ -141,7 +143,7 @@ class Bank:
         What goes was captured for the disk before, if there is one.
         """
         num_evicted = 0
-        while self._held_bytes > self._ram_limit_bytes:
+        while self._figures.held_bytes > self._ram_limit_bytes:
             self._evict_one()
             num_evicted += 1
         if num_evicted:
@@ -181,11 +183,7 @@ class Bank:
     @property
     def ram_bytes(self) -> int:
         """Bytes of conversations in RAM, those that wait for the disk included."""
-        return self._held_bytes + (self._saving.writer.num_bytes if self._saving else 0)
-
-    @property
-    def _held_bytes(self) -> int:
-        return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes
+        return self._figures.ram_bytes
 
     @property
     def paged_blocks(self) -> tuple[int, int]:
@@ -194,25 +192,7 @@ class Bank:
 
     def health(self) -> BankHealth:
         """Figures for people. May be called from any thread."""
-        waiting = self._saving.writer.num_waiting if self._saving else 0
-        disk = self._disk
-        return BankHealth(
-            sessions=self._num_sessions(),
-            live_sessions=len(self._lives),
-            pending_writes=sum(len(x.pending) for x in self._lives) + waiting,
-            ram_bytes=self.ram_bytes,
-            disk_bytes=disk.num_bytes if disk else 0,
-            disk_limit_bytes=disk.limit_bytes if disk else 0,
-            written_today_bytes=disk.written_today_bytes if disk else 0,
-            daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
-            quarantined=disk.quarantined if disk else 0,
-        )
-
-    def _num_sessions(self) -> int:
-        """Conversations on disk, and those in RAM that are not there."""
-        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.name) for x in self._memory.index.all_sessions()}
-        index = self._disk.index if self._disk else None
-        return sum(index is None or index.session(*name) is None for name in in_ram) + (index.totals.sessions if index else 0)
+        return self._figures.health()
 
     @property
     def skipped(self) -> dict[str, int]:

@@ -175,7 +175,7 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection, self._path = connection, path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # who holds it sees nothing change, also between two statements
 
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, explained(self._path):

@@ -116,10 +116,10 @@ class Index(History):
     @property
     def totals(self) -> Totals:
         """Sums over all rows, without reading them."""
-        found = self._totals
-        if found is None:
-            found = self._totals = Totals(*self._rows("SELECT * FROM total")[0])
-        return found
+        with self._lock:
+            if self._totals is None:
+                self._totals = Totals(*self._rows("SELECT * FROM total")[0])
+            return self._totals
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -221,9 +221,9 @@ class Index(History):
         return {prefix for (prefix,) in self._rows(f"SELECT value FROM json_each(?) WHERE {begins}", json.dumps(list(candidates)))}
 
     def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
-        self._totals = None
-        super()._many(*work)
-        self._totals = None
+        with self._lock:
+            self._totals = None
+            super()._many(*work)
 
     def close(self) -> None:
         """Close the database and let go of the folder."""

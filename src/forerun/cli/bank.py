@@ -118,8 +118,9 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
 
 def held(folder: Path) -> Index:
     """The index of a folder that is there, for this process alone. Raises BankError, ForerunError."""
-    if not folder.is_dir():
-        raise ForerunError(f"there is no folder {folder}", hint="name the folder with --bank-dir")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        what = "nothing is stored in" if folder.is_dir() else "there is no folder"
+        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir")
     try:
         return Index.hold(folder)
     except BankLockedError as error:

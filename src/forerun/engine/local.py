@@ -53,7 +53,8 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
-        reasons, bank = self.degraded(), self.worker.model().bank.health()
+        bank = self.worker.model().bank.health()
+        reasons = (*self.degraded(), *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 
     async def close(self, limit_s: float) -> None:

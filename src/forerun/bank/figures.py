@@ -1,0 +1,70 @@
+"""What the bank holds, in figures for people. Asks all that holds something; decides nothing. May be called from any thread."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from forerun.bank.disk import DiskTier
+from forerun.bank.lives import Lives
+from forerun.bank.memory import MemoryTier
+from forerun.bank.saving import Saving
+from forerun.errors import BankError
+from forerun.values import BankHealth
+
+
+class Counted(NamedTuple):
+    """What the index of the disk said when it was last asked."""
+
+    sessions: int
+    disk_bytes: int
+    written_today_bytes: int
+
+
+class Figures:
+    """Of one bank. disk and saving are None if nothing survives the process."""
+
+    def __init__(self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None) -> None:
+        self._lives, self._memory, self._disk, self._saving = lives, memory, disk, saving
+        self._counted = Counted(0, 0, 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of live conversations and of records in RAM."""
+        return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes of conversations in RAM, those that wait for the disk included."""
+        return self.held_bytes + (self._saving.writer.num_bytes if self._saving else 0)
+
+    def health(self) -> BankHealth:
+        """All figures. An index that fails is told in `failure`."""
+        waiting = self._saving.writer.num_waiting if self._saving else 0
+        disk, failure = self._disk, self._count()
+        return BankHealth(
+            sessions=self._counted.sessions,
+            live_sessions=len(self._lives),
+            pending_writes=sum(len(x.pending) for x in self._lives) + waiting,
+            ram_bytes=self.ram_bytes,
+            disk_bytes=self._counted.disk_bytes,
+            disk_limit_bytes=disk.limit_bytes if disk else 0,
+            written_today_bytes=self._counted.written_today_bytes,
+            daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
+            quarantined=disk.quarantined if disk else 0,
+            failure=failure,
+        )
+
+    def _count(self) -> str:
+        """Ask the index for the figures that it alone knows. Returns why it could not be asked, "" if it could."""
+        disk = self._disk
+        try:
+            self._counted = Counted(self._sessions(), disk.num_bytes if disk else 0, disk.written_today_bytes if disk else 0)
+        except BankError as error:
+            return str(error)
+        return ""
+
+    def _sessions(self) -> int:
+        """Conversations on disk, and those in RAM that are not there."""
+        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.name) for x in self._memory.index.all_sessions()}
+        index = self._disk.index if self._disk else None
+        return sum(index is None or index.session(*name) is None for name in in_ram) + (index.totals.sessions if index else 0)

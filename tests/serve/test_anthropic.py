@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
+from tests.serve.refusals import refusals
 
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic import parse, parse_count
@@ -49,10 +50,7 @@ def prompt(**body: Any) -> Chat:
     return chat
 
 
-def refusal(**body: Any) -> BadRequestError:
-    with pytest.raises(BadRequestError) as caught:
-        asked(**body)
-    return caught.value
+refusal = refusals(asked)
 
 
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:

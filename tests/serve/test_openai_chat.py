@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
+from tests.serve.refusals import refusals
 
 import forerun
-from forerun.errors import BadRequestError
 from forerun.serve.openai_chat import Asked, Streamed, Whole, parse
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
@@ -30,10 +30,7 @@ def prompt(**body: Any) -> Chat:
     return chat
 
 
-def refusal(**body: Any) -> BadRequestError:
-    with pytest.raises(BadRequestError) as caught:
-        asked(**body)
-    return caught.value
+refusal = refusals(asked)
 
 
 def test_what_is_left_out_is_the_models_default() -> None:

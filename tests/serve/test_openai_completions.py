@@ -7,8 +7,8 @@ import pytest
 from openai.types import Completion
 from tests.serve.asking import serving
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED, Engine
+from tests.serve.refusals import refusals
 
-from forerun.errors import BadRequestError
 from forerun.serve.openai_completions import Asked, Streamed, Whole, parse
 from forerun.values import Content, Done, Event, Plain, Raw, Reading, Usage
 
@@ -19,10 +19,7 @@ def asked(**body: Any) -> Asked:
     return parse({"prompt": "def add("} | body, INFO, id="cmpl-1", tenant="ann")
 
 
-def refusal(**body: Any) -> BadRequestError:
-    with pytest.raises(BadRequestError) as caught:
-        asked(**body)
-    return caught.value
+refusal = refusals(asked)
 
 
 def whole(**body: Any) -> dict[str, Any]:

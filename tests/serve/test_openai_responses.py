@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
+from tests.serve.refusals import refusals
 from tests.serve.test_anthropic import ANSWER, PIECES
 
-from forerun.errors import BadRequestError, BusyError
+from forerun.errors import BusyError
 from forerun.serve.openai_responses import parse
 from forerun.serve.openai_responses_answer import Asked, Streamed, Whole
 from forerun.serve.problems import problem_of
@@ -42,10 +43,7 @@ def prompt(**body: Any) -> Chat:
     return chat
 
 
-def refusal(**body: Any) -> BadRequestError:
-    with pytest.raises(BadRequestError) as caught:
-        asked(**body)
-    return caught.value
+refusal = refusals(asked)
 
 
 def values(frames: bytes) -> list[dict[str, Any]]:

@@ -1,0 +1,20 @@
+"""Requests that a dialect must refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from forerun.errors import BadRequestError
+
+
+def refusals(ask: Callable[..., object]) -> Callable[..., BadRequestError]:
+    """A function that asks and returns the error that it must run into."""
+
+    def refusal(**body: object) -> BadRequestError:
+        with pytest.raises(BadRequestError) as caught:
+            ask(**body)
+        return caught.value
+
+    return refusal

@@ -21,8 +21,10 @@ from tests.engine.engines import Rig
 from tests.fake_family import after
 from tests.talking import tokenizer
 
+from forerun.bank.retain import marks_at
 from forerun.engine.engine import Run
 from forerun.serve.app import build
+from forerun.text.prompt import Prompt
 from forerun.values import Chat, Job
 
 FOLDER = Path(__file__).parent / "data" / "recordings"
@@ -49,13 +51,29 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A played request: its response, its prompt's tokens, how many of them were reused, and why not more."""
+    """A played request: its response, how many of its prompt's tokens were reused, and why not more, in words and as the `miss`.
+
+    prompt: as the test rendered it; None where there is none. stored: what the bank can have kept of it, the answer too.
+    """
 
     recorded: Recorded
     response: httpx.Response
-    prompt_tokens: int
     reused_tokens: int
     reason: str
+    miss: Mapping[str, Any] | None
+    prompt: Prompt | None
+    stored: tuple[int, ...]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt.tokens) if self.prompt else 0
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """Where its turn has left marks."""
+        assert self.prompt
+        within = marks_at(self.prompt.tokens, self.prompt.message_end, tokenizer().stop_ids)
+        return within | {len(self.stored)}
 
 
 @cache
@@ -99,21 +117,23 @@ class Player(Rig):
         self.next: Recorded | None = None
         self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
         self._ids: dict[str, str] = {}
-        self.run: Run | None = None
+        self.prompt: Prompt | None = None
+        self.stored: tuple[int, ...] = ()
         self.gate.open()
         self._submit = self.engine.submit
         self.engine.submit = self._submit_scripted  # type: ignore[method-assign]
 
     async def play(self, recorded: Recorded) -> Served:
         """The response to a request, through all of the application."""
-        self.next = recorded
+        self.next, self.prompt, self.stored = recorded, None, ()
         transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=self._with_ids(recorded))
         self._given[recorded.file] = list(dict.fromkeys(re.findall(r"\bcall_[0-9a-f]{24}\b", response.text)))
         report = _report(response)
         reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
-        return Served(recorded, response, reused + computed, reused, report.get("reason", ""))
+        assert reused + computed == (len(self.prompt.tokens) if self.prompt else 0)
+        return Served(recorded, response, reused, report.get("reason", ""), report.get("miss"), self.prompt, self.stored)
 
     def _with_ids(self, recorded: Recorded) -> bytes:
         """The request's body, in which calls have the ids that they were given here."""
@@ -128,9 +148,10 @@ class Player(Rig):
     async def _submit_scripted(self, job: Job) -> Run:
         assert self.next is not None
         assert isinstance(job.prompt, Chat)
-        prompt = self.engine.prompter.encode(job.prompt, tenant=job.tenant)
+        self.prompt = prompt = self.engine.prompter.encode(job.prompt, tenant=job.tenant)
         answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
+        self.stored = (*prompt.tokens, *answer)
         return await self._submit(job)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
-from forerun.bank import database, history
+from forerun.bank import history
 from forerun.bank.format import file_bytes
 from forerun.bank.history import Lost, Session
 from forerun.bank.index import Index, Label, Totals
@@ -238,11 +238,10 @@ def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     Index.hold(tmp_path).close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
-        connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
+        connection.execute("PRAGMA user_version = 5")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
-    told = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (Index.hold, Index.view):
-        with pytest.raises(BankError, match=told):
+        with pytest.raises(BankError, match="has format 5, this version of forerun reads format 4"):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

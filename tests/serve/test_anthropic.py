@@ -13,6 +13,7 @@ from tests.serve.refusals import refusals
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic import parse, parse_count
 from forerun.serve.anthropic_answer import Asked, Streamed, Whole
+from forerun.serve.fields import arguments_of
 from forerun.serve.problems import problem_of
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Queued, Reading, Reasoning, Usage
 
@@ -83,7 +84,7 @@ def put_together(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 blocks[-1]["input"] += text
             case {"type": "content_block_delta", "delta": delta}:
                 blocks[-1] |= {name: blocks[-1][name] + text for name, text in delta.items() if name != "type"}
-    return [block | ({"input": json.loads(block["input"])} if block["type"] == "tool_use" else {}) for block in blocks]
+    return [block | ({"input": arguments_of(block["input"])} if block["type"] == "tool_use" else {}) for block in blocks]
 
 
 def test_what_is_left_out_is_the_models_default() -> None:
@@ -207,6 +208,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tool_choice": {"type": "any"}}, "tool_choice.type", "auto"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format", "not supported"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "not supported"),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_0"}}, "thread", "not supported"),
+        ({"compaction": {}}, "compaction", "not supported"),
         ({"thinking": {"type": "maybe"}}, "thinking.type", "enabled"),
         ({"stop_sequences": [""]}, "stop_sequences[0]", "at least 1"),
         ({"system": [IMAGE]}, "system[0]", "image"),

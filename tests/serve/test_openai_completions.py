@@ -2,15 +2,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import openai
 import pytest
 from openai.types import Completion
-from tests.serve.asking import serving
-from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED, Engine
+from tests.serve.engine_double import DONE, INFO, SUGGESTED
 from tests.serve.refusals import refusals
 
 from forerun.serve.openai_completions import Asked, Streamed, Whole, parse
-from forerun.values import Content, Done, Event, Plain, Raw, Reading, Usage
+from forerun.values import Content, Event, Plain, Raw, Reading
 
 ANSWER: Sequence[Event] = (Reading(4, 7, 3, None), Content("a, "), Content("b):"), DONE)
 
@@ -81,14 +79,3 @@ def test_a_stream_says_what_a_whole_answer_says() -> None:
     assert whole(echo=True)["choices"][0]["text"] == "def add(a, b):"
     last = streamed(stream_options={"include_usage": True})[-1]
     assert (last["choices"], last["usage"]["total_tokens"], last["forerun"]["source"]) == ([], 9, "ram")
-
-
-def test_the_openai_sdk() -> None:
-    cut = Done("length", Usage(7, 3, 2, 0), REPORT, "")
-    with serving(Engine(*ANSWER[:-1], cut)) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
-        told = client.completions.create(model="any", prompt="def add(", echo=True)
-        chunks = list(client.completions.create(model="any", prompt="def add(", stream=True))
-        with pytest.raises(openai.BadRequestError, match="suffix"):
-            client.completions.create(model="any", prompt="def add(", suffix="return")
-    assert (told.choices[0].text, told.choices[0].finish_reason) == ("def add(a, b):", "length")
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "a, b):"

@@ -4,6 +4,7 @@ import httpx
 import pytest
 from tests.serve.asking import MESSAGES
 from tests.serve.engine_double import Engine
+from tests.serve.test_app import POSTS
 
 from forerun.errors import RateLimitError
 from forerun.serve.app import build
@@ -45,15 +46,28 @@ def test_each_key_has_its_own_and_none_is_no_limit() -> None:
         Rate(None).take("ann")
 
 
-def test_who_sends_too_much_is_told_when_to_come_back() -> None:
+def responses_to(asked: list[tuple[str, str]]) -> list[httpx.Response]:
+    """The responses to requests of these keys to these routes, where one a minute is allowed."""
+
     async def scenario() -> list[httpx.Response]:
         app = build(Engine(), keys={"ann": "a", "ben": "b"}, host="127.0.0.1", requests_per_minute=1)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-            asked = [("a", "/v1/chat/completions"), ("a", "/v1/chat/completions"), ("a", "/v1/messages"), ("b", "/v1/chat/completions")]
-            bodies = {"json": {"messages": MESSAGES, "max_tokens": 5}}
-            return [await client.post(path, headers={"x-api-key": key}, **bodies) for key, path in asked]
+            body = {"messages": MESSAGES, "input": "x", "max_tokens": 5}
+            bodies = {"/v1/completions": {"prompt": "x"}}
+            return [await client.post(path, headers={"x-api-key": key}, json=bodies.get(path, body)) for key, path in asked]
 
-    first, second, third, other = asyncio.run(scenario())
-    assert (first.status_code, second.status_code, third.status_code, other.status_code) == (200, 429, 429, 200)
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_who_sends_too_much_is_told_when_to_come_back(path: str) -> None:
+    first, second, other = responses_to([("a", path), ("a", path), ("b", path)])
+    assert (first.status_code, second.status_code, other.status_code) == (200, 429, 200)
     assert second.headers["retry-after"] == "60"
-    assert (second.json()["error"]["code"], third.json()["error"]["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+    is_anthropic, body = path.startswith("/v1/messages"), second.json()
+    assert body["error"]["type"] == "rate_limit_error"
+    assert (body.get("type"), body["error"].get("code")) == (("error", None) if is_anthropic else (None, "rate_limit_exceeded"))
+
+
+def test_all_that_makes_work_is_counted_together() -> None:
+    assert [each.status_code for each in responses_to([("a", "/v1/messages"), ("a", "/v1/responses")])] == [200, 429]

@@ -1,58 +1,16 @@
-"""Over real sockets: what a client's library makes of the server, and what the server makes of a client that goes."""
+"""Over real sockets: what the server makes of a client that goes, or that does not speak as it should."""
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import openai
 import pytest
 from tests.serve.asking import MESSAGES, serving, wait_for
-from tests.serve.engine_double import DONE, Engine
+from tests.serve.engine_double import Engine
 
-from forerun.errors import BusyError
 from forerun.serve import doors
 from forerun.values import Content, Event, Queued, Reading
 
 READ = Reading(4, 7, 3, None)
-
-
-@contextmanager
-def client_of(engine: Engine) -> Iterator[openai.OpenAI]:
-    with serving(engine) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-def test_openai_sdk_whole() -> None:
-    with client_of(Engine()) as client:
-        answer = client.chat.completions.create(model="any", messages=MESSAGES)
-        models = client.models.list()
-    assert answer.choices[0].message.content == "Hello"
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens_details is not None
-    assert answer.usage.prompt_tokens_details.cached_tokens == 3
-    assert [model.id for model in models] == ["double"]
-
-
-def test_openai_sdk_stream() -> None:
-    with client_of(Engine(0.1, Content("Hel"), Content("lo"), DONE)) as client:
-        stream = client.chat.completions.create(model="any", messages=MESSAGES, stream=True, stream_options={"include_usage": True})
-        chunks = list(stream)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello"
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.total_tokens == 9
-    assert chunks[-1].model_dump()["forerun"]["source"] == "ram"
-
-
-def test_openai_sdk_errors() -> None:
-    with (
-        client_of(Engine(refusal=BusyError("16 wait", retry_after_s=3))) as client,
-        pytest.raises(openai.InternalServerError, match="16 wait"),
-    ):
-        client.chat.completions.create(model="any", messages=MESSAGES)
-    with client_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="temperature") as caught:
-        client.chat.completions.create(model="any", messages=MESSAGES, temperature=-1)
-    assert caught.value.param == "temperature"
 
 
 PATHS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -164,13 +165,14 @@ def test_an_answer_in_one_piece_and_character_by_character(
     assert joined(taken(calls, list(answer))) == found
 
 
-WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4]
+WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4, FUNCTION_GEMMA]
 SCRAPS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<function=read>", "<function=", "</function>", "<parameter=path>", "<parameter=count>"),
         *("</parameter>", "read", "<arg_key>", "path", "</arg_key>", "<arg_value>", "</arg_value>", '{"name": "read", "arguments": ', "{"),
         *('{"name": "stop", "parameters": {', "}", '"', "\\", ": ", "12", "true", "\n", " ", "a", "<", "</", "<think>", "</think>", ";"),
         *("<|tool_call>call:read{", "path:", '<|"|>', "<|", "},", "[", "]", "<tool_call|>", gemma("read", "count:2")),
+        *("<start_function_call>call:read{", "<escape>", "<end_function_call>", "<|channel>thought\n", "<channel|>"),
         *("<|python_tag|>", hermes("read", path="x"), qwen("read", path="x", count="1"), glm("read", path="x")),
     ]
 )
@@ -188,10 +190,28 @@ def test_any_chunking_is_taken_apart_like_the_whole(scraps: list[str], data: Any
     assert joined(taken(calls, list(answer), opens=opens)) == joined(whole)
 
 
-@given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from([Hermes(), QWEN, GLM]))
+def llama(name: str, **arguments: str) -> str:
+    return json.dumps({"name": name, "parameters": arguments})
+
+
+def quoted(mark: str, **arguments: str) -> str:
+    return ",".join(f"{key}:{mark}{value}{mark}" for key, value in arguments.items())
+
+
+WRITERS: dict[Calls, Callable[..., str]] = {
+    Hermes(): hermes,
+    Llama(): llama,
+    QWEN: qwen,
+    GLM: glm,
+    GEMMA_4: lambda name, **arguments: gemma(name, quoted('<|"|>', **arguments)),
+    FUNCTION_GEMMA: lambda name, **arguments: f"<start_function_call>call:{name}{{{quoted('<escape>', **arguments)}}}<end_function_call>",
+}
+
+
+@given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from(WAYS))
 def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: Calls) -> None:
     strings = Tools([{"name": "read", "parameters": {"properties": {name: {"type": "string"} for name in ("path", "other")}}}])
-    written = {QWEN: qwen, GLM: glm}.get(calls, hermes)("read", **arguments)  # type: ignore[call-overload]
+    written = WRITERS[calls]("read", **arguments)
     assert [json.loads(text) for _, text in joined(taken(calls, list(written), tools=strings))["calls"]] == [arguments]
 
 

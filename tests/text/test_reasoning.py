@@ -1,34 +1,38 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.text.reasoning import THINK, Splitter
+from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
 
-PARTS = st.sampled_from(["<think>", "</think>", "</", "think>", "<", "\n", "\n\n", "a", "b ", "</thin", "<think"])
-ANSWERS = st.lists(st.lists(PARTS, max_size=4).map("".join), max_size=10)
+Cut = tuple[Tags, list[str]]
 
 
-def whole(text: str, opens: bool) -> tuple[str, str]:
+def answers(tags: Tags) -> st.SearchStrategy[Cut]:
+    """Answers in chunks, made of these tags and pieces of them."""
+    halves = [tag[:at] for tag in tags for at in (1, 2, -1)] + [tag[2:] for tag in tags]
+    parts = st.sampled_from([*tags, *halves, "\n", "\n\n", "a", "b "])
+    return st.tuples(st.just(tags), st.lists(st.lists(parts, max_size=4).map("".join), max_size=10))
+
+
+def whole(text: str, tags: Tags, opens: bool) -> tuple[str, str]:
     """The law, for an answer that is here in full: (reasoning, content)."""
-    if not opens and not text.startswith("<think>"):
+    if not opens and not text.startswith(tags.open):
         return "", text
-    inside = text if opens else text.removeprefix("<think>")
-    reasoning, _, content = inside.partition("</think>")
+    inside = text if opens else text.removeprefix(tags.open)
+    reasoning, _, content = inside.partition(tags.close)
     return reasoning.lstrip("\n"), content.lstrip("\n")
 
 
-@given(ANSWERS, st.booleans())
-def test_any_chunking_splits_like_the_whole(chunks: list[str], opens: bool) -> None:
-    splitter = Splitter(THINK, opens_reasoning=opens)
+@given(st.one_of(answers(THINK), answers(CHANNEL)), st.booleans())
+def test_any_chunking_splits_like_the_whole(answer: Cut, opens: bool) -> None:
+    tags, chunks = answer
+    text, splitter = "".join(chunks), Splitter(tags, opens_reasoning=opens)
     pieces = [piece for chunk in chunks for piece in splitter.push(chunk)] + splitter.flush()
     parts = {part: "".join(text for p, text in pieces if p == part) for part in ("reasoning", "content")}
-    assert (parts["reasoning"], parts["content"]) == whole("".join(chunks), opens)
+    assert (parts["reasoning"], parts["content"]) == whole(text, tags, opens)
     assert all(text for _, text in pieces)
-    begins = opens or "".join(chunks).startswith("<think>")
-    assert (
-        splitter.reasoning_chars == ("".join(chunks) + "</think>").index("</think>") + len("</think>" * ("</think>" in "".join(chunks)))
-        if begins
-        else splitter.reasoning_chars == 0
-    )
+    end = text.find(tags.close, 0 if opens else len(tags.open))
+    reasoned = len(text) if end < 0 else end + len(tags.close)
+    assert splitter.reasoning_chars == (reasoned if opens or text.startswith(tags.open) else 0)
     assert [part for part, _ in pieces] == sorted((part for part, _ in pieces), reverse=True), "reasoning after content"
 
 

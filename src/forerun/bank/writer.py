@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from forerun.bank.disk import DiskTier
-from forerun.bank.history import Anchor, Memo, Session
+from forerun.bank.history import Session
 from forerun.bank.index import Label
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
@@ -80,10 +80,6 @@ class Writer:
     def note(self, session: Session) -> None:
         """Have it noted, after the records put so far, what a conversation consists of."""
         self._add(Work(partial(self._disk.index.note_session, session), None))
-
-    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
-        """Have a memo kept, after the records put so far."""
-        self._add(Work(partial(self._disk.index.note_memo, memo, anchor), None))
 
     @property
     def num_waiting(self) -> int:

@@ -21,7 +21,14 @@ from forerun.values import Chat, Job, ModelInfo
 
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
 BILLING = "x-anthropic-billing-header:"
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {"prefill": (None, {}), "mcp_servers": ([],), "container": (None,)}
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "prefill": (None, {}),
+    "mcp_servers": ([],),
+    "container": (None,),
+    "thread": (),
+    "compaction": (),
+}
+HINTS = {"thread": "this server keeps no threads: send the whole conversation"}
 # What a block of each type must have.
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -187,7 +194,7 @@ def parse_count(body: dict[str, Any]) -> Chat:
 
 
 def _check_supported(request: Prompt) -> None:
-    refuse(request.unknown, UNSUPPORTED, {})
+    refuse(request.unknown, UNSUPPORTED, HINTS)
     if request.output_config.unknown.get("format") is not None:
         raise BadRequestError("output_config.format is not supported yet: answers are free text", param="output_config.format")
     for index, message in enumerate(request.messages):

@@ -162,7 +162,8 @@ class Routes:
 def model_object(info: ModelInfo) -> dict[str, Any]:
     """A model as OpenAI's and Anthropic's clients know it, and what people want to know of it besides."""
     known = {"id": info.name, "object": "model", "created": info.created_unix_s, "owned_by": "forerun"}
-    known |= {"type": "model", "display_name": info.name, "created_at": datetime.fromtimestamp(info.created_unix_s, UTC).isoformat()}
+    known |= {"type": "model", "lifecycle": "active", "display_name": info.name}
+    known |= {"created_at": datetime.fromtimestamp(info.created_unix_s, UTC).isoformat()}
     more = ("family", "device", "numerics", "blas", "context_tokens", "demo", "notes")
     return known | {name: getattr(info, name) for name in more}
 

@@ -45,6 +45,8 @@ ANTHROPIC_TYPES: Mapping[int, str] = {
     529: "overloaded_error",
 }
 ANTHROPIC_STATUS: Mapping[int, int] = {503: 529}
+# By the field to blame: what Anthropic's library must read in the error to ask again without the field.
+ANTHROPIC_DETAILS: Mapping[str | None, Mapping[str, Any]] = {"thread": {"error_code": "thread_unsupported_request", "unsupported": []}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class Problem:
         """Anthropic's error object. It has no place for a hint or a field but the message."""
         status = ANTHROPIC_STATUS.get(self.status, self.status)
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": f"{self.message} ({self.hint})" if self.hint else self.message}}
+        error: dict[str, Any] = {"type": kind, "message": f"{self.message} ({self.hint})" if self.hint else self.message}
+        details = ANTHROPIC_DETAILS.get(self.param)
+        return {"type": "error", "error": error | ({"details": details} if details else {})}
 
     def response(self, path: str) -> Response:
         """The problem as a response of its own, as clients of the route `path` read it."""

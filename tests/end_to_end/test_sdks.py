@@ -1,0 +1,283 @@
+"""The vendors' own libraries against a real server process whose model writes what it is told to: whole, streamed, with their helpers,
+their parsers and their loops of tools. They check every answer and every event against their own types (`_strict_response_validation`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from pydantic import BaseModel
+from tests.scripted_server import SAY, command
+
+from forerun.demo.server import Server
+
+LENIENT: dict[str, Any] = {"api_key": "none", "max_retries": 0}
+STRICT = LENIENT | {"_strict_response_validation": True}
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+FUNCTION: Any = {"type": "function", "function": {"name": "read", "parameters": SCHEMA}}
+FLAT: Any = {"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}
+TOOL: Any = {"name": "read", "input_schema": SCHEMA}
+
+
+def call(path: str) -> str:
+    """A call as the model writes it."""
+    return f'<tool_call>\n{{"name": "read", "arguments": {{"path": "{path}"}}}}\n</tool_call>'
+
+
+HELLO = f"{SAY}Greet.\n</think>\n\nHello"
+CALLS = f"{SAY}Look first.\n</think>\n\nI look.\n{call('x')}\n{call('y')}"
+GIVEN = [("read", {"path": "x"}), ("read", {"path": "y"})]
+
+
+class Read(BaseModel):
+    """Reads a file."""
+
+    path: str
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("sdks")
+    server = Server.start(command(folder / "bank"), folder / "server.log")
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gpt(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", **STRICT) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def claude(url: str) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=url, **STRICT) as client:
+        yield client
+
+
+def chat(said: str, **more: Any) -> dict[str, Any]:
+    return {"model": "any", "messages": [{"role": "user", "content": said}], **more}
+
+
+def message(said: str, **more: Any) -> dict[str, Any]:
+    return chat(said, max_tokens=500, **more)
+
+
+def respond(said: str, **more: Any) -> dict[str, Any]:
+    return {"model": "any", "input": said, **more}
+
+
+def chat_calls(of: Any) -> list[tuple[str, Any]]:
+    return [(each.function.name, json.loads(each.function.arguments)) for each in of.tool_calls]
+
+
+def item_calls(response: Any) -> list[tuple[str, Any]]:
+    return [(item.name, json.loads(item.arguments)) for item in response.output if item.type == "function_call"]
+
+
+def block_calls(of: Any) -> list[tuple[str, Any]]:
+    return [(block.name, block.input) for block in of.content if block.type == "tool_use"]
+
+
+# --- chat completions
+
+
+def test_chat_whole_and_again(gpt: openai.OpenAI) -> None:
+    first = gpt.chat.completions.create(**chat(CALLS, tools=[FUNCTION]))
+    (choice,) = first.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert (choice.message.model_extra, chat_calls(choice.message)) == ({"reasoning_content": "Look first.\n"}, GIVEN)
+    again = gpt.chat.completions.create(**chat(CALLS, tools=[FUNCTION]))
+    assert first.usage
+    assert again.usage
+    assert again.usage.prompt_tokens_details
+    assert again.usage.completion_tokens_details
+    assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens == first.usage.prompt_tokens
+    assert 0 < again.usage.completion_tokens_details.reasoning_tokens < again.usage.completion_tokens
+    assert [model.id for model in gpt.models.list()] == ["fake"]
+
+
+def test_chat_stream(gpt: openai.OpenAI) -> None:
+    chunks = list(gpt.chat.completions.create(**chat(HELLO), stream=True, stream_options={"include_usage": True}))
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in choices) == "Hello"
+    assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["stop"]
+    assert chunks[-1].usage is not None
+    assert (
+        chunks[-1].model_dump()["forerun"]["reused_tokens"] + chunks[-1].model_dump()["forerun"]["computed_tokens"]
+        == chunks[-1].usage.prompt_tokens
+    )
+
+
+def test_chat_stream_helper(gpt: openai.OpenAI) -> None:
+    with gpt.chat.completions.stream(**chat(CALLS, tools=[FUNCTION])) as stream:
+        told = {event.type for event in stream}
+        put = stream.get_final_completion().choices[0].message
+    assert told >= {"content.delta", "content.done", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"}
+    assert (put.content, chat_calls(put)) == ("I look.", GIVEN)
+
+
+def test_chat_parse(gpt: openai.OpenAI) -> None:
+    put = gpt.chat.completions.parse(**chat(CALLS), tools=[openai.pydantic_function_tool(Read, name="read")]).choices[0].message
+    assert put.tool_calls is not None
+    assert [each.function.parsed_arguments for each in put.tool_calls] == [Read(path="x"), Read(path="y")]
+    with pytest.raises(openai.BadRequestError, match="response_format"):
+        gpt.chat.completions.parse(**chat(HELLO), response_format=Read)
+
+
+def test_chat_async(url: str) -> None:
+    async def scenario() -> tuple[Any, ...]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", **STRICT) as client:
+            whole = await client.chat.completions.create(**chat(HELLO))
+            chunks = [chunk async for chunk in await client.chat.completions.create(**chat(HELLO), stream=True)]
+            async with client.chat.completions.stream(**chat(CALLS, tools=[FUNCTION])) as stream:
+                put = (await stream.get_final_completion()).choices[0].message
+            parsed = await client.chat.completions.parse(**chat(CALLS), tools=[openai.pydantic_function_tool(Read, name="read")])
+            return whole, chunks, put, parsed
+
+    whole, chunks, put, parsed = asyncio.run(scenario())
+    assert whole.choices[0].message.content == "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello"
+    assert chat_calls(put) == chat_calls(parsed.choices[0].message) == GIVEN
+    assert parsed.choices[0].message.tool_calls[1].function.parsed_arguments == Read(path="y")
+
+
+# --- completions
+
+
+def test_completions(gpt: openai.OpenAI, url: str) -> None:
+    """The library's own type has no place for the null that OpenAI's streams have as `finish_reason` until the end."""
+    asked: Any = {"model": "any", "prompt": f"def add({SAY}a, b):"}
+    whole = gpt.completions.create(**asked, echo=True)
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == (f"def add({SAY}a, b):a, b):", "stop")
+    with openai.OpenAI(base_url=f"{url}/v1", **LENIENT) as lenient:
+        chunks = list(lenient.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == "a, b):"
+    assert whole.usage
+    assert chunks[-1].usage
+    assert whole.usage.total_tokens == chunks[-1].usage.total_tokens
+    assert gpt.completions.create(**asked, max_tokens=1).choices[0].finish_reason == "length"
+
+
+def test_completions_async(url: str) -> None:
+    async def scenario() -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", **LENIENT) as client:
+            asked: Any = {"model": "any", "prompt": f"def add({SAY}a, b):"}
+            whole = await client.completions.create(**asked)
+            return whole.choices[0].text, "".join([c.choices[0].text async for c in await client.completions.create(**asked, stream=True)])
+
+    assert asyncio.run(scenario()) == ("a, b):", "a, b):")
+
+
+# --- responses
+
+
+def test_responses_whole(gpt: openai.OpenAI) -> None:
+    response = gpt.responses.create(**respond(CALLS, tools=[FLAT]))
+    assert (response.output_text, response.status, item_calls(response)) == ("I look.", "completed", GIVEN)
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
+    usage = gpt.responses.create(**respond(CALLS, tools=[FLAT])).usage
+    assert usage is not None
+    assert usage.input_tokens_details.cached_tokens == usage.input_tokens
+    assert 0 < usage.output_tokens_details.reasoning_tokens < usage.output_tokens == usage.total_tokens - usage.input_tokens
+
+
+def test_responses_stream(gpt: openai.OpenAI) -> None:
+    """Codex takes text and calls from the items that are done, and nothing else; without `completed` it asks again."""
+    events = list(gpt.responses.create(**respond(CALLS, tools=[FLAT]), stream=True))
+    items = [event.item for event in events if event.type == "response.output_item.done"]
+    last = events[-1]
+    assert (events[0].type, last.type) == ("response.created", "response.completed")
+    assert items == last.response.output
+    assert (last.response.output_text, item_calls(last.response)) == ("I look.", GIVEN)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_responses_stream_helper_and_parse(gpt: openai.OpenAI) -> None:
+    with gpt.responses.stream(**respond(CALLS, tools=[FLAT])) as stream:
+        told = {event.type for event in stream}
+        put = stream.get_final_response()
+    assert told >= {"response.output_text.delta", "response.function_call_arguments.delta", "response.completed"}
+    assert (put.output_text, item_calls(put)) == ("I look.", GIVEN)
+    parsed = gpt.responses.parse(**respond(CALLS), tools=[openai.pydantic_function_tool(Read, name="read")])
+    assert [item.parsed_arguments for item in parsed.output if item.type == "function_call"] == [Read(path="x"), Read(path="y")]
+    with pytest.raises(openai.BadRequestError, match=r"text\.format"):
+        gpt.responses.parse(**respond(HELLO), text_format=Read)
+
+
+def test_responses_async(url: str) -> None:
+    async def scenario() -> tuple[Any, ...]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", **STRICT) as client:
+            whole = await client.responses.create(**respond(HELLO))
+            events = [event async for event in await client.responses.create(**respond(HELLO), stream=True)]
+            async with client.responses.stream(**respond(CALLS, tools=[FLAT])) as stream:
+                put = await stream.get_final_response()
+            return whole, events, put, await client.responses.parse(**respond(CALLS, tools=[FLAT]))
+
+    whole, events, put, parsed = asyncio.run(scenario())
+    assert whole.output_text == events[-1].response.output_text == "Hello"
+    assert item_calls(put) == item_calls(parsed) == GIVEN
+
+
+# --- messages
+
+
+def test_messages_whole_and_counted(claude: anthropic.Anthropic) -> None:
+    whole = claude.messages.create(**message(CALLS, tools=[TOOL]))
+    assert [block.type for block in whole.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert (whole.stop_reason, block_calls(whole)) == ("tool_use", GIVEN)
+    again = claude.messages.create(**message(CALLS, tools=[TOOL])).usage
+    counted = claude.messages.count_tokens(**chat(CALLS, tools=[TOOL])).input_tokens
+    assert (again.input_tokens, again.cache_creation_input_tokens, again.cache_read_input_tokens) == (0, 0, counted)
+    assert whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0) == counted
+    assert [model.id for model in claude.models.list()] == ["fake"]
+
+
+def test_messages_stream(claude: anthropic.Anthropic) -> None:
+    """Claude Code asks again where a start is missing, and shows nothing where a stop is."""
+    told = list(claude.messages.create(**message(CALLS, tools=[TOOL]), stream=True))
+    blocks = [(event.type, event.index) for event in told if event.type in ("content_block_start", "content_block_stop")]
+    assert (told[0].type, told[-1].type) == ("message_start", "message_stop")
+    assert blocks == [(f"content_block_{what}", index) for index in range(4) for what in ("start", "stop")]
+
+
+def test_messages_stream_helper(claude: anthropic.Anthropic) -> None:
+    with claude.messages.stream(**message(CALLS, tools=[TOOL])) as stream:
+        told = {event.type for event in stream}
+        put = stream.get_final_message()
+    assert told >= {"text", "thinking", "input_json", "content_block_stop", "message_stop"}
+    assert (put.content[0].type, put.content[1].type, block_calls(put)) == ("thinking", "text", GIVEN)
+    assert put.usage.output_tokens > 20
+
+
+def test_messages_async(url: str) -> None:
+    async def scenario() -> tuple[Any, ...]:
+        async with anthropic.AsyncAnthropic(base_url=url, **STRICT) as client:
+            whole = await client.messages.create(**message(HELLO))
+            async with client.messages.stream(**message(HELLO)) as stream:
+                text = "".join([piece async for piece in stream.text_stream])
+            counted = await client.messages.count_tokens(**chat(HELLO))
+            events = [event async for event in await client.messages.create(**message(CALLS, tools=[TOOL]), stream=True)]
+            return whole, text, counted, events
+
+    whole, text, counted, events = asyncio.run(scenario())
+    assert [block.text for block in whole.content if block.type == "text"] == [text] == ["Hello"]
+    assert whole.usage.input_tokens + whole.usage.cache_read_input_tokens == counted.input_tokens
+    assert {event.type for event in events} >= {"message_start", "content_block_start", "content_block_stop", "message_stop"}
+
+
+def test_a_loop_of_tools_driven_by_the_library(claude: anthropic.Anthropic) -> None:
+    @anthropic.beta_tool
+    def read(path: str) -> str:
+        """Reads a file."""
+        return f"{SAY}It says x.\n</think>\n\nDone with {path}."
+
+    said = list(claude.beta.messages.tool_runner(**message(f"{SAY}Look.\n</think>\n\n{call('x')}"), tools=[read]))
+    assert [each.stop_reason for each in said] == ["tool_use", "end_turn"]
+    assert [block.text for block in said[-1].content if block.type == "text"] == ["Done with x."]
+    assert (said[1].usage.cache_read_input_tokens or 0) >= said[0].usage.input_tokens

@@ -1,0 +1,41 @@
+"""What a request makes the model read, worked out in this process or in another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+Asked = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
+
+
+def tokens_of(asked: Asked) -> list[int]:
+    """The ids of the request's prompt, by the bundled model's template and tokenizer."""
+    from tests.serve.engine_double import INFO
+
+    from forerun.models.load import DEMO_MODEL
+    from forerun.serve.app import CHAT, MESSAGES, RESPONSES
+    from forerun.text.prompt import Prompter
+    from forerun.text.template import Template
+    from forerun.text.tokenizer import Tokenizer
+
+    path, body = asked
+    dialect: Any = {"/v1/chat/completions": CHAT, "/v1/messages": MESSAGES, "/v1/responses": RESPONSES}[path]
+    prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
+    return list(prompter.encode(dialect.parse(body, INFO, id="id_1", tenant="").job.prompt, tenant="").tokens)
+
+
+def tokens_elsewhere(requests: list[Asked]) -> list[list[int]]:
+    """The same by a process of its own, in which sets have another order."""
+    environ = os.environ | {"PYTHONHASHSEED": "12345"}
+    done = subprocess.run([sys.executable, __file__], input=json.dumps(requests), env=environ, capture_output=True, text=True, check=True)
+    found: list[list[int]] = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    print(json.dumps([tokens_of((path, body)) for path, body in json.load(sys.stdin)]))

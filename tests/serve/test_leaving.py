@@ -1,0 +1,146 @@
+"""A client that goes frees a real engine, whatever it waits for; while it waits, it hears that it goes on. The test holds the model."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.engine.engines import Rig
+from tests.fake_family import Script
+from tests.serve.asking import serving, wait_for
+from tests.talking import tokenizer
+
+from forerun.serve import sse
+
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
+# Passes that a request is let make: its prompt takes three; the call is still without a name, so that nothing of it can be told.
+PASSES = {"prefill": 1, "decode": 6, "buffering": 12}
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+CALL = '<tool_call>{"arguments": {"path": "' + "never told " * 500
+SIGNS = {"/v1/chat/completions": b": keepalive\n", "/v1/messages": b"event: ping\n", "/v1/responses": b"event: response.in_progress\n"}
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    rig = Rig(None)
+    yield rig
+    rig.gate.open()
+    rig.engine.worker.close(5.0)
+
+
+@pytest.fixture(scope="module")
+def port(rig: Rig) -> Iterator[int]:
+    with serving(rig.engine) as port:
+        yield port
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
+    monkeypatch.setattr(sse, "TICK_S", 0.02)
+
+
+def body(path: str, name: str, *, stream: bool) -> dict[str, Any]:
+    """A request of some 1,500 tokens, of a conversation of its own."""
+    said, function = name + " a" * 1500, {"name": "read", "parameters": SCHEMA}
+    off, messages = {"enable_thinking": False}, [{"role": "user", "content": said}]
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": messages, "tools": [{"type": "function", "function": function}], **off},
+        "/v1/completions": {"prompt": said},
+        "/v1/messages": {"messages": messages, "tools": [{"name": "read", "input_schema": SCHEMA}], "thinking": {"type": "disabled"}},
+        "/v1/responses": {"input": said, "tools": [{"type": "function", **function}], "reasoning": {"effort": "none"}},
+    }
+    return asked[path] | {"stream": stream, "max_tokens": 2000, "max_output_tokens": 2000, "temperature": 0}
+
+
+def sent(port: int, path: str, name: str, *, stream: bool) -> socket.socket:
+    content = json.dumps(body(path, name, stream=stream)).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(head.encode() + content)
+    return client
+
+
+def writing(text: str) -> Script:
+    """A script that writes this text from the first token that it is asked for."""
+    ids = tokenizer().encode(text, tenant="script")
+    begun: list[int] = []
+
+    def script(position: int, token: int, total: int) -> int:
+        begun[:] = begun or [position]
+        return ids[(position - begun[0]) % len(ids)]
+
+    return script
+
+
+def num_cancelled(rig: Rig) -> float:
+    return rig.engine.registry.get_sample_value("forerun_requests_total", {"outcome": "cancelled"}) or 0
+
+
+def is_free(rig: Rig) -> bool:
+    health = rig.engine.health()
+    return (health.running, health.waiting) == (0, 0)
+
+
+def held(rig: Rig, num_passes: int) -> int:
+    """Hold the model after so many more passes. Returns how many there are once it stands."""
+    rig.gate.hold(num_passes)
+    return len(rig.gate.rows) + num_passes + 1
+
+
+def heard(client: socket.socket, seconds: float) -> bytes:
+    """What comes in so much time."""
+    told, end_s = b"", time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        client.settimeout(left_s)
+        try:
+            told += client.recv(1 << 16)
+        except TimeoutError:
+            break
+    return told
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("phase", PASSES)
+def test_who_goes_while_being_served_frees_the_engine(rig: Rig, port: int, path: str, stream: bool, phase: str) -> None:
+    before, standing = num_cancelled(rig), held(rig, PASSES[phase])
+    rig.family.script = writing(CALL) if phase == "buffering" else lambda position, token, total: 33
+    with sent(port, path, f"{path} {stream} {phase}", stream=stream):
+        wait_for(lambda: len(rig.gate.rows) == standing, limit_s=10)
+    rig.gate.open()
+    assert wait_for(lambda: is_free(rig), limit_s=5) < 2.0
+    assert num_cancelled(rig) == before + 1
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("path", PATHS)
+def test_who_goes_while_waiting_is_not_waited_for(rig: Rig, port: int, path: str, stream: bool) -> None:
+    before, standing = num_cancelled(rig), held(rig, 0)
+    with sent(port, path, f"{path} {stream} first", stream=stream):
+        wait_for(lambda: len(rig.gate.rows) == standing, limit_s=10)
+        with sent(port, path, f"{path} {stream} second", stream=stream):
+            wait_for(lambda: rig.engine.health().waiting == 1, limit_s=5)
+        assert wait_for(lambda: rig.engine.health().waiting == 0, limit_s=5) < 1.0
+        assert num_cancelled(rig) == before + 1
+    rig.gate.open()
+    wait_for(lambda: is_free(rig), limit_s=5)
+    assert num_cancelled(rig) == before + 2
+
+
+@pytest.mark.parametrize("path", SIGNS)
+def test_who_waits_for_a_call_that_is_held_back_hears_that_it_goes_on(rig: Rig, port: int, path: str) -> None:
+    standing = held(rig, PASSES["buffering"])
+    rig.family.script = writing(CALL)
+    with sent(port, path, f"{path} hears", stream=True) as client:
+        wait_for(lambda: len(rig.gate.rows) == standing, limit_s=10)
+        heard(client, 0.1)
+        told = heard(client, 0.5)
+    rig.gate.open()
+    wait_for(lambda: is_free(rig), limit_s=5)
+    assert told.count(SIGNS[path]) >= 3
+    assert b"told" not in told

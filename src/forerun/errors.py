@@ -8,6 +8,7 @@ ForerunError
 │   ├── BadRequestError       400  malformed or contradictory
 │   ├── ContextLengthError    400  prompt and answer do not fit the context
 │   ├── UnauthorisedError     401  key missing or wrong
+│   ├── UnknownSessionError   404  there is no such conversation
 │   ├── RateLimitError        429  more requests than the key may send; carries retry_after_s
 │   └── BusyError             503  the queue is full; carries retry_after_s
 ├── BankError             the stored state cannot be read or written
@@ -62,6 +63,13 @@ class UnauthorisedError(RequestError):
     """API key missing or wrong."""
 
 
+class UnknownSessionError(RequestError):
+    """There is no such conversation, or it belongs to another key."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"there is no conversation {id!r}", hint="GET /v1/forerun/sessions or `forerun bank ls` lists them")
+
+
 class RateLimitError(RequestError):
     """The key has sent as many requests as it may; try again after `retry_after_s` seconds."""
 
@@ -82,12 +90,15 @@ class BankError(ForerunError):
     """The stored state cannot be read or written."""
 
 
+FullReason = Literal["quota", "pinned conversations fill the quota", "size", "disk", "daily write budget"]
+
+
 class BankFullError(BankError):
-    """No room for a record: the quota is reached ("quota"), the record is larger than it ("size"), the disk is full ("disk"), or enough
-    was written today ("daily write budget").
+    """No room for a record: the quota is reached ("quota"), also by what is pinned alone, the record is larger than it ("size"), the disk
+    is full ("disk"), or enough was written today ("daily write budget").
     """
 
-    def __init__(self, message: str, *, reason: Literal["quota", "size", "disk", "daily write budget"], hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: FullReason, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 

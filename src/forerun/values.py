@@ -260,8 +260,9 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class BankHealth:
     """What the bank holds. sessions: conversations in RAM or on disk, live_sessions of them as live caches. pending_writes: records of
-    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC). failure: why the
-    index could not be asked, "" if it could; sessions, disk_bytes and written_today_bytes are then what it said last.
+    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC). pinned_bytes: what
+    on disk is never evicted. failure: why the index could not be asked, "" if it could; sessions, disk_bytes, written_today_bytes and
+    what is pinned are then what it said last.
     """
 
     sessions: int
@@ -272,8 +273,35 @@ class BankHealth:
     disk_limit_bytes: int
     written_today_bytes: int
     daily_write_limit_bytes: int
+    pinned_sessions: int
+    pinned_bytes: int
     quarantined: int
     failure: str
+
+
+SessionState = Literal["ram", "writing", "ssd", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A conversation that is kept. id: what `forerun.session` of a request takes and a report tells. name: for people, "" if it has none.
+
+    tokens: how long it is; stored_tokens of them can be had from disk. ram_bytes and disk_bytes: what it takes, shared parts included.
+    state: "ram" (nothing is kept on disk), "writing" (on its way there), "ssd" (all of it is there), "skipped" (not all is: see `reason`).
+    """
+
+    id: str
+    name: str
+    tenant: str
+    turns: int
+    tokens: int
+    stored_tokens: int
+    ram_bytes: int
+    disk_bytes: int
+    last_used_unix_s: float
+    pinned: bool
+    state: SessionState
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.records import bytes_under, files_under, opened, path_of, record
 
-from forerun.bank import disk, files, reconcile
+from forerun.bank import database, disk, files, reconcile
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier, secret
 from forerun.bank.index import Index
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
@@ -315,7 +315,7 @@ def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Pa
     tier.close()
     with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
         connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
-    with pytest.raises(BankError, match="has format 1, this version of forerun reads format 4"):
+    with pytest.raises(BankError, match=f"has format 1, this version of forerun reads format {database.VERSION}"):
         view(tmp_path)
     tier = opened(tmp_path)
     assert tier.get(ONE.key) == ONE

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
-from forerun.bank import history
+from forerun.bank import database, history
 from forerun.bank.format import file_bytes
 from forerun.bank.history import Lost, Session
 from forerun.bank.index import Index, Label, Totals
@@ -97,7 +97,7 @@ def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) ->
     index.add(infos, 10.0)
     index.touch({infos[0].key: 9.0}, 11.0)
     index.touch({infos[1].key: 12.0}, 9.0)
-    assert [entry.info for entry in index.lowest(3)] == [infos[0], infos[2], infos[3]]
+    assert [entry.info for entry in index.lowest(3, ())] == [infos[0], infos[2], infos[3]]
     assert [entry.info for entry in index.marks()] == [infos[0], infos[1]]
 
 
@@ -122,7 +122,7 @@ def test_totals_follow_the_rows(index: Index) -> None:
     index.add_written(info(3), 0.0, "2026-01-02")
     assert index.totals == Totals(3 * file_bytes(info(1)), 0, "2026-01-02", file_bytes(info(3)))
     index.remove([info(1).key, info(4).key])
-    index.note_session(Session("", "mine", 1.0, 1, 5, False, (info(2).key,)))
+    index.note_session(Session("", "mine", "", 1.0, 1, 5, False, (info(2).key,)))
     assert index.totals == Totals(2 * file_bytes(info(1)), 1, "2026-01-02", file_bytes(info(3)))
 
 
@@ -145,7 +145,7 @@ def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeyp
 
 
 def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
-    mine = Session("a", "work", 1.0, 1, 5, False, (info(1).key, info(2).key))
+    mine = Session("a", "work", "", 1.0, 1, 5, False, (info(1).key, info(2).key))
     index.note_session(mine)
     index.note_session(replace(mine, tenant="b", keys=()))
     index.note_session(replace(mine, used_s=2.0, turns=2))
@@ -181,7 +181,7 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.along("mark", CHAIN.root, [1]),
     lambda index: index.segment_over(CHAIN.root, [1]),
     lambda index: index.nearest(CHAIN.root, [1]),
-    lambda index: index.lowest(3),
+    lambda index: index.lowest(3, ["ab" * 16]),
     lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
     lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
     lambda index: index.remove(["ab" * 16]),
@@ -238,10 +238,10 @@ def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     Index.hold(tmp_path).close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
-        connection.execute("PRAGMA user_version = 5")
+        connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
     for opening in (Index.hold, Index.view):
-        with pytest.raises(BankError, match="has format 5, this version of forerun reads format 4"):
+        with pytest.raises(BankError, match=f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

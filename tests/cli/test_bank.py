@@ -13,6 +13,7 @@ from tests.records import record
 from tests.request_log.test_analysis import RAM
 
 from forerun.bank.disk import DiskTier
+from forerun.bank.history import Session
 from forerun.bank.index import Index, Label
 from forerun.request_log.entry import encode
 from forerun.values import Miss
@@ -29,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
         tier.put(each)
     tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
     tier.index.label(MARK.key, Label("refactor", "", 2e9, 2e9))
+    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, MARK.key)))
     tier.close()
     return tmp_path / "bank"
 
@@ -40,27 +42,62 @@ def damage(folder: Path, key: str) -> None:
     path.write_bytes(content)
 
 
-def test_ls_lists_marks(forerun: Forerun, folder: Path) -> None:
+def sessions(forerun: Forerun, folder: Path) -> list[Any]:
+    found: list[Any] = json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)["sessions"]
+    return found
+
+
+def test_ls_lists_conversations(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "ls", "--bank-dir", folder)
     header, row, total = ran.out.splitlines()
-    assert row.split() == [MARK.key[:12], "refactor", "3", "50.0", "kB", "2033-05-18T03:33:20+00:00", "1"]
-    assert header.split()[0] == "key"
-    assert total.startswith("1 place in 1 conversation, 2 records, ")
-    listed = json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)
-    assert [mark["key"] for mark in listed["marks"]] == [MARK.key]
-    assert listed["bytes"] > 150_000
+    assert row.split() == ["refactor", "4", "3", "158.2", "kB", "0", "bytes", "2033-05-18T03:33:20+00:00", "ssd"]
+    assert header.split()[:2] == ["id", "name"]
+    assert total.startswith("1 conversation, 2 records, ")
+    assert [(each["id"], each["stored_tokens"], each["state"]) for each in sessions(forerun, folder)] == [("refactor", 3, "ssd")]
 
 
-def test_show_takes_the_beginning_of_a_key(forerun: Forerun, folder: Path) -> None:
-    shown = json.loads(forerun("bank", "show", SEGMENT.key[:8], "--bank-dir", folder, "--json").out)
-    assert (shown["kind"], shown["key"], shown["stop"], shown["num_bytes"]) == ("segment", SEGMENT.key, 3, 100_000)
-    assert "tokens" not in shown
-    assert f"parent       {SEGMENT.parent}" in forerun("bank", "show", SEGMENT.key, "--bank-dir", folder).out
+def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
+    shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
+    assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
+    assert [(mark["key"], mark["stop"], "tokens" in mark) for mark in shown["marks"]] == [(MARK.key, 3, False)]
+    assert MARK.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
 
 
-def test_show_needs_one_record(forerun: Forerun, folder: Path) -> None:
-    assert "0 records begin with 'zz'" in forerun("bank", "show", "zz", "--bank-dir", folder).err
-    assert "2 records begin with ''" in forerun("bank", "show", "", "--bank-dir", folder).err
+def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
+    assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).code == 0
+    assert forerun("bank", "pin", "the big one", "--bank-dir", folder).out == "refactor (the big one) is pinned\n"
+    assert "ssd, pinned" in forerun("bank", "ls", "--bank-dir", folder).out
+    assert json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0", "--json").out)["removed"] == 0
+    assert forerun("bank", "unpin", "refactor", "--bank-dir", folder).out == "refactor (the big one) is not pinned\n"
+    assert (sessions(forerun, folder)[0]["pinned"], sessions(forerun, folder)[0]["name"]) == (False, "the big one")
+
+
+def test_rm_asks_first(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--yes" in forerun("bank", "rm", "refactor", "--bank-dir", folder).err
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda question, err: asked.append(question) or False)
+    assert forerun("bank", "rm", "refactor", "--bank-dir", folder).code == 1
+    assert asked == ["Remove refactor (4 turns, 3 tokens)?"]
+    assert len(sessions(forerun, folder)) == 1
+    assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").out == "refactor is removed\n"
+    assert sessions(forerun, folder) == []
+    assert list((folder / "records").rglob("*/*")) == []
+
+
+def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
+    tier = DiskTier.view(folder)
+    (session,) = tier.index.all_sessions()
+    tier.close()
+    index = Index.hold(folder)
+    index.note_session(replace(session, tenant="bob"))
+    index.close()
+    assert (
+        "2 conversations are meant by 'refactor': /refactor, bob/refactor" in forerun("bank", "show", "refactor", "--bank-dir", folder).err
+    )
+    assert json.loads(forerun("bank", "show", "bob/refactor", "--bank-dir", folder, "--json").out)["tenant"] == "bob"
+    assert "bob" in forerun("bank", "ls", "--bank-dir", folder).out
+    assert "there is no conversation 'other'" in forerun("bank", "show", "other", "--bank-dir", folder).err
 
 
 def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None:
@@ -84,10 +121,10 @@ def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, f
 
 
 def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: Path) -> None:
-    pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "200kB", "--json").out)
+    pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "220kB", "--json").out)
     assert pruned["removed"] == 1
-    assert pruned["bytes"] <= 200_000
-    assert [mark["key"] for mark in json.loads(forerun("bank", "ls", "--bank-dir", folder, "--json").out)["marks"]] == [MARK.key]
+    assert pruned["bytes"] <= 220_000
+    assert list((folder / "records").rglob(MARK.key)) != []
     assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
 
 
@@ -113,8 +150,8 @@ def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path
 def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
     held = Index.hold(folder)
     try:
-        assert forerun("bank", "ls", "--bank-dir", folder).code == 0
         assert forerun("bank", "verify", "--bank-dir", folder).code == 0
+        assert "no server answers for it yet" in forerun("bank", "ls", "--bank-dir", folder).err
         ran = forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0")
     finally:
         held.close()
@@ -123,7 +160,7 @@ def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
     assert "\nhint: stop that server first" in ran.err
 
 
-@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("prune", "--to-bytes", "0")])
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("rm", "ab"), ("prune", "--to-bytes", "0")])
 def test_no_folder(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -> None:
     ran = forerun("bank", *command, "--bank-dir", tmp_path / "none")
     assert ran.code == 1
@@ -132,7 +169,7 @@ def test_no_folder(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("prune", "--to-bytes", "0")])
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("show", "ab"), ("rm", "ab"), ("prune", "--to-bytes", "0")])
 def test_an_empty_folder_stays_empty(forerun: Forerun, tmp_path: Path, command: tuple[str, ...]) -> None:
     ran = forerun("bank", *command, "--bank-dir", tmp_path)
     assert ran.code == 1

@@ -46,10 +46,10 @@ def frames(response: httpx.Response) -> list[Any]:
 
 
 @contextmanager
-def serving(engine: Engine) -> Iterator[int]:
+def serving(engine: Engine, *, keys: Mapping[str, str] | None = None) -> Iterator[int]:
     """A real server on loopback; gives its port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build(engine, keys={}, host="127.0.0.1")
+    app = build(engine, keys=keys or {}, host="127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(app, http=Protocol, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

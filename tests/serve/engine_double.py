@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 
-from forerun.errors import ForerunError
-from forerun.values import BankHealth, Content, Done, Event, Health, Job, ModelInfo, Prompt, Report, Sampling, Usage
+from forerun.errors import ForerunError, UnknownSessionError
+from forerun.values import BankHealth, Content, Done, Event, Health, Job, ModelInfo, Prompt, Report, Sampling, SessionInfo, Usage
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
@@ -70,6 +70,22 @@ class Run:
         self.is_cancelled = True
 
 
+class Sessions:
+    """Keeps none."""
+
+    async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        return []
+
+    async def one(self, tenant: str, id: str) -> SessionInfo:
+        raise UnknownSessionError(id)
+
+    async def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        raise UnknownSessionError(id)
+
+    async def remove(self, tenant: str, id: str) -> None:
+        raise UnknownSessionError(id)
+
+
 class Engine:
     """Gives every job the same script. refusal: what submit raises instead."""
 
@@ -83,6 +99,7 @@ class Engine:
         self.refusal = refusal
         self.reasons: tuple[str, ...] = ()
         self.ready = True
+        self.sessions = Sessions()
         self._script = script or HELLO
 
     async def submit(self, job: Job) -> Run:
@@ -93,7 +110,9 @@ class Engine:
         return self.runs[-1]
 
     def health(self) -> Health:
-        return Health("degraded" if self.reasons else "ok", self.ready, self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0, ""))
+        return Health("degraded" if self.reasons else "ok", self.ready, self.reasons, 1, 2, BankHealth(3, 3, 0, 4, 5, 6, 7, 8, 0, 0, 0, ""))
+
+    def announce(self, address: str) -> None: ...
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return 11

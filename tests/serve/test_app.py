@@ -11,7 +11,9 @@ from forerun.serve import sse
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Queued, Reading, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
-ROUTES = [*(("POST", path) for path in POSTS), ("GET", "/v1/models"), ("GET", "/v1/models/double"), ("GET", "/health"), ("GET", "/metrics")]
+GETS = ["/v1/models", "/v1/models/double", "/health", "/metrics", "/v1/forerun/sessions", "/v1/forerun/sessions/mine"]
+CHANGES = [("PATCH", "/v1/forerun/sessions/mine"), ("DELETE", "/v1/forerun/sessions/mine")]
+ROUTES = [*(("POST", path) for path in POSTS), *(("GET", path) for path in GETS), *CHANGES]
 
 
 def test_a_whole_answer() -> None:

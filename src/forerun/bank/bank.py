@@ -24,6 +24,7 @@ from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.memory import MemoryTier
 from forerun.bank.recall import recall
 from forerun.bank.saving import NO_COPY, Saving
+from forerun.bank.sessions import Sessions
 from forerun.bank.tier import Tier
 from forerun.bank.why import Problems, Why
 from forerun.errors import BankError, DamagedRecordError
@@ -74,8 +75,9 @@ class Bank:
         self._ram_limit_bytes = ram_limit_bytes
         self._memory, self._disk = MemoryTier(), disk
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
-        self._saving = Saving(disk, spec) if disk is not None else None
         self._lives = Lives()
+        self._saving = Saving(disk, spec, self._lives) if disk is not None else None
+        self.sessions = Sessions(self._lives, self._memory, disk, self._saving)
         self._figures = Figures(self._lives, self._memory, disk, self._saving)
         self._inquiry = Inquiry(self._tiers, self._lives, secret, identity)
 
@@ -152,7 +154,7 @@ class Bank:
 
     def _evict_one(self) -> None:
         live = min(self._lives, key=lambda x: x.rank_s, default=None)
-        record = next(iter(self._memory.index.lowest(1)), None)
+        record = next(iter(self._memory.index.lowest(1, ())), None)
         if record and (live is None or record.rank_s <= live.rank_s):
             self._memory.delete(record.info.key)
             self._note_gone([record.info])
@@ -275,7 +277,7 @@ class Bank:
         except BankError as error:
             problems.add(error, None)
             return "", 0
-        name = stored.name if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
+        name = stored.id if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
         return name, entry.uses if entry else 0
 
     def _cold(self, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:
@@ -298,7 +300,7 @@ class Bank:
             problems.pass_over(live, error)
             return
         self._let_go(live)
-        told = Session(live.tenant, live.session, live.used_s, live.turns, len(live.tokens), False, tuple(r.key for r in records))
+        told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, tuple(r.key for r in records))
         self._memory.index.note_session(told)
         for record in records:
             self._memory.put(record)

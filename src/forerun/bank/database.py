@@ -19,7 +19,7 @@ from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 
 # Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
 _SCHEMA = f"""
@@ -36,9 +36,11 @@ INSERT INTO total VALUES (0, 0, '', 0);
 CREATE TRIGGER record_added AFTER INSERT ON record BEGIN UPDATE total SET record_bytes = record_bytes + NEW.file_bytes; END;
 CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN UPDATE total SET record_bytes = record_bytes - OLD.file_bytes; END;
 CREATE TABLE session (
-  tenant TEXT NOT NULL, name TEXT NOT NULL, used_s REAL NOT NULL, turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
-  is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (tenant, name)
+  tenant TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, used_s REAL NOT NULL, turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
+  is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
+CREATE INDEX pinned ON session (is_pinned) WHERE is_pinned = 1;
+CREATE INDEX owner ON record (tenant, session) WHERE session <> '';
 CREATE TRIGGER session_added AFTER INSERT ON session BEGIN UPDATE total SET sessions = sessions + 1; END;
 CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN UPDATE total SET sessions = sessions - 1; END;
 CREATE TABLE lost (

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forerun.bank import files, format, reconcile
-from forerun.bank.index import Index
+from forerun.bank.index import LOCK, Index
 from forerun.bank.ledger import Ledger
 from forerun.bank.reconcile import Reconciling
 from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
@@ -116,6 +116,21 @@ class DiskTier:
         with self._changing(*paths):
             for path in paths:
                 path.unlink()
+
+    def scrub(self, keys: Iterable[str]) -> None:
+        """Leave no trace under the folder of the records of these keys, which were deleted: also not of what was set aside or noted of any
+        others, in the index's log, or after a power cut.
+        """
+        self.clear_quarantine()
+        with self._changing():
+            for folder in {self._path(key).parent for key in keys}:
+                files.sync_folder(folder)
+            self.index.scrub()
+
+    def announce(self, address: str) -> None:
+        """Have the folder say where the server answers that holds it."""
+        with self._changing(self._folder / LOCK):
+            self.index.announce(address)
 
     @property
     def quarantined(self) -> int:

@@ -8,6 +8,7 @@ from forerun.bank.disk import DiskTier
 from forerun.bank.lives import Lives
 from forerun.bank.memory import MemoryTier
 from forerun.bank.saving import Saving
+from forerun.bank.stored import usable_keys
 from forerun.errors import BankError
 from forerun.values import BankHealth
 
@@ -18,6 +19,8 @@ class Counted(NamedTuple):
     sessions: int
     disk_bytes: int
     written_today_bytes: int
+    pinned_sessions: int
+    pinned_bytes: int
 
 
 class Figures:
@@ -25,7 +28,7 @@ class Figures:
 
     def __init__(self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None) -> None:
         self._lives, self._memory, self._disk, self._saving = lives, memory, disk, saving
-        self._counted = Counted(0, 0, 0)
+        self._counted = Counted(0, 0, 0, 0, 0)
 
     @property
     def held_bytes(self) -> int:
@@ -50,6 +53,8 @@ class Figures:
             disk_limit_bytes=disk.limit_bytes if disk else 0,
             written_today_bytes=self._counted.written_today_bytes,
             daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
+            pinned_sessions=self._counted.pinned_sessions,
+            pinned_bytes=self._counted.pinned_bytes,
             quarantined=disk.quarantined if disk else 0,
             failure=failure,
         )
@@ -58,13 +63,19 @@ class Figures:
         """Ask the index for the figures that it alone knows. Returns why it could not be asked, "" if it could."""
         disk = self._disk
         try:
-            self._counted = Counted(self._sessions(), disk.num_bytes if disk else 0, disk.written_today_bytes if disk else 0)
+            self._counted = Counted(self._sessions(), *_counted(disk)) if disk else Counted(self._sessions(), 0, 0, 0, 0)
         except BankError as error:
             return str(error)
         return ""
 
     def _sessions(self) -> int:
         """Conversations on disk, and those in RAM that are not there."""
-        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.name) for x in self._memory.index.all_sessions()}
+        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.id) for x in self._memory.index.all_sessions()}
         index = self._disk.index if self._disk else None
         return sum(index is None or index.session(*name) is None for name in in_ram) + (index.totals.sessions if index else 0)
+
+
+def _counted(disk: DiskTier) -> tuple[int, int, int, int]:
+    """Bytes on disk and written today; pinned conversations, and bytes of what they need."""
+    pinned = disk.index.pinned_sessions()
+    return disk.num_bytes, disk.written_today_bytes, len(pinned), disk.index.bytes_of(usable_keys(disk.index, pinned))

@@ -19,6 +19,7 @@ import numpy as np
 from forerun.errors import BankError, BankFullError, BankLockedError
 
 Buffer = bytes | memoryview
+_HOLDER_BYTES = 1000
 _OTHER_FOLDER = "give --bank-dir a folder in which this user may write"
 HINTS = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST), _OTHER_FOLDER)
 
@@ -102,6 +103,27 @@ def lock(path: Path) -> int:
         hint = "stop that server, or give this one a folder of its own with --bank-dir"
         raise BankLockedError(f"{path.parent} belongs to another running server", hint=hint) from error
     return file
+
+
+def locked_by(path: Path) -> str | None:
+    """What the holder of `path` has written there, None if nobody holds it. Raises OSError."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return bytes(read(file, 0, _HOLDER_BYTES)).decode(errors="replace")
+    finally:
+        os.close(file)
+    return None
+
+
+def rewrite(file: int, content: bytes) -> None:
+    """Make this the content of a file that is open, and stays the same file."""
+    os.ftruncate(file, 0)
+    os.pwrite(file, content, 0)
 
 
 def sizes(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -19,9 +19,12 @@ LossKind = Literal["evicted", "damaged", "not stored"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation as the index knows it: its last use (Unix seconds), turns, tokens, and the keys of the records that it consists of."""
+    """A conversation as the index knows it. id: what requests call it. name: what people do, "" if nothing. used_s: its last use (Unix
+    seconds). keys: of the records that it consists of.
+    """
 
     tenant: str
+    id: str
     name: str
     used_s: float
     turns: int
@@ -44,25 +47,43 @@ class History(Database):
     """Tables of an index. Methods may be called from several threads; all raise BankError if the database fails."""
 
     def note_session(self, session: Session) -> None:
-        """Note what a conversation consists of now. Whether it is pinned stays as it was."""
+        """Note what a conversation consists of now. Its name, and whether it is pinned, stay as they were."""
         sql = (
-            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys"
         )
-        keys = bytes.fromhex("".join(session.keys))
-        self._many((sql, [(session.tenant, session.name, session.used_s, session.turns, session.num_tokens, session.is_pinned, keys)]))
+        told = (session.used_s, session.turns, session.num_tokens, session.is_pinned, bytes.fromhex("".join(session.keys)))
+        self._many((sql, [(session.tenant, session.id, session.name, *told)]))
 
-    def session(self, tenant: str, name: str) -> Session | None:
-        """The tenant's conversation of that name, None if there is none."""
-        return next(iter(self._sessions("WHERE tenant = ? AND name = ?", tenant, name)), None)
+    def session(self, tenant: str, id: str) -> Session | None:
+        """The tenant's conversation of that id, None if there is none."""
+        return next(iter(self._sessions("WHERE tenant = ? AND id = ?", tenant, id)), None)
+
+    def sessions_of(self, tenant: str, limit: int) -> list[Session]:
+        """The tenant's conversations, the last used first, `limit` at most."""
+        return self._sessions("WHERE tenant = ? ORDER BY used_s DESC LIMIT ?", tenant, limit)
 
     def all_sessions(self) -> list[Session]:
-        """Every tenant's conversations."""
-        return self._sessions("")
+        """Every tenant's conversations, the last used first."""
+        return self._sessions("ORDER BY used_s DESC")
 
-    def remove_session(self, tenant: str, name: str) -> None:
+    def pinned_sessions(self) -> list[Session]:
+        """Every tenant's conversations that are pinned."""
+        return self._sessions("WHERE is_pinned = 1")
+
+    def is_shared(self, key: str, tenant: str, id: str) -> bool:
+        """Whether another conversation of the tenant than this one consists of the record, too."""
+        sql = "SELECT EXISTS (SELECT 1 FROM session WHERE tenant = ? AND id <> ? AND instr(keys, ?))"
+        return bool(self._rows(sql, tenant, id, bytes.fromhex(key))[0][0])
+
+    def mark_session(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> None:
+        """Note what people call a conversation, and whether it is pinned; None: as it was."""
+        sql = "UPDATE session SET name = coalesce(?, name), is_pinned = coalesce(?, is_pinned) WHERE tenant = ? AND id = ?"
+        self._many((sql, [(name, is_pinned, tenant, id)]))
+
+    def remove_session(self, tenant: str, id: str) -> None:
         """Forget a conversation; its records stay."""
-        self._many(("DELETE FROM session WHERE tenant = ? AND name = ?", [(tenant, name)]))
+        self._many(("DELETE FROM session WHERE tenant = ? AND id = ?", [(tenant, id)]))
 
     def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
         """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
@@ -96,5 +117,6 @@ class History(Database):
 
 
 def _session(row: tuple[Any, ...]) -> Session:
-    tenant, name, used_s, turns, num_tokens, is_pinned, keys = row
-    return Session(tenant, name, used_s, turns, num_tokens, bool(is_pinned), tuple(keys[i : i + 16].hex() for i in range(0, len(keys), 16)))
+    tenant, id, name, used_s, turns, num_tokens, is_pinned, data = row
+    keys = tuple(data[i : i + 16].hex() for i in range(0, len(data), 16))
+    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), keys)

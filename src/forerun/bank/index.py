@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 
 _FILE = "index.db"
-_LOCK = "lock"
+LOCK = "lock"
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -76,12 +76,13 @@ class Index(History):
         """The index of a folder of records, made if it is not there, and the folder for this process alone. Raises BankLockedError."""
         with files.explained(f"cannot open {folder}"):
             folder.mkdir(0o700, parents=True, exist_ok=True)
-            if files.size(folder / _LOCK) is None and any(folder.iterdir()):
+            if files.size(folder / LOCK) is None and any(folder.iterdir()):
                 raise BankError(f"{folder} holds something else", hint="give --bank-dir a folder that is new or empty")
             folder.chmod(0o700)
-            lock = files.lock(folder / _LOCK)
+            lock = files.lock(folder / LOCK)
         try:
             with files.explained(f"cannot open {folder}"):
+                files.rewrite(lock, b"")  # who held it before may have written where it answers
                 return cls(database.writable(folder / _FILE), folder / _FILE, lock)
         except BaseException:
             os.close(lock)
@@ -102,6 +103,17 @@ class Index(History):
     def in_memory(cls) -> Index:
         """An empty index that no file holds."""
         return cls(database.in_memory(), None, None)
+
+    @staticmethod
+    def holder(folder: Path) -> str | None:
+        """Where the server answers that holds the folder: "" if it does not say, None if nobody holds it."""
+        with files.explained(f"cannot open {folder}"):
+            return files.locked_by(folder / LOCK)
+
+    def announce(self, address: str) -> None:
+        """Say where the server answers that holds the folder."""
+        assert self._file_lock is not None
+        files.rewrite(self._file_lock, address.encode())
 
     @property
     def is_view(self) -> bool:
@@ -195,9 +207,19 @@ class Index(History):
         """Tokens of the segment of highest rank that hangs from the node; none if none does."""
         return next((row.tokens for row in self._infos("WHERE parent = ? AND kind = 'segment' ORDER BY rank_s DESC LIMIT 1", node)), ())
 
-    def lowest(self, limit: int) -> list[Entry]:
-        """The `limit` entries of the lowest rank; of equals the later in a conversation first."""
-        return self._entries("ORDER BY rank_s, start DESC LIMIT ?", limit)
+    def lowest(self, limit: int, sparing: Collection[str]) -> list[Entry]:
+        """The `limit` entries of the lowest rank but for those of the keys `sparing`; of equals the later in a conversation first."""
+        where = "WHERE key NOT IN (SELECT value FROM json_each(?)) ORDER BY rank_s, start DESC LIMIT ?"
+        return self._entries(where, json.dumps(sorted(sparing)), limit)
+
+    def owned(self, tenant: str, session: str) -> list[RecordInfo]:
+        """The records that a conversation wrote last."""
+        return self._infos("WHERE tenant = ? AND session = ? AND session <> ''", tenant, session)
+
+    def bytes_of(self, keys: Iterable[str]) -> int:
+        """Bytes of the files of these records."""
+        sql = "SELECT coalesce(sum(file_bytes), 0) FROM record WHERE key IN (SELECT value FROM json_each(?))"
+        return int(self._rows(sql, json.dumps(list(keys)))[0][0])
 
     def entry(self, key: str) -> Entry | None:
         """The row of that key, None if there is none."""
@@ -231,6 +253,13 @@ class Index(History):
         lock, self._file_lock = self._file_lock, None
         if lock is not None:
             os.close(lock)
+
+    def scrub(self) -> None:
+        """Forget what was lost, and leave no trace of removed rows in the database's log. Raises BankError if somebody else reads it."""
+        self._many(("DELETE FROM lost", [()]))
+        ((is_busy, *_),) = self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        if is_busy:
+            raise BankError(f"{self._path} is being read: its log still holds what was removed", hint="do it again in a moment")
 
     def forget_empty_sessions(self, names: Iterable[tuple[str, str]]) -> None:
         """Of these conversations, (tenant, name), forget those of which no record is left."""

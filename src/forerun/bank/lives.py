@@ -56,6 +56,10 @@ class Lives:
             if not self._at[node]:
                 del self._at[node]
 
+    def of(self, tenant: str, session: str) -> list[Live]:
+        """Those of one conversation: several where requests went on from the same place side by side."""
+        return [live for live in self if (live.tenant, live.session) == (tenant, session)]
+
     def clear(self) -> None:
         """Let go of all."""
         self._all.clear()

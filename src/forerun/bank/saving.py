@@ -12,6 +12,7 @@ from forerun.bank.disk import DiskTier
 from forerun.bank.history import Session
 from forerun.bank.index import Label
 from forerun.bank.live import Live, Unit
+from forerun.bank.lives import Lives
 from forerun.bank.writer import Writer
 from forerun.errors import BankError
 from forerun.state.cache import Snapshot
@@ -23,11 +24,11 @@ NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a 
 class Saving:
     """Has live conversations written to a disk tier."""
 
-    def __init__(self, disk: DiskTier, spec: StateSpec) -> None:
+    def __init__(self, disk: DiskTier, spec: StateSpec, lives: Lives) -> None:
         self._disk = disk
         self._mark_cost_tokens = spec.bytes_per_mark / spec.bytes_per_token
         self._noted_roots: set[str] = set()
-        self.writer = Writer(disk)
+        self.writer = Writer(disk, lambda: [live.told for live in lives if live.told])
 
     def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
         """Let what is not on disk of the conversation and of `marks` be pending, and have it noted that the rest was used: a conversation
@@ -46,7 +47,7 @@ class Saving:
         self.writer.touch({u.key: self._rank_s(live, u) for u in units if u.key in known}, live.used_s)
         kept = known | {u.key for u in live.pending}
         keys = tuple(u.key for u in units if u.key in kept)
-        live.told = Session(live.tenant, live.session, live.used_s, live.turns, len(live.tokens), False, keys)
+        live.told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, keys)
         self._note(live)
 
     def capture_all(self, live: Live) -> None:

@@ -9,13 +9,15 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.bank.disk import DiskTier
+from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.format import file_bytes
 from forerun.bank.history import Session
 from forerun.bank.index import Label
+from forerun.bank.stored import usable_keys
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
 
@@ -27,10 +29,11 @@ _EVICT_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to do with the disk. record: what it writes, if that is what it does."""
+    """Something to do with the disk. record, session: what it writes or notes, if that is what it does."""
 
     do: Callable[[], None]
-    record: Record | None
+    record: Record | None = None
+    session: Session | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -41,11 +44,11 @@ class Work:
 class Writer:
     """Writes records to a disk tier in the order in which they come, making room for them by evicting what ranks lowest.
 
-    skipped: number of records that could not be written, by reason.
+    live: the conversations that are in RAM as live caches. skipped: number of records that could not be written, by reason.
     """
 
-    def __init__(self, disk: DiskTier) -> None:
-        self._disk = disk
+    def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
+        self._disk, self._live = disk, live
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
@@ -71,15 +74,15 @@ class Writer:
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
         if ranks_s:
-            self._add(Work(partial(self._disk.index.touch, ranks_s, used_s), None))
+            self._add(Work(partial(self._disk.index.touch, ranks_s, used_s)))
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str]) -> None:
         """Have it noted what the chains that begin at `root` depend on."""
-        self._add(Work(partial(self._disk.index.note_identity, root, tenant, fields, time.time()), None))
+        self._add(Work(partial(self._disk.index.note_identity, root, tenant, fields, time.time())))
 
     def note(self, session: Session) -> None:
         """Have it noted, after the records put so far, what a conversation consists of."""
-        self._add(Work(partial(self._disk.index.note_session, session), None))
+        self._add(Work(partial(self._disk.index.note_session, session), session=session))
 
     @property
     def num_waiting(self) -> int:
@@ -100,6 +103,11 @@ class Writer:
         """What waits, the record being written included."""
         with self._state:
             return self._records()
+
+    def noting(self) -> list[Session]:
+        """What waits to be noted of conversations, the latest last."""
+        with self._state:
+            return [work.session for work in self._queue if work.session]
 
     def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
         """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
@@ -146,30 +154,47 @@ class Writer:
                 break
             except BankFullError as error:
                 if error.reason != "quota" or not self._evict(label.rank_s):
+                    self._check_pins(record.info)
                     raise
         self._disk.index.label(record.key, label)
         if record.kind == "segment":
-            self._drop_shorter(record)
+            self._drop_shorter(record, label)
 
-    def _drop_shorter(self, record: Record) -> None:
-        """A shorter tail at the same place holds nothing that this segment does not hold."""
-        for info in self._disk.index.along("segment", record.parent, record.tokens):
-            if info.key != record.key:
+    def _drop_shorter(self, record: Record, label: Label) -> None:
+        """A shorter tail at the same place holds nothing that this segment does not hold. It stays if another conversation ends with it:
+        of that one the rest of this segment would be no part.
+        """
+        index = self._disk.index
+        for info in index.along("segment", record.parent, record.tokens):
+            if info.key != record.key and not index.is_shared(info.key, label.tenant, label.session):
                 self._disk.delete(info.key)
 
     def _evict(self, below_rank_s: float) -> bool:
         """Make some room: what was set aside first, then what ranks lowest, but nothing that ranks as high as what is to be written (a
-        conversation larger than the quota would eat its own beginning). Returns whether there was anything.
+        conversation larger than the quota would eat its own beginning), nothing that a pinned conversation needs, and what a live one
+        needs only if there is nothing else. Returns whether there was anything.
         """
         if self._disk.quarantined:
             self._disk.clear_quarantine()
             return True
-        lowest = [entry for entry in self._disk.index.lowest(_EVICT_AT_ONCE) if entry.rank_s < below_rank_s]
-        for entry in lowest:
+        index = self._disk.index
+        pinned = usable_keys(index, index.pinned_sessions())
+        groups = (index.lowest(_EVICT_AT_ONCE, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
+        going = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
+        for entry in going:
             self._disk.delete(entry.info.key)
-        self._disk.index.note_lost([entry.info for entry in lowest], "evicted", "the disk quota was reached", time.time())
-        self._disk.index.forget_empty_sessions({(entry.tenant, entry.session) for entry in lowest})
-        return bool(lowest)
+        index.note_lost([entry.info for entry in going], "evicted", "the disk quota was reached", time.time())
+        index.forget_empty_sessions({(entry.tenant, entry.session) for entry in going})
+        return bool(going)
+
+    def _check_pins(self, info: RecordInfo) -> None:
+        """Raises BankFullError where pinned conversations leave no room for the record, whatever else went."""
+        index, limit_bytes = self._disk.index, self._disk.limit_bytes
+        pinned_bytes = index.bytes_of(usable_keys(index, index.pinned_sessions()))
+        fixed_bytes = self._disk.num_bytes - index.totals.record_bytes + INDEX_SLACK_BYTES
+        if pinned_bytes and fixed_bytes + pinned_bytes + file_bytes(info) > limit_bytes:
+            told = f"pinned conversations take {pinned_bytes} of {limit_bytes} bytes"
+            raise BankFullError(told, reason="pinned conversations fill the quota", hint="unpin one, or raise --bank-disk-bytes")
 
     def _count_failures(self, work: Work) -> None:
         """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""

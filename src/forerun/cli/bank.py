@@ -1,13 +1,14 @@
-"""`forerun bank`: looks at the folder of stored conversations, checks it, makes it smaller. Needs no server, no model and no MLX.
+"""`forerun bank`: looks after the stored conversations. Needs no model and no MLX.
 
-`ls`, `show` and `verify` change nothing and work beside a running server; `prune` needs the folder for itself.
+While a server holds the folder, conversations are asked of it and changed by it. `verify` looks at the files themselves, beside a server
+too; `prune` needs the folder for itself.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,53 +20,105 @@ from rich.filesize import decimal
 from rich.progress import track
 from rich.table import Table
 
-from forerun.bank.disk import UNLIMITED_BYTES, DiskTier
-from forerun.bank.index import Entry, Index
+from forerun.bank.disk import DiskTier
+from forerun.bank.index import Entry
+from forerun.bank.stored import usable_keys
+from forerun.cli.kept import chosen, holding, kept_in, looking
 from forerun.cli.report import parse
 from forerun.config import load, parse_bytes
 from forerun.errors import BankLockedError, ConfigError, ForerunError
 from forerun.request_log.file import read_lines
-from forerun.values import Report
+from forerun.values import Report, SessionInfo
 
 app = typer.Typer(help="Look after the stored conversations.", no_args_is_help=True)
 
 BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
-Key = Annotated[str, typer.Argument(help="a record's key, or as much of it as is unique")]
+Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or as much of the id as is unique")]
+Name = Annotated[str, typer.Argument(help='its name for people; "" takes it away')]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="a request's id, or as much of it as is unique")]
 Log = Annotated[Path | None, typer.Option(help="request log; the server's own if not given", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-RECONCILE_S = 600.0
 EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", "miss")
 
 
 @app.command()
 def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """List the places at which a stored conversation can be taken up again, the last used first."""
-    with looking(bank_dir) as tier:
-        marks = tier.index.marks()
+    """List the conversations that are kept, the last used first."""
+    config = load({"bank_dir": bank_dir})
+    with kept_in(config, only_looks=True) as kept:
+        sessions = kept.all()
+    with looking(config.bank_path) as tier:
         total = {"records": len(list(tier.inventory())), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
-        total |= {"sessions": tier.index.totals.sessions, "written_today_bytes": tier.written_today_bytes}
+        total |= {"written_today_bytes": tier.written_today_bytes}
     if as_json:
-        typer.echo(json.dumps({"marks": [described(mark) for mark in marks], **total}))
+        typer.echo(json.dumps({"sessions": [asdict(session) for session in sessions], **total}))
     else:
-        Console(highlight=False).print(table(marks), summary(marks, total), sep="\n")
+        Console(highlight=False).print(table(sessions), summary(sessions, total), sep="\n")
 
 
 @app.command()
-def show(key: Key, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Show what is known of one record."""
-    with looking(bank_dir) as tier:
-        found = [described(entry) for entry in tier.index.lowest(len(list(tier.inventory()))) if entry.info.key.startswith(key)]
-    if len(found) != 1:
-        raise ForerunError(f"{counted(len(found), 'record')} begin with {key!r}", hint="see `forerun bank ls`")
-    typer.echo(json.dumps(found[0]) if as_json else "\n".join(f"{name:<12} {value}" for name, value in found[0].items()))
+def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Show a conversation, and the places at which it can be taken up again."""
+    config = load({"bank_dir": bank_dir})
+    with kept_in(config, only_looks=True) as kept:
+        found = chosen(kept.all(), session)
+    with looking(config.bank_path) as tier:
+        marks = [mark for mark in tier.index.marks() if (mark.tenant, mark.session) == (found.tenant, found.id)]
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "marks": [described(mark) for mark in marks]}))
+    else:
+        lines = [f"{name:<14} {value}" for name, value in shown(found).items()]
+        Console(highlight=False).print(*lines, places(marks), sep="\n")
+
+
+@app.command()
+def pin(session: Conversation, bank_dir: BankDir = None) -> None:
+    """Keep a conversation on disk, whatever else needs the room."""
+    change(session, bank_dir, is_pinned=True)
+
+
+@app.command()
+def unpin(session: Conversation, bank_dir: BankDir = None) -> None:
+    """Let a conversation go like any other when room is short."""
+    change(session, bank_dir, is_pinned=False)
+
+
+@app.command()
+def name(session: Conversation, name: Name, bank_dir: BankDir = None) -> None:
+    """Give a conversation a name. Requests call it by its id all the same."""
+    change(session, bank_dir, name=name)
+
+
+@app.command()
+def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False) -> None:
+    """Remove a conversation, and all of it that no other one needs."""
+    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
+        found = chosen(kept.all(), session)
+        confirm(f"Remove {called(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
+        kept.remove(found)
+    typer.echo(f"{called(found)} is removed")
+
+
+def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> None:
+    """Change what is said of a conversation; None: as it was."""
+    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
+        after = kept.mark(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
+    typer.echo(f"{called(after)} is {'pinned' if after.pinned else 'not pinned'}")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal. Raises ForerunError if nobody agrees, or nobody can be asked."""
+    if yes or (sys.stdin.isatty() and typer.confirm(question, err=True)):
+        return
+    raise ForerunError("nothing was removed", hint="--yes removes without asking")
 
 
 @app.command()
 def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Read every record and check every byte of it; exit code 1 if one is damaged."""
-    with looking(bank_dir) as tier:
+    with looking(load({"bank_dir": bank_dir}).bank_path) as tier:
         infos = list(tier.inventory())
         shown = track(infos, "reading", console=Console(stderr=True), transient=True)
         damage = [text for info in shown if (text := tier.damage(info.key))]
@@ -106,60 +159,61 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
     """Remove what was not used for longest, until the folder is no larger than this."""
     limit_bytes = size(to_bytes)
     folder = load({"bank_dir": bank_dir}).bank_path
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=held(folder))
     try:
-        tier.wait_until_reconciled(RECONCILE_S)
-        removed = list(shrink(tier, limit_bytes))
-        figures = {"removed": len(removed), "bytes": tier.num_bytes}
-    finally:
-        tier.close()
+        with holding(folder) as tier:
+            removed = list(shrink(tier, limit_bytes))
+            figures = {"removed": len(removed), "bytes": tier.num_bytes}
+    except BankLockedError as error:
+        raise BankLockedError(str(error), hint="stop that server first; the other commands work beside it") from error
     typer.echo(json.dumps(figures) if as_json else f"{counted(figures['removed'], 'record')} removed, {decimal(figures['bytes'])} left")
 
 
-def held(folder: Path) -> Index:
-    """The index of a folder that is there, for this process alone. Raises BankError, ForerunError."""
-    if not folder.is_dir() or not any(folder.iterdir()):
-        what = "nothing is stored in" if folder.is_dir() else "there is no folder"
-        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir")
-    try:
-        return Index.hold(folder)
-    except BankLockedError as error:
-        raise BankLockedError(str(error), hint="stop that server first; `bank ls`, `show` and `verify` work beside it") from error
-
-
 def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
-    """Delete records, those first that were not used for longest, until the tier fits; their keys."""
+    """Delete records, those first that were not used for longest, until the tier fits or only pinned conversations are left; their keys."""
     tier.clear_quarantine()
-    while tier.num_bytes > limit_bytes and (lowest := tier.index.lowest(1)):
+    pinned = usable_keys(tier.index, tier.index.pinned_sessions())
+    while tier.num_bytes > limit_bytes and (lowest := tier.index.lowest(1, pinned)):
         tier.delete(lowest[0].info.key)
         yield lowest[0].info.key
 
 
-@contextmanager
-def looking(bank_dir: Path | None) -> Iterator[DiskTier]:
-    """The tier of the folder, for looking only. Raises BankError if nothing is there."""
-    tier = DiskTier.view(load({"bank_dir": bank_dir}).bank_path)
-    try:
-        yield tier
-    finally:
-        tier.close()
-
-
-def table(marks: list[Entry]) -> Table:
-    """One row a mark."""
-    drawn = Table("key", "session", "tokens", "bytes", "last used", "uses", box=None)
-    for mark in marks:
-        sizes = f"{mark.info.stop:,}", decimal(mark.info.num_bytes)
-        drawn.add_row(mark.info.key[:12], mark.session, *sizes, moment(mark.used_s), str(mark.uses))
+def table(sessions: list[SessionInfo]) -> Table:
+    """One row a conversation; whose it is where there are several owners."""
+    has_owners = any(session.tenant for session in sessions)
+    drawn = Table("id", *(["owner"] if has_owners else []), "name", "turns", "tokens", "on disk", "in RAM", "last used", "state", box=None)
+    for each in sessions:
+        sizes = str(each.turns), f"{each.tokens:,}", decimal(each.disk_bytes), decimal(each.ram_bytes)
+        state = f"{each.state}{', pinned' * each.pinned}"
+        drawn.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, moment(each.last_used_unix_s), state)
     return drawn
 
 
-def summary(marks: list[Entry], total: dict[str, int]) -> str:
+def places(marks: list[Entry]) -> Table:
+    """One row a mark."""
+    drawn = Table("place", "tokens", "bytes", "last used", "uses", box=None)
+    for mark in marks:
+        sizes = f"{mark.info.stop:,}", decimal(mark.info.num_bytes)
+        drawn.add_row(mark.info.key[:12], *sizes, moment(mark.used_s), str(mark.uses))
+    return drawn
+
+
+def summary(sessions: list[SessionInfo], total: dict[str, int]) -> str:
     """What the folder holds, in one line."""
-    conversations = len({(mark.tenant, mark.session) for mark in marks})
-    kept = f"{counted(len(marks), 'place')} in {counted(conversations, 'conversation')}, {counted(total['records'], 'record')}"
+    kept = f"{counted(len(sessions), 'conversation')}, {counted(total['records'], 'record')}"
     size = f"{decimal(total['bytes'])} in all, {decimal(total['written_today_bytes'])} written today"
     return f"{kept}, {size}, {total['quarantined']} set aside as damaged"
+
+
+def shown(session: SessionInfo) -> dict[str, Any]:
+    """A conversation for people; what is empty is left out."""
+    told = asdict(session) | {"ram_bytes": decimal(session.ram_bytes), "disk_bytes": decimal(session.disk_bytes)}
+    told["last_used"] = moment(told.pop("last_used_unix_s"))
+    return {name.removesuffix("_bytes"): value for name, value in told.items() if value != ""}
+
+
+def called(session: SessionInfo) -> str:
+    """Its id, and its name if it has one."""
+    return f"{session.id} ({session.name})" if session.name else session.id
 
 
 def counted(number: int, noun: str) -> str:

@@ -90,7 +90,12 @@ def serve(
         engine = start(config, progress)
     line = startup(config, engine, listener)
     app = build(engine, keys=keys, host=config.host, origins=config.cors_origins or (), requests_per_minute=config.requests_per_minute)
-    asyncio.run(run(engine, app, listener, lambda: typer.echo(json.dumps(line) if as_json else sentence(line))))
+
+    def announce() -> None:
+        engine.announce(line["url"])
+        typer.echo(json.dumps(line) if as_json else sentence(line))
+
+    asyncio.run(run(engine, app, listener, announce))
 
 
 async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.values import Event, Health, Job, ModelInfo, Prompt
+from forerun.values import Event, Health, Job, ModelInfo, Prompt, SessionInfo
 
 
 class Run(Protocol):
@@ -22,11 +22,32 @@ class Run(Protocol):
         """Stop at the next step or chunk. Idempotent, from any thread; a no-op when finished."""
 
 
+class Sessions(Protocol):
+    """The conversations that are kept, each tenant's own. Looks are answered at once, changes when the request that runs is over.
+
+    Raise UnknownSessionError, and BadRequestError for what needs a disk where nothing is kept on one.
+    """
+
+    async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        """The last used first, `limit` at most."""
+
+    async def one(self, tenant: str, id: str) -> SessionInfo: ...
+
+    async def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        """Call it so, pin it or not; None: as it was."""
+
+    async def remove(self, tenant: str, id: str) -> None:
+        """Remove it, and what no other conversation needs, wherever it is."""
+
+
 class Engine(Protocol):
     """Runs jobs one after the other in the order of their submission."""
 
     info: ModelInfo
     registry: CollectorRegistry
+
+    @property
+    def sessions(self) -> Sessions: ...
 
     async def submit(self, job: Job) -> Run:
         """Render, encode and queue the job. Raises BusyError (queue full), ContextLengthError, BadRequestError (the template refuses)."""
@@ -35,6 +56,9 @@ class Engine(Protocol):
         """How many tokens the prompt has. Raises BadRequestError (the template refuses)."""
 
     def health(self) -> Health: ...
+
+    def announce(self, address: str) -> None:
+        """Have the bank's folder say where its server answers, for the commands that look after it."""
 
     async def close(self, limit_s: float) -> None:
         """Finish or cut off what runs within `limit_s`, write what is pending, release the model."""

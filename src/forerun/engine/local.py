@@ -12,6 +12,7 @@ from forerun.engine.engine import Run
 from forerun.engine.metrics import Gauges, Metrics
 from forerun.engine.request import Request
 from forerun.engine.request_log import RequestLog
+from forerun.engine.sessions import LocalSessions
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
 from forerun.text.prompt import Prompter
@@ -33,6 +34,7 @@ class LocalEngine:
     def __post_init__(self) -> None:
         metrics = Metrics(self.health, self.gauges)
         self.registry = metrics.registry
+        self.sessions = LocalSessions(self.worker, self.prompter)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def submit(self, job: Job) -> Run:
@@ -56,6 +58,9 @@ class LocalEngine:
         bank = self.worker.model().bank.health()
         reasons = (*self.degraded(), *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
+
+    def announce(self, address: str) -> None:
+        self.worker.model().bank.sessions.announce(address)
 
     async def close(self, limit_s: float) -> None:
         await asyncio.to_thread(self.worker.close, limit_s)

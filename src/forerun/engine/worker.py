@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 from forerun.decode.depth import WARNING
 from forerun.engine.memory import explained
@@ -19,6 +20,7 @@ from forerun.log import request_id
 from forerun.values import Done, Queued
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 _MEAN_WEIGHT = 0.2
 _LAST_S = 1.0  # of the time for closing, left for letting go
 
@@ -30,6 +32,7 @@ class Worker:
         self.observers: tuple[Callable[[Ended], None], ...] = ()
         self._load = load
         self._waiting: deque[Request] = deque()
+        self._calls: deque[Callable[[Model], None]] = deque()
         self._running: Request | None = None
         self._state = threading.Condition()
         self.is_closing = False
@@ -58,6 +61,25 @@ class Worker:
             self._state.notify_all()
         if ahead:
             request.post(Queued(ahead))
+
+    def call(self, work: Callable[[Model], T]) -> Future[T]:
+        """Have something done on this thread, before the next request. Raises BusyError if the server is stopping."""
+        future: Future[T] = Future()
+
+        def do(model: Model) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work(model))
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+                future.set_exception(error)
+
+        with self._state:
+            if self.is_closing:
+                raise BusyError("the server is stopping", retry_after_s=10)
+            self._calls.append(do)
+            self._state.notify_all()
+        return future
 
     def counts(self) -> tuple[int, int]:
         """Requests running and waiting."""
@@ -97,8 +119,10 @@ class Worker:
         model.steps.release()
 
     def _next(self, model: Model) -> Request | None:
-        """The next request; captures one unit after the other while there is none. None: closing."""
+        """The next request, after what was called for; captures one unit after the other while there is none. None: closing."""
         while True:
+            while self._calls:
+                self._calls.popleft()(model)
             with self._state:
                 self._forget_cancelled()
                 request = plan(self._waiting)
@@ -106,11 +130,11 @@ class Worker:
                     self._waiting.remove(request)
                     self._running = request
                     return request
-                if self.is_closing:
+                if self.is_closing and not self._calls:
                     return None
             if not self._capture(model):
                 with self._state:
-                    self._state.wait_for(lambda: self._waiting or self.is_closing, 1.0)
+                    self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
 
     def _serve(self, model: Model, request: Request) -> None:
         request_id.set(request.job.id)

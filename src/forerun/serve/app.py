@@ -21,7 +21,16 @@ from starlette.requests import ClientDisconnect
 from forerun.engine.engine import Engine
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
-from forerun.serve import anthropic, anthropic_answer, openai_chat, openai_completions, openai_responses, openai_responses_answer, openapi
+from forerun.serve import (
+    anthropic,
+    anthropic_answer,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    openai_responses_answer,
+    openapi,
+    sessions,
+)
 from forerun.serve.access import ID_HEADERS, Access
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
@@ -55,6 +64,7 @@ def build(
     app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
+    sessions.add_routes(app, engine.sessions, keys)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
     app.add_api_route("/health/live", routes.show_live, methods=["GET"], response_model=None)
     app.add_api_route("/health/ready", routes.show_ready, methods=["GET"], response_model=None)

@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.values import Reading
+from forerun.values import Reading, SessionInfo
 
 DEFAULT_URL = f"http://{Config.model_fields['host'].default}:{Config.model_fields['port'].default}"
 READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
 # Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
+CHANGE_TIMEOUT = httpx.Timeout(10.0, read=3600.0)
+SESSIONS = "/v1/forerun/sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,44 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
 def health(url: str, *, key: str = "") -> dict[str, Any]:
     """The body of /health, which names the model. key: the API key, "" for none. Raises ForerunError."""
     with _plain_errors(url):
-        response = httpx.get(f"{url}/health", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT)
-        _check(response)
-        body: dict[str, Any] = response.json()
+        body = _asked(url, "GET", "/health", key)
         return body | {"model": dict(body["model"])}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSessions:
+    """The conversations that a running server keeps. key: the API key, "" for none. All raise ForerunError with the server's words."""
+
+    url: str
+    key: str
+
+    def all(self) -> list[SessionInfo]:
+        """Of the key's owner, the last used first."""
+        with _plain_errors(self.url):
+            return [SessionInfo(**each) for each in _asked(self.url, "GET", SESSIONS, self.key)["data"]]
+
+    def mark(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        """Call it so, pin it or not; None: as it was."""
+        with _plain_errors(self.url):
+            return SessionInfo(**_asked(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
+
+    def remove(self, session: SessionInfo) -> None:
+        """Remove it, and what no other conversation needs."""
+        with _plain_errors(self.url):
+            _asked(self.url, "DELETE", _path(session), self.key)
+
+
+def _path(session: SessionInfo) -> str:
+    return f"{SESSIONS}/{quote(session.id, safe='')}"
+
+
+def _asked(url: str, method: str, path: str, key: str, **asked: Any) -> dict[str, Any]:
+    """The JSON object that answers a request. A change waits for the turn that runs."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=CHANGE_TIMEOUT if method != "GET" else TIMEOUT, **asked)
+    _check(response)
+    body: dict[str, Any] = response.json()
+    return body
 
 
 @contextmanager

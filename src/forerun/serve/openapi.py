@@ -5,6 +5,7 @@ Knows the dialects' schemas; knows no engine. What a dialect accepts without usi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from forerun import __version__
-from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses
+from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses, sessions
 
 ASKED: Mapping[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_chat.Request,
@@ -22,7 +23,13 @@ ASKED: Mapping[str, type[BaseModel]] = {
     "/v1/messages/count_tokens": anthropic.Prompt,
     "/v1/responses": openai_responses.Request,
 }
+CHANGED: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = {
+    ("/v1/forerun/sessions/{id}", "patch"): ("name or pin a conversation", sessions.Change),
+    ("/v1/forerun/sessions/{id}", "delete"): ("remove a conversation", None),
+}
 TOLD = {
+    "/v1/forerun/sessions": "the conversations that are kept",
+    "/v1/forerun/sessions/{id}": "one conversation",
     "/v1/models": "the model that is served",
     "/v1/models/{name}": "one model",
     "/health": "how the server is, and what it keeps",
@@ -43,14 +50,19 @@ REFUSED = {
 }
 ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "required": ["message", "type"]}}}
 OBJECT = {"type": "object"}
+NAMED = re.compile(r"{(\w+)}")
 
 
 @cache
 def document() -> dict[str, Any]:
     """The document."""
-    schemas, defined = models_json_schema([(each, "validation") for each in ASKED.values()], ref_template="#/components/schemas/{model}")
+    asked_for = [*ASKED.values(), *(schema for _, schema in CHANGED.values() if schema)]
+    schemas, defined = models_json_schema([(each, "validation") for each in asked_for], ref_template="#/components/schemas/{model}")
     paths = {path: {"post": _takes(path, schemas[(asked, "validation")])} for path, asked in ASKED.items()}
     paths |= {path: {"get": _gives(path, what)} for path, what in TOLD.items()}
+    for (path, method), (what, schema) in CHANGED.items():
+        body = {"requestBody": _body(schemas[(schema, "validation")])} if schema else {}
+        paths.setdefault(path, {})[method] = _gives(path, what) | body
     paths["/metrics"] = {"get": {"summary": "for Prometheus", "responses": {"200": _content("text/plain", {"type": "string"}, "metrics")}}}
     info = {"title": "forerun", "version": __version__, "description": "A local LLM server for coding agents."}
     key = {"bearer": {"type": "http", "scheme": "bearer"}, "header": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
@@ -61,15 +73,17 @@ def document() -> dict[str, Any]:
 def _takes(path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     answer = _content("application/json", OBJECT, "the answer; with `stream`, as server-sent events")
     answer["content"]["text/event-stream"] = {"schema": OBJECT}  # of one event
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {"summary": path.removeprefix("/v1/"), "requestBody": body, "responses": {"200": answer} | _refusals()}
+    return {"summary": path.removeprefix("/v1/"), "requestBody": _body(schema), "responses": {"200": answer} | _refusals()}
+
+
+def _body(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _gives(path: str, what: str) -> dict[str, Any]:
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    parameters = {"parameters": [name]} if "{name}" in path else {}
-    missing = {"404": _content("application/json", ERROR, "no such model")} if parameters else {}
-    return {"summary": what, **parameters, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _refusals()}
+    names = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in NAMED.findall(path)]
+    missing = {"404": _content("application/json", ERROR, "there is none of that name")} if names else {}
+    return {"summary": what, "parameters": names, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _refusals()}
 
 
 def _refusals() -> dict[str, Any]:

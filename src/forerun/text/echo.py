@@ -34,6 +34,12 @@ class Echoes:
             while self._num_chars > LIMIT_CHARS:
                 self._forget(next(iter(self._messages)))
 
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._messages.clear()
+            self._num_chars = 0
+
     def restore(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> tuple[Mapping[str, Any], ...]:
         """The messages, with all that is an echo as it was given out."""
         return tuple(self._restored(message, tenant) if message["role"] == "assistant" else message for message in messages)

@@ -121,6 +121,11 @@ class Prompter:
         """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""
         self.tokenizer.learn(before, stored, tenant=tenant)
 
+    def forget(self) -> None:
+        """Forget what was answered and encoded: it is worked out, or learnt from stored conversations, anew."""
+        self._echoes.clear()
+        self.tokenizer.forget()
+
 
 def call_id(request_id: str, index: int) -> str:
     """The id of the request's call with this index."""

@@ -38,6 +38,12 @@ class Recent(Generic[K]):
             while self._held_tokens > self._limit_tokens:
                 self._held_tokens -= self._cost(self._entries.popitem(last=False)[1])
 
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._entries.clear()
+            self._held_tokens = 0
+
     @staticmethod
     def _cost(ids: array[int] | None) -> int:
         return 0 if ids is None else len(ids) + ENTRY_TOKENS

@@ -47,6 +47,11 @@ class Sampled:
         """The ids of the text at this place, or None."""
         return self._ids.get((place.name, text))
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._ids.clear()
+        self._lengths.clear()
+
     def beginnings(self, place: Place, text: str, start: int) -> list[str]:
         """The texts remembered at this place with which text[start:] begins, longest first."""
         found = (text[start : start + length] for length in self._lengths.get(place.name) or ())

@@ -117,6 +117,11 @@ class Tokenizer:
         start, place = self._last_border(prompt, tenant)
         self._sampled.put(place, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
 
+    def forget(self) -> None:
+        """Forget every text that was encoded, and how answers were written."""
+        for memory in (self._pieces, self._sampled, self._begun):
+            memory.clear()
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens kept; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")

@@ -1,0 +1,121 @@
+"""The bank's conversations as objects, wherever they are: listed, named, pinned, removed.
+
+Runs on the thread that owns MLX while no request runs, but for `all` and `one`. Knows nothing of prompts or of how state is restored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forerun.bank import stored
+from forerun.bank.disk import DiskTier
+from forerun.bank.history import Session
+from forerun.bank.live import Live
+from forerun.bank.lives import Lives
+from forerun.bank.memory import MemoryTier
+from forerun.bank.saving import Saving
+from forerun.errors import BadRequestError, BankError, UnknownSessionError
+from forerun.values import SessionInfo
+
+_FLUSH_S = 30.0
+NO_DISK = "nothing is kept on disk, where names and pins are"
+
+
+class Sessions:
+    """Conversations of one bank. disk and saving are None if nothing survives the process."""
+
+    def __init__(self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None) -> None:
+        self._lives, self._memory, self._disk, self._saving = lives, memory, disk, saving
+
+    def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        """The tenant's, the last used first, `limit` at most. May be called from any thread."""
+        indexes = [self._memory.index, *([self._disk.index] if self._disk else [])]
+        ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
+        ids |= {session.id for session in self._on_the_way() if session.tenant == tenant}
+        found = [session for id in ids if (session := self._find(tenant, id))]
+        return [self._info(session) for session in sorted(found, key=lambda s: -s.used_s)[:limit]]
+
+    def one(self, tenant: str, id: str) -> SessionInfo:
+        """One of the tenant's. Raises UnknownSessionError. May be called from any thread."""
+        session = self._find(tenant, id)
+        if session is None:
+            raise UnknownSessionError(id)
+        return self._info(session)
+
+    def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        """Have it called `name`, and pinned or not; None: as it was. What of it is pending is written first. Raises UnknownSessionError,
+        BadRequestError.
+        """
+        self._on_disk(tenant, id).index.mark_session(tenant, id, name=name, is_pinned=is_pinned)
+        return self.one(tenant, id)
+
+    def announce(self, address: str) -> None:
+        """Have the folder say where its server answers."""
+        if self._disk:
+            self._disk.announce(address)
+
+    def remove(self, tenant: str, id: str) -> None:
+        """Remove a conversation, and all that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
+        self.one(tenant, id)
+        for live in self._lives.of(tenant, id):
+            self._lives.remove(live)
+        self._flush()
+        others = {key for live in self._lives if live.told for key in live.told.keys}
+        stored.remove(self._memory, tenant, id, others)
+        if self._disk:
+            removed = stored.remove(self._disk, tenant, id, others)
+            self._disk.scrub([info.key for info in removed])
+
+    def _find(self, tenant: str, id: str) -> Session | None:
+        """The conversation as it is now: a live one has gone on since the index was told of it."""
+        written = self._disk.index.session(tenant, id) if self._disk else None
+        here = [session for session in self._on_the_way() if (session.tenant, session.id) == (tenant, id)]
+        found = here[-1] if here else self._memory.index.session(tenant, id) or written
+        return replace(found, name=written.name, is_pinned=written.is_pinned) if found and written else found
+
+    def _on_the_way(self) -> list[Session]:
+        """Conversations of which the index need not know yet, as it was or will be told of them; the latest last."""
+        return [*(self._saving.writer.noting() if self._saving else ()), *(_session(live) for live in self._lives)]
+
+    def _info(self, session: Session) -> SessionInfo:
+        lives, in_ram = self._lives.of(session.tenant, session.id), self._memory.index.session(session.tenant, session.id)
+        records = self._memory.index.find(in_ram.keys).values() if in_ram else ()
+        ram_bytes = sum(x.num_bytes for x in lives) + sum(info.num_bytes for info in records)
+        if self._disk is None:
+            told = stored.told(self._memory.index, session)
+            return replace(told, ram_bytes=ram_bytes, disk_bytes=0, stored_tokens=0, state="ram", reason="")
+        told = replace(stored.told(self._disk.index, session), ram_bytes=ram_bytes)
+        if self._is_writing(lives, session):
+            return replace(told, state="writing", reason="")
+        return replace(told, reason=self._why_skipped(lives) or told.reason) if told.state == "skipped" else told
+
+    def _is_writing(self, lives: list[Live], session: Session) -> bool:
+        waiting = {record.key for record in self._saving.writer.waiting()} if self._saving else set()
+        return any(live.pending for live in lives) or not waiting.isdisjoint(session.keys)
+
+    def _why_skipped(self, lives: list[Live]) -> str:
+        """Why the end of a live conversation is not on disk, "" if that is not known."""
+        assert self._disk
+        index = self._disk.index
+        places = [(live, depth) for live in lives for depth in reversed(range(len(live.nodes)))]
+        lost = (index.lost(live.nodes[depth], live.block(depth)) for live, depth in places)
+        return next((f"{each.kind}: {each.why}" for each in lost if each), "")
+
+    def _on_disk(self, tenant: str, id: str) -> DiskTier:
+        """The disk, when all is written there that is to be known of the conversation. Raises UnknownSessionError, BadRequestError."""
+        self.one(tenant, id)
+        if self._disk is None or self._saving is None:
+            raise BadRequestError(NO_DISK, hint="start the server without --bank-disk-bytes 0")
+        for live in self._lives.of(tenant, id):
+            self._saving.capture_all(live)
+        self._flush()
+        return self._disk
+
+    def _flush(self) -> None:
+        if self._saving and not self._saving.writer.flush(_FLUSH_S):
+            raise BankError(f"the disk has not written in {_FLUSH_S:.0f} s what waits for it", hint="try again later")
+
+
+def _session(live: Live) -> Session:
+    """What the index is, or would be, told of a live conversation."""
+    return live.told or Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, ())

@@ -1,0 +1,94 @@
+"""Conversations as a tier keeps them: what of one is there, how far it can be taken up, and how one is removed.
+
+Reads the tier's index, never a payload. Knows no cache, no other tier, and nothing of what is worth keeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from forerun.bank.history import Session
+from forerun.bank.index import Index
+from forerun.bank.tier import Tier
+from forerun.state.record import SEGMENT_TOKENS, RecordInfo
+from forerun.values import SessionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """The deepest place at which a conversation can be taken up, and the records that it takes: segments without a gap from 0, then the
+    mark. At position 0 there is none.
+    """
+
+    position: int
+    infos: tuple[RecordInfo, ...]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of these records."""
+        return frozenset(info.key for info in self.infos)
+
+
+def usable(index: Index, session: Session) -> Usable:
+    """What of the conversation can be taken up."""
+    found = index.find(session.keys).values()
+    full = {info.start: info for info in found if info.kind == "segment" and len(info.tokens) == SEGMENT_TOKENS}
+    for mark in sorted((info for info in found if info.kind == "mark"), key=lambda info: -info.stop):
+        blocks = [full[start] for start in range(0, mark.start, SEGMENT_TOKENS) if start in full]
+        tail = index.segment_over(mark.parent, mark.tokens) if mark.tokens else None
+        if len(blocks) * SEGMENT_TOKENS == mark.start and (tail or not mark.tokens):
+            return Usable(mark.stop, (*blocks, *([tail] if tail else []), mark))
+    return Usable(0, ())
+
+
+def usable_keys(index: Index, sessions: Iterable[Session]) -> frozenset[str]:
+    """The records that it takes to go on with these conversations."""
+    return frozenset().union(*(usable(index, session).keys for session in sessions))
+
+
+def told(index: Index, session: Session) -> SessionInfo:
+    """What people are told of the conversation, as far as the index knows."""
+    position = usable(index, session).position
+    is_whole = position == session.num_tokens
+    return SessionInfo(
+        id=session.id,
+        name=session.name,
+        tenant=session.tenant,
+        turns=session.turns,
+        tokens=session.num_tokens,
+        stored_tokens=position,
+        ram_bytes=0,
+        disk_bytes=index.bytes_of(session.keys),
+        last_used_unix_s=session.used_s,
+        pinned=session.is_pinned,
+        state="ssd" if is_whole else "skipped",
+        reason="" if is_whole else "the rest was evicted, or could not be written",
+    )
+
+
+def belonging(index: Index, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
+    """The records of a conversation that no other of the tenant consists of, nor the keys `others`: its own, those that it wrote in
+    earlier turns, and marks along the way.
+    """
+
+    def is_free(key: str) -> bool:
+        return key not in others and not index.is_shared(key, tenant, id)
+
+    session = index.session(tenant, id)
+    own = {info.key: info for info in index.owned(tenant, id)} | index.find(session.keys if session else ())
+    found = {key: info for key, info in own.items() if is_free(key)}
+    for segment in [info for info in found.values() if info.kind == "segment"]:
+        found |= {mark.key: mark for mark in index.along("mark", segment.parent, segment.tokens) if is_free(mark.key)}
+    return list(found.values())
+
+
+def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
+    """Remove a conversation with the records that belong to it alone. The conversation itself goes last: what is cut off in the middle can
+    be done again. Returns what was removed.
+    """
+    infos = belonging(tier.index, tenant, id, others)
+    for info in infos:
+        tier.delete(info.key)
+    tier.index.remove_session(tenant, id)
+    return infos

@@ -1,0 +1,67 @@
+"""Routes of the kept conversations: listed, looked at, named, pinned, removed. Each key sees its own only.
+
+Knows the engine's facade and JSON; knows no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import ConfigDict, Field
+
+from forerun.engine.engine import Sessions
+from forerun.serve.auth import tenant_of
+from forerun.serve.fields import Fields, parse_object, read
+
+ROOT = "/v1/forerun/sessions"
+LIST_LIMIT = 1000
+
+
+class Change(Fields):
+    """What is to be changed of a conversation. Left out: as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(default=None, max_length=200)
+    pinned: bool | None = None
+
+
+def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str]) -> None:
+    """Add the routes to an application."""
+    routes = Routes(sessions, keys)
+    app.add_api_route(ROOT, routes.show_all, methods=["GET"], response_model=None)
+    app.add_api_route(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"], response_model=None)
+    app.add_api_route(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"], response_model=None)
+    app.add_api_route(f"{ROOT}/{{id:path}}", routes.remove, methods=["DELETE"], response_model=None)
+
+
+class Routes:
+    """One method a route. Each asks for the key first."""
+
+    def __init__(self, sessions: Sessions, keys: Mapping[str, str]) -> None:
+        self._sessions, self._keys = sessions, keys
+
+    async def show_all(self, request: Request) -> Response:
+        """GET /v1/forerun/sessions"""
+        found = await self._sessions.all(self._tenant(request), LIST_LIMIT + 1)
+        return JSONResponse({"data": [asdict(session) for session in found[:LIST_LIMIT]], "has_more": len(found) > LIST_LIMIT})
+
+    async def show_one(self, request: Request, id: str) -> Response:
+        """GET /v1/forerun/sessions/ID"""
+        return JSONResponse(asdict(await self._sessions.one(self._tenant(request), id)))
+
+    async def change(self, request: Request, id: str) -> Response:
+        """PATCH /v1/forerun/sessions/ID"""
+        tenant, asked = self._tenant(request), read(Change, parse_object(await request.body()))
+        return JSONResponse(asdict(await self._sessions.mark(tenant, id, name=asked.name, is_pinned=asked.pinned)))
+
+    async def remove(self, request: Request, id: str) -> Response:
+        """DELETE /v1/forerun/sessions/ID"""
+        await self._sessions.remove(self._tenant(request), id)
+        return JSONResponse({"id": id, "deleted": True})
+
+    def _tenant(self, request: Request) -> str:
+        return tenant_of(request.headers, self._keys)

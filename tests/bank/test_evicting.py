@@ -1,0 +1,109 @@
+"""What makes room when the disk's quota is reached: never what is pinned, and what a live conversation needs after all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.records import opened, record
+
+from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.history import Session
+from forerun.bank.index import Label
+from forerun.bank.stored import usable
+from forerun.bank.writer import Writer
+
+RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000
+ROOM = 8  # records
+
+
+@pytest.fixture
+def live() -> list[Session]:
+    return []
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[DiskTier]:
+    tier = opened(tmp_path / "bank", limit_bytes=INDEX_SLACK_BYTES + INDEX_BYTES + ROOM * RECORD_BYTES)
+    yield tier
+    tier.close()
+
+
+@pytest.fixture
+def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
+    writer = Writer(tier, lambda: live)
+    yield writer
+    writer.close()
+
+
+def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
+    """A conversation of these tokens: its segment, and marks at its first token and at its end."""
+    own = [record("segment", tokens=[*tokens], num_bytes=RECORD_BYTES)]
+    own += [record("mark", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
+    for each in own:
+        writer.put(each, Label(name, "", rank_s, rank_s))
+    session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
+    writer.note(session)
+    assert writer.flush(10)
+    return session
+
+
+def crowd(writer: Writer, rank_s: float) -> list[Session]:
+    """More one-shots than there is room for, each used later than the one before."""
+    return [write(writer, f"one-shot {n}", 1000 + n, rank_s=rank_s + n) for n in range(2 * ROOM)]
+
+
+def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, writer: Writer) -> None:
+    pinned, other = write(writer, "pinned", 1, 2, rank_s=1.0), write(writer, "other", 5, 6, rank_s=2.0)
+    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    shots = crowd(writer, 10.0)
+    assert (usable(tier.index, pinned).position, usable(tier.index, other).position) == (2, 0)
+    assert usable(tier.index, shots[-1]).position == 1
+    assert writer.skipped == {}
+
+
+def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: DiskTier, writer: Writer) -> None:
+    first, end = (record("mark", tokens=[1, 2][:stop]).key for stop in (1, 2))
+    write(writer, "pinned", 1, 2, rank_s=1.0)
+    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    crowd(writer, 10.0)
+    assert tier.index.present([first, end]) == {end}
+
+
+def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
+    write(writer, "pinned", 1, 2, rank_s=1.0)
+    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    longer = write(writer, "pinned", 1, 2, 3, rank_s=1.5)
+    crowd(writer, 10.0)
+    assert usable(tier.index, longer).position == 3
+
+
+def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writer: Writer) -> None:
+    for number in range(ROOM):
+        write(writer, f"pinned {number}", 1, number, rank_s=float(number))
+        tier.index.mark_session("", f"pinned {number}", name=None, is_pinned=True)
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    write(writer, "late", 7, rank_s=99.0)
+    assert writer.skipped["no room: pinned conversations fill the quota"] > 0
+    assert all(usable(tier.index, each).position == 2 for each in tier.index.pinned_sessions())
+    for number in (3, 4, 5):
+        tier.index.mark_session("", f"pinned {number}", name=None, is_pinned=False)
+    assert usable(tier.index, write(writer, "later", 8, rank_s=100.0)).position == 1
+
+
+def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, writer: Writer, live: list[Session]) -> None:
+    live.append(write(writer, "live", 1, 2, rank_s=1.0))
+    crowd(writer, 10.0)
+    assert usable(tier.index, live[0]).position == 2
+    tier.limit_bytes = INDEX_SLACK_BYTES + INDEX_BYTES
+    write(writer, "the last", 9, rank_s=99.0)
+    assert usable(tier.index, live[0]).position == 0
+
+
+def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier, writer: Writer) -> None:
+    ends_here = write(writer, "first", 1, 2, rank_s=1.0)
+    write(writer, "second", 1, 2, 3, rank_s=2.0)
+    write(writer, "second", 1, 2, 3, 4, rank_s=3.0)
+    assert usable(tier.index, ends_here).infos[0].tokens == (1, 2)
+    assert sorted(info.tokens for info in tier.inventory() if info.kind == "segment") == [(1, 2), (1, 2, 3, 4)]

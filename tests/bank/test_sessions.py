@@ -1,0 +1,206 @@
+"""Conversations as objects: what is told of them, what a pin holds, what goes with one that is removed and what stays for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests import talking, tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.records import bytes_under
+from tests.talking import Told
+
+from forerun.bank.bank import Bank
+from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.index import Index
+from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.state.record import SEGMENT_TOKENS
+
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
+SYSTEM = [*tiny.words("system", 30), tiny.END]
+TOKEN_BYTES = FAMILY.spec.bytes_per_token
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bank"
+
+
+@pytest.fixture
+def bank(folder: Path) -> Iterator[Bank]:
+    with closing(opened(folder)) as bank:
+        yield bank
+
+
+def disk_of(bank: Bank) -> DiskTier:
+    assert bank._disk is not None
+    return bank._disk
+
+
+def talk(bank: Bank, session: str, num: int = 200, **other: str) -> Told:
+    return turn(bank, [*SYSTEM, *tiny.words(session, num)], session=session, **other)
+
+
+def on(bank: Bank, told: Told, session: str, num: int = 20) -> Told:
+    return turn(bank, told.stored + tiny.words((session, len(told.stored)), num), session=session)
+
+
+def reused(told: Told) -> tuple[str, int]:
+    return told.restored.source, told.restored.reused_tokens
+
+
+# --- what is told
+
+
+def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
+    told = talk(bank, "mine")
+    info = bank.sessions.one("", "mine")
+    assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(told.stored), False)
+    assert (info.state, info.stored_tokens, info.ram_bytes > 0) == ("writing", 0, True)
+    assert bank.flush(10)
+    info = bank.sessions.one("", "mine")
+    assert (info.state, info.stored_tokens, info.reason) == ("ssd", len(told.stored), "")
+    assert info.disk_bytes > len(told.stored) * TOKEN_BYTES
+    bank._ram_limit_bytes = 0
+    bank.trim()
+    assert bank.sessions.one("", "mine").ram_bytes == 0
+
+
+def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None:
+    with closing(opened(folder, disk_limit_bytes=INDEX_SLACK_BYTES + 1000)) as bank:
+        talk(bank, "mine")
+        assert bank.flush(10)
+        info = bank.sessions.one("", "mine")
+        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no room: size")
+
+
+def test_without_a_disk_all_is_in_ram() -> None:
+    with closing(opened(None)) as bank:
+        talk(bank, "mine")
+        info = bank.sessions.one("", "mine")
+        assert (info.state, info.disk_bytes, info.stored_tokens) == ("ram", 0, 0)
+        assert bank.sessions.all("", 10) == [info]
+        with pytest.raises(BadRequestError, match="nothing is kept on disk"):
+            bank.sessions.mark("", "mine", name="x", is_pinned=None)
+
+
+def test_the_list_is_by_last_use_and_of_one_owner(bank: Bank) -> None:
+    told = talk(bank, "first")
+    talk(bank, "second")
+    assert bank.flush(10)
+    bank._ram_limit_bytes = 0
+    bank.trim()
+    on(bank, told, "first")
+    talk(bank, "theirs", tenant="bob")
+    assert [info.id for info in bank.sessions.all("", 10)] == ["first", "second"]
+    assert [info.id for info in bank.sessions.all("", 1)] == ["first"]
+    assert [info.id for info in bank.sessions.all("bob", 10)] == ["theirs"]
+
+
+def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        told = talk(bank, "mine")
+        bank.sessions.mark("", "mine", name="a walk", is_pinned=True)
+        bank.sessions.mark("", "mine", name=None, is_pinned=None)
+        on(bank, told, "mine")
+        assert bank.flush(10)
+    with closing(opened(folder)) as bank:
+        info = bank.sessions.one("", "mine")
+        assert (info.name, info.pinned, info.turns) == ("a walk", True, 2)
+
+
+# --- owners
+
+
+@pytest.mark.parametrize("act", ["one", "remove", "mark"])
+def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
+    told = talk(bank, "mine", tenant="ann")
+    assert bank.flush(10)
+    arguments = {"name": "x", "is_pinned": True} if act == "mark" else {}
+    with pytest.raises(UnknownSessionError):
+        getattr(bank.sessions, act)("bob", "mine", **arguments)
+    assert bank.sessions.all("bob", 10) == []
+    assert turn(bank, told.stored, tenant="bob", session="mine").restored.source == "cold"
+    assert bank.sessions.one("ann", "mine").name == ""
+
+
+# --- removal
+
+
+@pytest.mark.parametrize("way", ["live", "pending", "records", "disk"])
+def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: Bank, way: str) -> None:
+    told = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    if way == "records":
+        talk(bank, "other")
+        turn(bank, told.stored, session="beside")
+        bank.sessions.remove("", "beside")
+        bank.sessions.remove("", "other")
+    elif way != "pending":
+        assert bank.flush(10)
+    if way == "disk":
+        bank._ram_limit_bytes = 0
+        bank.trim()
+    bank.sessions.remove("", "mine")
+    assert bank.sessions.all("", 10) == []
+    assert list(disk_of(bank).inventory()) == list(bank._memory.inventory()) == []
+    assert disk_of(bank).num_bytes == bytes_under(folder)
+    with pytest.raises(UnknownSessionError):
+        bank.sessions.remove("", "mine")
+    assert turn(bank, told.stored, session="mine").restored.source == "cold"
+
+
+@pytest.mark.parametrize("removed", ["first", "second"])
+def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> None:
+    with closing(opened(folder)) as bank:
+        first = talk(bank, "first", SEGMENT_TOKENS + 100)
+        second = on(bank, first, "second", 60)
+        assert bank.flush(10)
+        bank.sessions.remove("", removed)
+        kept, told = ("second", second) if removed == "first" else ("first", first)
+        assert bank.sessions.one("", kept).stored_tokens == len(told.stored)
+    with closing(opened(folder)) as bank:
+        assert [info.id for info in bank.sessions.all("", 10)] == [kept]
+        assert reused(on(bank, told, kept)) == ("ssd", len(told.stored))
+        assert disk_of(bank).wait_until_reconciled(10)
+        words = first.stored if removed == "first" else second.stored[len(first.stored) :]
+        if removed == "second":
+            assert not [info for info in disk_of(bank).inventory() if info.tokens[-len(words) :] == tuple(words)]
+
+
+def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> None:
+    told = [talk(bank, "mine")]
+    for number in range(8):
+        told.append(turn(bank, told[-1].stored + tiny.words(number, 40), session="mine"))
+    turn(bank, told[-2].stored + tiny.words("edited", 40), session="mine")
+    assert bank.flush(10)
+    bank.sessions.remove("", "mine")
+    assert list(disk_of(bank).inventory()) == []
+
+
+def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        told = talk(bank, "mine")
+        assert bank.flush(10)
+    (folder / "index.db").unlink()
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(10)
+        on(bank, told, "mine")
+        assert bank.flush(10)
+        bank.sessions.remove("", "mine")
+        assert list(disk_of(bank).inventory()) == []
+
+
+def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:
+    assert Index.holder(folder) is None
+    with closing(opened(folder)) as bank:
+        assert Index.holder(folder) == ""
+        bank.sessions.announce("http://127.0.0.1:1")
+        assert Index.holder(folder) == "http://127.0.0.1:1"
+        assert disk_of(bank).num_bytes == bytes_under(folder)
+    assert Index.holder(folder) is None
+    with closing(opened(folder)):
+        assert Index.holder(folder) == ""

@@ -1,0 +1,114 @@
+"""The kept conversations over HTTP, and by `forerun bank` beside the server: a real engine on a folder, two owners, a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.cli.conftest import forerun
+from tests.engine.engines import Rig
+from tests.serve.asking import serving, wait_for
+
+KEYS = {"ann": "key-a", "bob": "key-b"}
+ODD = "a/b c?d#é"  # an id that must be spelled out in an address
+SESSIONS = "/v1/forerun/sessions"
+Ask = Callable[..., httpx.Response]
+Forerun = Callable[..., Any]
+__all__ = ["forerun"]
+
+
+class Server:
+    """A server and the folder of its bank."""
+
+    def __init__(self, folder: Path, port: int, rig: Rig) -> None:
+        self.folder, self.url, self.rig = folder, f"http://127.0.0.1:{port}", rig
+
+    def ask(self, method: str, path: str, owner: str = "ann", **asked: Any) -> httpx.Response:
+        return httpx.request(method, f"{self.url}{path}", headers={"x-api-key": KEYS[owner]}, timeout=20, **asked)
+
+    def talk(self, session: str, text: str, owner: str = "ann") -> dict[str, Any]:
+        body = {"prompt": text, "max_tokens": 3, "temperature": 0, "forerun": {"session": session}}
+        found: dict[str, Any] = self.ask("POST", "/v1/completions", owner, json=body).json()["forerun"]
+        return found
+
+    def sessions(self, owner: str = "ann") -> dict[str, Any]:
+        return {each["id"]: each for each in self.ask("GET", SESSIONS, owner).json()["data"]}
+
+    def written(self, session: str) -> dict[str, Any]:
+        """What is told of one of Ann's, once it is on disk."""
+        wait_for(lambda: self.ask("GET", at(session)).json()["state"] != "writing", limit_s=20)
+        found: dict[str, Any] = self.ask("GET", at(session)).json()
+        return found
+
+
+def at(session: str) -> str:
+    return f"{SESSIONS}/{quote(session, safe='')}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("sessions") / "bank"
+    rig = Rig(folder, forgets=True)
+    rig.gate.open()
+    with serving(rig.engine, keys=KEYS) as port:
+        rig.engine.announce(f"http://127.0.0.1:{port}")
+        yield Server(folder, port, rig)
+    rig.engine.worker.close(5.0)
+
+
+def test_a_conversation_is_listed_shown_named_pinned_and_removed(server: Server) -> None:
+    server.talk(ODD, "What is the capital of France?")
+    told = server.written(ODD)
+    assert server.sessions()[ODD] == told
+    assert (told["state"], told["stored_tokens"], told["turns"]) == ("ssd", told["tokens"], 1)
+    changed = server.ask("PATCH", at(ODD), json={"name": "capitals", "pinned": True}).json()
+    assert changed == told | {"name": "capitals", "pinned": True}
+    assert server.ask("PATCH", at(ODD), json={"pinned": False}).json() == told | {"name": "capitals"}
+    assert server.talk(ODD, "What is the capital of France?")["reused_tokens"] > 0
+    assert server.ask("DELETE", at(ODD)).json() == {"id": ODD, "deleted": True}
+    assert ODD not in server.sessions()
+    assert server.talk(ODD, "What is the capital of France?")["source"] == "cold"
+
+
+@pytest.mark.parametrize("body", [{"pinnde": True}, {"pinned": "yes"}, {"name": 3}, {"name": "x" * 201}])
+def test_a_change_that_is_none_is_refused(server: Server, body: dict[str, Any]) -> None:
+    server.talk("mine", "hello")
+    refused = server.ask("PATCH", at("mine"), json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(body)))
+
+
+@pytest.mark.parametrize(("method", "body"), [("GET", None), ("PATCH", {"pinned": True}), ("DELETE", None)])
+def test_another_owners_conversation_is_as_if_it_were_not_there(server: Server, method: str, body: Any) -> None:
+    server.talk("private", "a text of Ann's", "ann")
+    assert "private" not in server.sessions("bob")
+    theirs, none = (server.ask(method, at(id), "bob", json=body) for id in ("private", "nowhere"))
+    assert theirs.status_code == none.status_code == 404
+    assert theirs.text.replace("private", "nowhere") == none.text
+    assert server.talk("private", "a text of Ann's", "bob")["reused_tokens"] == 0
+    server.ask("DELETE", at("private"), "bob")
+    assert server.talk("private", "a text of Ann's", "ann")["reused_tokens"] > 0
+
+
+def test_no_web_page_may_ask(server: Server) -> None:
+    asked = httpx.options(server.url + SESSIONS, headers={"origin": "http://x"})
+    assert "access-control-allow-origin" not in asked.headers
+
+
+def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forerun: Forerun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORERUN_API_KEY", "key-a")
+    server.talk("by hand", "to be looked after")
+    server.written("by hand")
+    assert "by hand" in [each["id"] for each in json.loads(forerun("bank", "ls", "--bank-dir", server.folder, "--json").out)["sessions"]]
+    assert forerun("bank", "pin", "by hand", "--bank-dir", server.folder).out == "by hand is pinned\n"
+    assert forerun("bank", "name", "by hand", "a name", "--bank-dir", server.folder).code == 0
+    shown = json.loads(forerun("bank", "show", "a name", "--bank-dir", server.folder, "--json").out)
+    assert (shown["pinned"], shown["tenant"], shown["ram_bytes"] > 0, len(shown["marks"]) > 0) == (True, "ann", True, True)
+    assert forerun("bank", "rm", "a name", "--bank-dir", server.folder, "--yes").code == 0
+    assert "by hand" not in server.sessions()
+    monkeypatch.setenv("FORERUN_API_KEY", "wrong")
+    assert "API key missing or wrong" in forerun("bank", "ls", "--bank-dir", server.folder).err

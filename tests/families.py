@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from forerun.kernels.numerics import REFERENCE, Numerics
 from forerun.models.checkpoint import Checkpoint
-from forerun.models.load import FAMILIES, Loaded, load
+from forerun.models.families import KINDS
+from forerun.models.load import Loaded, load
 from forerun.models.weights import Reading, Weights
 
 VOCAB, HIDDEN, FFN = 160, 128, 256
@@ -195,7 +196,7 @@ def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Nu
     """Our model of these tensors, all of which it must need."""
     reading = Reading("float32", is_dense, seen=lambda name, tensor: None)
     weights = Weights(Checkpoint.of("here", config, named.items(), has_head_beside=False), reading)
-    family = FAMILIES[config["model_type"]](weights, numerics)
+    family = KINDS[config["model_type"]].build(weights, numerics)
     weights.done()
     return family
 

@@ -241,7 +241,8 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
+    told = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (Index.hold, Index.view):
-        with pytest.raises(BankError, match=f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"):
+        with pytest.raises(BankError, match=told):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -10,9 +10,8 @@ import pytest
 from tests import checkpoints, families
 
 from forerun.errors import ModelError
-from forerun.models.fit import CONFIGS, Fit, Machine, fit, weights_in_memory
+from forerun.models.fit import Fit, Machine, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
-from forerun.models.load import FAMILIES
 
 MAC = Machine(memory_bytes=64 << 30, bank_bytes=20 << 30, is_cpu=False)
 CPU = Machine(memory_bytes=16 << 30, bank_bytes=0, is_cpu=True)
@@ -144,10 +143,6 @@ def test_it_says_what_loading_shows(tmp_path: Path, kind: str) -> None:
     assert (found.bytes_per_1000_tokens, found.bytes_per_mark) == (1000 * family.spec.bytes_per_token, family.spec.bytes_per_mark)
     assert checkpoint.num_params == sum(tensor.size for tensor in families.tensors(kind).values())
     assert [module.name for module in checkpoint.modules if module.kind == "other" and module.num_params >= 128 * 128] == []
-
-
-def test_every_family_that_loads_can_be_looked_at() -> None:
-    assert CONFIGS.keys() == FAMILIES.keys()
 
 
 def test_a_head_that_is_the_embedding_is_counted_once(tmp_path: Path) -> None:

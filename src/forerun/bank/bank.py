@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
 from forerun.bank.figures import Figures
-from forerun.bank.history import Session
+from forerun.bank.history import Memo, Session
 from forerun.bank.index import Label
 from forerun.bank.inquiry import Inquiry
 from forerun.bank.live import Live
@@ -41,13 +41,17 @@ _WRITE_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new."""
+    """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new.
+
+    memo: what is to be known of its answer after a restart, None for nothing.
+    """
 
     session: str
     tenant: str
     turns: int
     message_end: int
     new_marks: int
+    memo: Memo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,13 @@ class Bank:
         except BankError:
             return (), ()
 
+    def memos(self, names: Collection[str], *, tenant: str) -> list[bytes]:
+        """What is kept on disk under these names, of the tenant's conversations. As `recall` otherwise."""
+        try:
+            return self._disk.index.memos(self._chain(tenant).root, names) if self._disk and names else []
+        except BankError:
+            return []
+
     def bypass(self, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         """An empty cache for a request that does not use the bank."""
         return self._cold(session, layout, room_tokens, Why("bypass", "bypass", 0, ()))
@@ -124,7 +135,7 @@ class Bank:
         by_position = {m.position: m for m in marks}
         staying = retain.in_ram(sorted(by_position))
         live_marks = [by_position[p] for p in sorted(staying)]
-        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns)
+        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns, turn.memo)
         if self._saving is not None:
             fresh = sorted({m.position for m in marks[len(marks) - turn.new_marks :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]

@@ -19,7 +19,13 @@ from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
+
+# Finds a segment that hangs from the node and whose tokens begin with the anchor.
+HOLDS_ANCHOR = (
+    "SELECT 1 FROM record WHERE parent = {node} AND kind = 'segment'"
+    " AND tokens >= {anchor} AND substr(tokens, 1, length({anchor})) = {anchor}"
+)
 
 # Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
 _SCHEMA = f"""
@@ -48,6 +54,14 @@ CREATE TABLE lost (
   lost_s REAL NOT NULL, tokens BLOB NOT NULL
 );
 CREATE UNIQUE INDEX lost_place ON lost (parent, tokens);
+CREATE TABLE memo (
+  root TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, anchor BLOB NOT NULL, checksum TEXT NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY (root, name, node, anchor)
+) WITHOUT ROWID;
+CREATE INDEX memo_node ON memo (node);
+CREATE TRIGGER memo_removed AFTER DELETE ON record WHEN OLD.kind = 'segment' BEGIN
+  DELETE FROM memo WHERE node = OLD.parent AND NOT EXISTS ({HOLDS_ANCHOR.format(node="memo.node", anchor="memo.anchor")});
+END;
 CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fields TEXT NOT NULL, used_s REAL NOT NULL);
 PRAGMA user_version = {VERSION};
 COMMIT;
@@ -183,7 +197,7 @@ class Database:
         with self._lock, explained(self._path):
             return self._connection.execute(sql, values).fetchall()
 
-    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
+    def _many(self, *work: tuple[str, list[Any]]) -> None:
         """Run each statement for each of its rows, all or none."""
         with self._lock, explained(self._path), transaction(self._connection):
             for sql, rows in work:

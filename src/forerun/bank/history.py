@@ -1,4 +1,5 @@
-"""What an index remembers besides the records that are there: conversations, what was lost and why, and under which identities was stored.
+"""What an index remembers besides the records that are there: conversations, memos of them, what was lost and why, and under which
+identities was stored.
 
 Knows nothing of files or of what is worth keeping.
 """
@@ -6,14 +7,20 @@ Knows nothing of files or of what is worth keeping.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forerun.bank.database import Database
+from xxhash import xxh3_128_hexdigest
+
+from forerun.bank.database import HOLDS_ANCHOR, Database
 from forerun.state.record import RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200
+MOST_MEMO_BYTES = 256 << 10  # a longer one is not kept
+log = logging.getLogger(__name__)
+
 LossKind = Literal["evicted", "damaged", "not stored"]
 
 
@@ -41,6 +48,28 @@ class Lost:
     kind: LossKind
     why: str
     lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What is to be known again, under a name, of the tokens from `start` up to `stop` of a conversation: for as long as they are stored.
+
+    data: whatever its reader makes of it.
+    """
+
+    name: str
+    start: int
+    stop: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What a memo hangs from: it goes when no segment of `node` begins with these tokens any more. root: of the node's chain."""
+
+    root: str
+    node: str
+    tokens: tuple[int, ...]
 
 
 class History(Database):
@@ -84,6 +113,28 @@ class History(Database):
     def remove_session(self, tenant: str, id: str) -> None:
         """Forget a conversation; its records stay."""
         self._many(("DELETE FROM session WHERE tenant = ? AND id = ?", [(tenant, id)]))
+
+    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
+        """Keep the memo, if what it hangs from is stored and it is not too long."""
+        if len(memo.data) <= MOST_MEMO_BYTES:
+            sql = (
+                "INSERT INTO memo SELECT :root, :name, :node, :anchor, :checksum, :data"
+                f" WHERE EXISTS ({HOLDS_ANCHOR.format(node=':node', anchor=':anchor')}) ON CONFLICT DO UPDATE SET"
+                " checksum = excluded.checksum, data = excluded.data"
+            )
+            row = {"root": anchor.root, "name": memo.name, "node": anchor.node, "anchor": token_bytes(anchor.tokens)}
+            self._many((sql, [row | {"checksum": xxh3_128_hexdigest(memo.data), "data": memo.data}]))
+
+    def memos(self, root: str, names: Iterable[str]) -> list[bytes]:
+        """What is kept under these names of the chains that begin at `root`. A row that is damaged is as good as none, and logged."""
+        sql = "SELECT CAST(data AS BLOB), checksum, name FROM memo WHERE root = ? AND name IN (SELECT value FROM json_each(?))"
+        found: list[bytes] = []
+        for data, checksum, name in self._rows(sql, root, json.dumps(list(names))):
+            if xxh3_128_hexdigest(data) == checksum:
+                found.append(data)
+            else:
+                log.warning("the memo %s of the index is damaged: what it was kept for is read again", name)
+        return found
 
     def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
         """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""

@@ -1,6 +1,7 @@
 """What is in a tier, a row a record: one SQLite database. Answers what hangs from a node without reading or listing the rest.
 
-The rows say nothing that the records' own heads do not say, but for the uses and the session: a lost index is built anew from the records.
+The rows of records say nothing that the records' own heads do not say, but for the uses and the session: a lost index is built anew from
+them. What else an index remembers (see history.py) is then lost.
 Knows nothing of files of records, payloads or policy. Holding the index of a folder for writing is holding the folder.
 """
 
@@ -242,7 +243,7 @@ class Index(History):
         begins = "EXISTS (SELECT 1 FROM record WHERE key >= value AND key < value || 'g')"
         return {prefix for (prefix,) in self._rows(f"SELECT value FROM json_each(?) WHERE {begins}", json.dumps(list(candidates)))}
 
-    def _many(self, *work: tuple[str, list[tuple[Any, ...]]]) -> None:
+    def _many(self, *work: tuple[str, list[Any]]) -> None:
         with self._lock:
             self._totals = None
             super()._many(*work)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import retain
-from forerun.bank.history import Session
+from forerun.bank.history import Anchor, Memo, Session
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo, num_shared
 from forerun.state.records import extract, extract_mark
@@ -33,7 +33,7 @@ class Unit:
 class Live:
     """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
     used_s: when it was last used, Unix seconds. turns: how many it has had. told: what the index is to be told of it when
-    all is written. nodes: of its tokens.
+    all is written. memo: of its last turn, to be kept then too. nodes: of its tokens.
     """
 
     cache: Cache[Any]
@@ -43,6 +43,7 @@ class Live:
     session: str
     tenant: str
     turns: int
+    memo: Memo | None
     pending: deque[Unit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
     told: Session | None = None
@@ -81,6 +82,11 @@ class Live:
         start = depth * SEGMENT_TOKENS
         shared = start + num_shared(self.block(depth), rest)
         return next((m for m in reversed(self.marks) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
+
+    def anchor(self, memo: Memo) -> Anchor:
+        """What a memo of this conversation hangs from: the tokens of a segment up to the memo's end, or the segment's."""
+        depth = memo.start // SEGMENT_TOKENS
+        return Anchor(self.chain.root, self.nodes[depth], self.block(depth)[: memo.stop - depth * SEGMENT_TOKENS])
 
     @property
     def num_bytes(self) -> int:

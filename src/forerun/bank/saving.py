@@ -70,9 +70,11 @@ class Saving:
         self._note(live)
 
     def _note(self, live: Live) -> None:
-        """Have it noted what the conversation consists of, once nothing of it is pending."""
+        """Have it noted what the conversation consists of, and its memo kept, once nothing of it is pending."""
         if not live.pending and live.told:
             self.writer.note(live.told)
+            if live.memo:
+                self.writer.note_memo(live.memo, live.anchor(live.memo))
 
     def _rank_s(self, live: Live, unit: Unit) -> float:
         if unit.mark is None:

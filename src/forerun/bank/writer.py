@@ -15,7 +15,7 @@ from functools import partial
 
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.format import file_bytes
-from forerun.bank.history import Session
+from forerun.bank.history import Anchor, Memo, Session
 from forerun.bank.index import Label
 from forerun.bank.stored import usable_keys
 from forerun.errors import BankError, BankFullError, BankGoneError
@@ -83,6 +83,10 @@ class Writer:
     def note(self, session: Session) -> None:
         """Have it noted, after the records put so far, what a conversation consists of."""
         self._add(Work(partial(self._disk.index.note_session, session), session=session))
+
+    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
+        """Have a memo kept, after the records put so far."""
+        self._add(Work(partial(self._disk.index.note_memo, memo, anchor)))
 
     @property
     def num_waiting(self) -> int:

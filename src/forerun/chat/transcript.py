@@ -7,12 +7,12 @@ sending these words: the server then reads none of them anew.
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forerun import small_files
 from forerun.errors import ConfigError, ForerunError
 
 NAME = re.compile(r"[\w-][\w.-]{0,99}")
@@ -48,12 +48,8 @@ class Transcript:
             self._write()
 
     def _write(self) -> None:
-        beside = self.file.with_suffix(".tmp")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-                json.dump({"messages": self.messages}, stream, ensure_ascii=False, indent=1)
-            beside.replace(self.file)
+            small_files.put(self.file, json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1))
         except OSError as error:
             raise ForerunError(f"cannot keep the session in {self.file}: {error.strerror}", hint="leave --session out") from error
 

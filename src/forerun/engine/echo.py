@@ -5,14 +5,19 @@ after a restart, from what is stored of the conversation. Knows no caches.
 from __future__ import annotations
 
 from forerun.bank.bank import Bank
-from forerun.text.prompt import Prompt, Prompter
-from forerun.values import Job, Raw
+from forerun.bank.history import Memo
+from forerun.text.echo import Given
+from forerun.text.prompt import Answered, Prompt, Prompter
+from forerun.values import Chat, Job, Raw
 
 _MOST_LOOKS = 64
 
 
 def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
-    """The job's prompt, in the tokens of the stored conversation as far as its text is the same. Raises what `Prompter.encode` raises."""
+    """The job's prompt, in the tokens of the stored conversation as far as it says the same. Raises what `Prompter.encode` raises."""
+    if isinstance(job.prompt, Chat) and job.bank == "use":
+        for data in bank.memos(prompter.unknown(job.prompt, tenant=job.tenant), tenant=job.tenant):
+            prompter.learn_given(Given.decode(data), tenant=job.tenant)
     prompt = prompter.encode(job.prompt, tenant=job.tenant)
     if isinstance(job.prompt, Raw) or job.bank == "bypass":
         return prompt
@@ -26,3 +31,12 @@ def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
             break
         prompt = again
     return prompt
+
+
+def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: Answered) -> Memo | None:
+    """Remember the answer to the job's prompt. Returns the memo that makes another process remember it, None if none would."""
+    given = prompter.learn_answer(job.prompt, prompt, answer, tenant=job.tenant)
+    if given is None:
+        return None
+    stop = len(prompt.tokens) + len(answer.sampled)
+    return Memo(given.name, stop - len(given.wording.ids) if given.wording else len(prompt.tokens), stop, given.encode())

@@ -16,6 +16,7 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
+from forerun.engine import echo
 from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
 from forerun.engine.miss import miss
 from forerun.engine.request import Request
@@ -103,7 +104,7 @@ class Turn:
             self.between()
             if self.request.is_cancelled:
                 marks.append(cache.snapshot())
-                self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored)
+                self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored, None)
                 raise Cancelled(None)
         self.timing.read_s = time.monotonic()
         return cache
@@ -123,11 +124,8 @@ class Turn:
         decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
         stored = generation.store()
         marks.append(cache.snapshot())
-        self._remember(cache, stored, marks, restored)
-        if request.job.bank == "use":
-            shown = generation.tokens[: generation.num_shown]
-            answered = Answered(tuple(shown), request.said, message.value())
-            self.model.prompter.learn_answer(request.job.prompt, request.prompt, answered, tenant=request.job.tenant)
+        answered = Answered(tuple(generation.tokens[: generation.num_shown]), request.said, message.value())
+        self._remember(cache, stored, marks, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
         missed = miss(restored.why, request.prompt, self.model.tokenizer)
@@ -148,13 +146,16 @@ class Turn:
             policy=self.model.policy,
         )
 
-    def _remember(self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous]) -> None:
+    def _remember(
+        self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous], answered: Answered | None
+    ) -> None:
         if self.request.job.bank == "bypass":
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(marks) - len(restored.marks)
-        turned = Turned(restored.session, job.tenant, restored.turns + 1, message_end, num_new)
+        memo = echo.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
+        turned = Turned(restored.session, job.tenant, restored.turns + 1, message_end, num_new, memo)
         try:
             self.model.bank.remember(cache, tokens, marks, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from forerun import small_files
 from forerun.config import cache_home
 from forerun.errors import ModelError
 from forerun.text.files import read_object
@@ -73,10 +74,7 @@ def locate(model: str) -> Located:
 
 def remember(entry: Pulled) -> None:
     """Write it down, in place of what was known of that name."""
-    _folder().mkdir(parents=True, exist_ok=True)
-    beside = _path(entry.repo).with_suffix(".tmp")
-    beside.write_text(json.dumps(asdict(entry) | {"folder": str(entry.folder)}, indent=1) + "\n")
-    beside.replace(_path(entry.repo))
+    small_files.put(_path(entry.repo), json.dumps(asdict(entry) | {"folder": str(entry.folder)}, indent=1) + "\n")
 
 
 def forget(repo: str) -> None:

@@ -24,7 +24,8 @@ from forerun.kernels.quantised import Scheme, quantise
 from forerun.machine import free_bytes
 from forerun.models import norms
 from forerun.models.checkpoint import INDEX, Checkpoint, Folder
-from forerun.models.load import FAMILIES, load
+from forerun.models.families import kind_of
+from forerun.models.load import load
 from forerun.models.recipe import MTP, Recipe
 from forerun.models.weights import Reading, Weights
 
@@ -135,9 +136,7 @@ class _Shards:
 
 
 def _opened(folder: Folder) -> Checkpoint:
-    kind = folder.config.get("model_type")
-    if kind not in FAMILIES:
-        raise ModelError(f"{folder.path}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(sorted(FAMILIES))}")
+    kind_of(folder.config.get("model_type"), folder.path)
     checkpoint = folder.open()
     if packed := next((name for name in checkpoint.tensors if name.endswith(".scales")), ""):
         raise ModelError(f"{folder.path} is quantised already ({packed})", hint="convert the checkpoint that it was made of")

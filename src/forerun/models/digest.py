@@ -6,7 +6,6 @@ Knows nothing of what the tensors are for.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 import xxhash
 
+from forerun import small_files
 from forerun.config import cache_home
 
 # Part of the name under which a digest is remembered: to be raised when what is digested changes.
@@ -59,11 +59,7 @@ def remember(files: Iterable[Path], digest: str) -> None:
     """Keep the digest of these files, unless one was written to just now."""
     if any(time.time() - file.stat().st_mtime < SETTLED_AFTER_S for file in files):
         return
-    signed = signature(files)
-    _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = _folder() / f"{signed}.{os.getpid()}"
-    beside.write_text(digest)
-    beside.replace(_folder() / signed)
+    small_files.put(_folder() / signature(files), digest)
 
 
 def _folder() -> Path:

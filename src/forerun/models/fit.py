@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 
 from rich.filesize import decimal
 
-from forerun.models import llama, qwen3_5
+from forerun.models.families import KINDS
 from forerun.models.inspect import Checkpoint
 from forerun.state.spec import StateSpec
 
-CONFIGS: dict[str, type[llama.Config] | type[qwen3_5.Config]] = {"llama": llama.Config} | dict.fromkeys(
-    ("qwen3_5", "qwen3_5_text", "qwen3_5_mtp", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"), qwen3_5.Config
-)
 # What weights and conversations may take of a machine's memory; the rest is for the system, for prefill and for the agent's own tools.
 MEMORY_FRAC = 0.75
 # Up to this much of a CPU's memory quantised weights are dequantised (load.dense_limit_bytes).
@@ -61,7 +58,7 @@ class Fit:
 
 def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
     """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_served` must hold."""
-    config = CONFIGS[checkpoint.family].parse(checkpoint.config)
+    config = KINDS[checkpoint.family].config.parse(checkpoint.config)
     spec = config.spec(machine.dtype)
     spec = spec if checkpoint.mtp != "none" else replace(spec, draft_layers=())
     weights_bytes = weights_in_memory(checkpoint, machine)
@@ -80,7 +77,7 @@ def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
 
 def is_served(checkpoint: Checkpoint) -> bool:
     """Whether there is a family for it."""
-    return checkpoint.family in CONFIGS
+    return checkpoint.family in KINDS
 
 
 def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:

@@ -1,4 +1,4 @@
-"""From a checkpoint to a Family and its digest. Knows the names of the families; nothing of requests."""
+"""From a checkpoint to a Family and its digest. Knows nothing of requests."""
 
 from __future__ import annotations
 
@@ -10,31 +10,18 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.errors import ModelError
 from forerun.kernels.numerics import Numerics
 from forerun.machine import memory_bytes
 from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint, Folder
 from forerun.models.digest import WeightsDigest, remember, remembered, signature
+from forerun.models.families import kind_of
 from forerun.models.gguf import GgufFile
-from forerun.models.llama import Llama
 from forerun.models.names import canonical
-from forerun.models.qwen3_5 import Qwen35
-from forerun.models.qwen3_5_moe import Qwen35Moe
-from forerun.models.qwen3_next import Qwen3Next
 from forerun.models.weights import Reading, Weights, declared
 from forerun.text.gguf import is_gguf
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
-FAMILIES: dict[str, Callable[[Weights, Numerics], Family]] = {
-    "llama": Llama,
-    "qwen3_5": Qwen35,
-    "qwen3_5_text": Qwen35,
-    "qwen3_5_mtp": Qwen35,
-    "qwen3_5_moe": Qwen35Moe,
-    "qwen3_5_moe_text": Qwen35Moe,
-    "qwen3_next": Qwen3Next,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +45,12 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
     Raises ModelError, UnsupportedError.
     """
     found = GgufFile.find(folder) if is_gguf(folder) else Folder.find(folder)
-    kind = found.config.get("model_type")
-    if kind not in FAMILIES:
-        raise ModelError(f"{folder}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(sorted(FAMILIES))}")
+    kind = kind_of(found.config.get("model_type"), folder)
     checkpoint, known, digest = found.open(), remembered(signature(found.files)), WeightsDigest()
     seen = _seen(checkpoint, None if known else digest, progress)
     reading = Reading(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), seen)
     weights = Weights(checkpoint, reading)
-    family = FAMILIES[kind](weights, numerics)
+    family = kind.build(weights, numerics)
     weights.done()
     mx.clear_cache()
     if not known:

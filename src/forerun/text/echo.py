@@ -1,7 +1,8 @@
 """Answers that come back: what a client repeats of the model's own words is put back as the model wrote it, if it means the same.
 
 Clients write the arguments of calls anew (other white space, other order of keys, 9000 for 9000.0) and drop blank text. A call is known by
-its id, a text by its words. What a client has changed stays changed. Knows messages; nothing of tokens or templates.
+its id, its name and what its arguments mean; a text by its words. What a client has changed stays changed. Knows messages; nothing of
+templates, or of what becomes of a `Given` that is to be kept.
 """
 
 from __future__ import annotations
@@ -9,11 +10,40 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from threading import Lock
 from typing import Any
 
+from forerun.text.sampled import Wording
+
 LIMIT_CHARS = 64 << 20
 TEXTS = ("content", "reasoning_content")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer as it was given out, and how the model wrote what the template makes of it; wording None: the template makes of it what
+    does not continue the prompt.
+    """
+
+    message: Mapping[str, Any]
+    wording: Wording | None
+
+    @property
+    def name(self) -> str:
+        """What it is known by in whatever writing it comes back."""
+        return next(_names(self.message))
+
+    def encode(self) -> bytes:
+        """All of it, for `decode`."""
+        return json.dumps([self.message, self.wording]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Given:
+        """What `encode` made these bytes of."""
+        message, wording = json.loads(data)
+        return cls(message, Wording(*wording) if wording else None)
 
 
 class Echoes:
@@ -44,6 +74,12 @@ class Echoes:
         """The messages, with all that is an echo as it was given out."""
         return tuple(self._restored(message, tenant) if message["role"] == "assistant" else message for message in messages)
 
+    def unknown(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> list[str]:
+        """Names of answers that may be among the messages and are not remembered."""
+        names = [next(_names(message)) for message in messages if message["role"] == "assistant"]
+        with self._lock:
+            return [name for name in names if (tenant, name) not in self._messages]
+
     def _restored(self, message: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
         with self._lock:
             known = next((found for name in _names(message) if (found := self._messages.get((tenant, name)))), None)
@@ -59,11 +95,17 @@ class Echoes:
 
 
 def _names(message: Mapping[str, Any]) -> Iterator[str]:
-    """What the message can be known by: the ids of its calls, or else its words."""
+    """What the message can be known by, the surest first: its calls with their ids and what they mean, the ids alone; or else its words."""
     calls = message.get("tool_calls") or ()
-    yield from (f"call {call['id']}" for call in calls if isinstance(call.get("id"), str))
-    if not calls:
-        yield "text " + "\n".join(str(message.get(name) or "").strip() for name in TEXTS)
+    if calls:
+        yield _digest("calls", *(part for call in calls for part in _meaning(call)))
+        yield from (_digest("call", call["id"]) for call in calls if isinstance(call.get("id"), str))
+    else:
+        yield _digest("text", *(str(message.get(name) or "").strip() for name in TEXTS))
+
+
+def _digest(*parts: Any) -> str:
+    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def _num_chars(message: Mapping[str, Any]) -> int:
@@ -83,8 +125,8 @@ def _meaning(call: Mapping[str, Any]) -> tuple[Any, ...]:
     function = call["function"]
     arguments = function["arguments"]
     try:
-        value = json.loads(arguments, parse_float=_number) if isinstance(arguments, str) else arguments
-        arguments = json.dumps(value, sort_keys=True)
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        arguments = json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
     except (ValueError, RecursionError):
         pass  # not JSON: the same only if it is written the same
     return call.get("id"), function["name"], arguments

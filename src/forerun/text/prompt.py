@@ -12,7 +12,7 @@ from forerun import values
 from forerun.errors import BadRequestError
 from forerun.text.calls.tools import Tools
 from forerun.text.dialogue import Dialogue
-from forerun.text.echo import Echoes
+from forerun.text.echo import Echoes, Given
 from forerun.text.literal import Literals
 from forerun.text.parts import PLAIN, AnswerParts, Form
 from forerun.text.places import Places
@@ -92,16 +92,30 @@ class Prompter:
         opens, form, places = text.rstrip().endswith("<think>"), self.template.form, Places(self.template, suited)
         return Prompt(tuple(tokens), message_end, opens, text, form, Tools((*prompt.tools, *prompt.held_back)), notes, places)
 
-    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: Answered, *, tenant: str) -> None:
-        """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew."""
+    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: Answered, *, tenant: str) -> Given | None:
+        """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew.
+        Returns what another process has to know for that, None if nothing would do.
+        """
         self.tokenizer.learn(prompt.tokens, answer.sampled, tenant=tenant)
         if not isinstance(chat, Chat) or self.tokenizer.decode(answer.sampled) != answer.text:
-            return  # a stop string cut through a token: its ids say more than the client saw
+            return None  # a stop string cut through a token: its ids say more than the client saw
         message = {**answer.message, "content": answer.message["content"] or ""}
         self._echoes.learn(message, tenant=tenant)
         echo = self._echo(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
-        if echo:
-            self.tokenizer.learn_echo(prompt.tokens, answer.sampled, echo, tenant=tenant)
+        wording = self.tokenizer.wording(prompt.tokens, answer.sampled, echo, tenant=tenant) if echo else None
+        if wording:
+            self.tokenizer.learn_wording(wording)
+        return Given(message, wording)
+
+    def learn_given(self, given: Given, *, tenant: str) -> None:
+        """Remember an answer that was given by this process or another."""
+        self._echoes.learn(given.message, tenant=tenant)
+        if given.wording:
+            self.tokenizer.learn_wording(given.wording)
+
+    def unknown(self, chat: Chat, *, tenant: str) -> list[str]:
+        """Names of answers that the conversation may repeat and that are not remembered."""
+        return self._echoes.unknown(chat.messages, tenant=tenant)
 
     def _suited(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
         """The conversation as the template takes it, and notes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
+from typing import NamedTuple
 
 from forerun.text.recent import Recent
 
@@ -25,23 +26,31 @@ class Place:
         self._digest.update(array("I", ids).tobytes())
 
     @property
-    def name(self) -> bytes:
-        """The place's name."""
-        return self._digest.digest()
+    def name(self) -> str:
+        """The place's name, hexadecimal."""
+        return self._digest.hexdigest()
+
+
+class Wording(NamedTuple):
+    """At the place of this name, the text stands for these ids."""
+
+    place: str
+    text: str
+    ids: tuple[int, ...]
 
 
 class Sampled:
     """What was sampled at places. The least recently used is forgotten first."""
 
     def __init__(self) -> None:
-        self._ids: Recent[tuple[bytes, str]] = Recent(LIMIT_TOKENS)
-        self._lengths: Recent[bytes] = Recent(LIMIT_TOKENS)
+        self._ids: Recent[tuple[str, str]] = Recent(LIMIT_TOKENS)
+        self._lengths: Recent[str] = Recent(LIMIT_TOKENS)
 
-    def put(self, place: Place, text: str, ids: Sequence[int]) -> None:
+    def put(self, wording: Wording) -> None:
         """Remember that the text at this place was written with these ids."""
-        self._ids.put((place.name, text), ids)
-        known = self._lengths.get(place.name) or ()
-        self._lengths.put(place.name, sorted({*known, len(text)}, reverse=True))
+        self._ids.put((wording.place, wording.text), wording.ids)
+        known = self._lengths.get(wording.place) or ()
+        self._lengths.put(wording.place, sorted({*known, len(wording.text)}, reverse=True))
 
     def get(self, place: Place, text: str) -> array[int] | None:
         """The ids of the text at this place, or None."""

@@ -24,7 +24,7 @@ import tokenizers
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
 from forerun.text.recent import Recent
-from forerun.text.sampled import LIMIT_TOKENS, Place, Sampled
+from forerun.text.sampled import LIMIT_TOKENS, Place, Sampled, Wording
 from forerun.text.stop_tokens import stop_ids
 
 PIECES_LIMIT_TOKENS = 2 << 20
@@ -58,7 +58,7 @@ class Tokenizer:
         self._border = _any_of(self._borders)
         self._pieces: Recent[tuple[str, str, str]] = Recent(PIECES_LIMIT_TOKENS)
         self._sampled = Sampled()
-        self._begun: Recent[bytes] = Recent(LIMIT_TOKENS)
+        self._begun: Recent[str] = Recent(LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -104,18 +104,20 @@ class Tokenizer:
             ids = array("I", run)
             piece = self.decode(ids)
             if not is_border and self._ids_at(place, piece, "", tenant) != ids:
-                self._sampled.put(place, piece, ids)
+                self._sampled.put(Wording(place.name, piece, tuple(ids)))
             before, last = place.name, array("I") if is_border else ids
             place.extend(ids)
         if last:
             self._begun.put(before, last)
 
-    def learn_echo(self, prompt: Sequence[int], sampled: Sequence[int], echo: str, *, tenant: str) -> None:
-        """Remember the answer's other wording: `encode` of a text that continues `prompt` with `echo` gives the sampled ids, if a special
-        token or nothing follows.
-        """
+    def wording(self, prompt: Sequence[int], sampled: Sequence[int], echo: str, *, tenant: str) -> Wording:
+        """An answer's other wording: what continues `prompt` with `echo` was sampled so."""
         start, place = self._last_border(prompt, tenant)
-        self._sampled.put(place, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
+        return Wording(place.name, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
+
+    def learn_wording(self, wording: Wording) -> None:
+        """Remember it: `encode` of a text that has this text at this place gives these ids, if a special token or nothing follows."""
+        self._sampled.put(wording)
 
     def forget(self) -> None:
         """Forget every text that was encoded, and how answers were written."""

@@ -1,0 +1,152 @@
+"""What a client sends back after a restart is read on from the tokens that were sampled, if it still means the same."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.engines import events, running
+from tests.fake_family import after
+from tests.talking import tokenizer
+from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, oddly, with_arguments
+
+from forerun.engine.request import Request
+from forerun.models.load import DEMO_MODEL
+from forerun.text.message import AssistantMessage
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+from forerun.text.tokenizer import Tokenizer
+from forerun.values import CallArguments, CallStart, Chat, Content, Done, Reasoning, Report
+
+USER = {"role": "user", "content": "Write it."}
+RESULT = {"role": "tool", "content": "done"}
+Messages = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """prompt: its tokens; stored: those of the state after it; message: the answer as the client got it."""
+
+    prompt: list[int]
+    stored: list[int]
+    message: dict[str, Any]
+    report: Report
+
+
+def turn(folder: Path, messages: Messages, text: str = THOUGHT + "Done.", **asked: Any) -> Turn:
+    """A turn of a process of its own, whose model writes the text in tokens that no tokenizer would choose."""
+
+    async def taken() -> Turn:
+        async with running(folder, forgets=True) as rig:
+            rig.gate.hold()
+            run = await rig.ask([], prompt=Chat(messages, (TOOL,), {}), max_tokens=1000, **asked)
+            assert isinstance(run, Request)
+            prompt, sampled = list(run.prompt.tokens), oddly(tokenizer(), text)
+            rig.family.script = after(len(prompt), sampled, min(tokenizer().stop_ids))
+            rig.gate.open()
+            message = AssistantMessage()
+            for event in await events(run):
+                if isinstance(event, Reasoning | Content | CallStart | CallArguments):
+                    message.take(event)
+            assert isinstance(event, Done)
+            return Turn(prompt, [*prompt, *sampled], message.value(), event.report)
+
+    return asyncio.run(taken())
+
+
+def canonical(messages: Messages) -> list[int]:
+    """The tokens of a prompt of which nothing is known."""
+    prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
+    return list(prompter.encode(Chat(messages, (TOOL,), {}), tenant="").tokens)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bank"
+
+
+@pytest.mark.parametrize(
+    ("text", "rewrite"),
+    [(THOUGHT + CALL, REWRITTEN["escaped"]), (TWO, REWRITTEN["in another order"]), (TWO, REWRITTEN["parsed"])],
+    ids=["one, escaped", "two, in another order", "two, parsed"],
+)
+def test_a_call_written_anew_is_read_on_from_what_was_sampled(folder: Path, text: str, rewrite: Any) -> None:
+    first = turn(folder, (USER,), text)
+    told = turn(folder, (USER, with_arguments(first.message, rewrite), RESULT))
+    assert told.prompt[: len(first.stored)] == first.stored
+    assert (told.report.source, told.report.reused_tokens) == ("ssd", len(first.stored))
+
+
+def test_every_call_of_a_long_conversation_comes_back_at_once(folder: Path) -> None:
+    messages: Messages = (USER,)
+    for number in range(3):
+        told = turn(folder, messages, f"{THOUGHT}{number} {CALL}")
+        messages = (*messages, with_arguments(told.message, REWRITTEN["in another order"]), RESULT)
+    assert turn(folder, messages).report.reused_tokens == len(told.stored)
+
+
+@pytest.mark.parametrize("text", [f"{THOUGHT}\n  Yes  \n", "Hm \n\n\n</think>Yes"])
+def test_a_text_without_its_blanks_is_read_on_from_what_was_sampled(folder: Path, text: str) -> None:
+    first = turn(folder, (USER,), text)
+    stripped = {name: value.strip() for name, value in first.message.items()}
+    assert turn(folder, (USER, stripped, USER)).report.reused_tokens == len(first.stored)
+
+
+def test_a_call_that_the_client_edited_stays_edited(folder: Path) -> None:
+    first = turn(folder, (USER,), THOUGHT + CALL)
+    edited = (USER, with_arguments(first.message, lambda text: text.replace("9000.0", "9001")), RESULT)
+    told = turn(folder, edited)
+    words = tokenizer().decode
+    assert words(told.prompt) == words(canonical(edited))
+    assert told.report.reused_tokens < len(first.stored)
+
+
+def test_a_text_that_the_client_edited_stays_edited_beside_its_call(folder: Path) -> None:
+    first = turn(folder, (USER,), f"{THOUGHT}I do.  {CALL}")
+    told = turn(folder, (USER, {**with_arguments(first.message, REWRITTEN["compact"]), "content": "I did."}, RESULT))
+    said = tokenizer().decode(told.prompt)
+    assert "I did." in said
+    assert "I do." not in said
+    assert '"size": 9000.0' in said
+
+
+def test_one_id_in_two_conversations_is_two_calls(folder: Path) -> None:
+    asked = [({"role": "user", "content": text},) for text in ("Write one.", "Write another.")]
+    texts = [THOUGHT + CALL, f"{THOUGHT}{CALL.replace('é.py', 'b.py')}"]
+    firsts = [turn(folder, messages, text, id="one") for messages, text in zip(asked, texts, strict=True)]
+    assert len({first.message["tool_calls"][0]["id"] for first in firsts}) == 1
+    for messages, first in zip(asked, firsts, strict=True):
+        echo = with_arguments(first.message, REWRITTEN["in another order"])
+        assert turn(folder, (*messages, echo, RESULT)).report.reused_tokens == len(first.stored)
+
+
+def test_another_tenant_gets_nothing_of_it(folder: Path) -> None:
+    first = turn(folder, (USER,), THOUGHT + CALL)
+    sent = (USER, with_arguments(first.message, REWRITTEN["compact"]), RESULT)
+    told = turn(folder, sent, tenant="b")
+    assert (told.prompt, told.report.reused_tokens) == (canonical(sent), 0)
+
+
+def test_what_is_kept_of_an_answer_goes_with_its_conversation(folder: Path) -> None:
+    turn(folder, (USER,), THOUGHT + CALL)
+    with closing(sqlite3.connect(folder / "index.db")) as index:
+        assert index.execute("SELECT count(*) FROM memo").fetchone() == (1,)
+        index.execute("DELETE FROM record WHERE kind = 'mark'")
+        assert index.execute("SELECT count(*) FROM memo").fetchone() == (1,)
+        index.execute("DELETE FROM record")
+        assert index.execute("SELECT count(*) FROM memo").fetchone() == (0,)
+
+
+def test_what_is_kept_of_an_answer_and_damaged_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = turn(folder, (USER,), THOUGHT + CALL)
+    with closing(sqlite3.connect(folder / "index.db", isolation_level=None)) as index:
+        index.execute("UPDATE memo SET data = replace(data, '9000', '8000')")
+    sent = (USER, with_arguments(first.message, REWRITTEN["in another order"]), RESULT)
+    assert tokenizer().decode(turn(folder, sent).prompt) == tokenizer().decode(canonical(sent))
+    assert "of the index is damaged" in caplog.text

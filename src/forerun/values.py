@@ -100,7 +100,8 @@ MissKind = Literal["", "new", "differs", "no mark", "evicted", "not stored", "da
 @dataclass(frozen=True, slots=True)
 class Miss:
     """Why a prompt had to be read: at_token is the first at which the nearest stored conversation goes on otherwise, where the part of the
-    prompt that it lies in ("system", "tools", "message 3 (user)"), prompt_text and stored_text how each goes on ("" where one ends).
+    prompt that it lies in ("system", "tools", "message 3 (user)"), field which field of that message ("content", "reasoning_content",
+    "role", "name", "tool_calls[0].function.arguments") or which tool, prompt_text and stored_text how each goes on ("" where one ends).
 
     kind: "new" (nothing stored begins alike), "differs", "no mark" (the rows are stored, but no mark near), "evicted", "not stored" (it
     could not be), "damaged", "identity" (stored by another model, template ...), "failed" (the bank did), "bypass".
@@ -109,6 +110,7 @@ class Miss:
     kind: MissKind
     at_token: int
     where: str
+    field: str
     prompt_text: str
     stored_text: str
 

@@ -150,3 +150,17 @@ def test_what_is_kept_of_an_answer_and_damaged_is_not_used(folder: Path, caplog:
     sent = (USER, with_arguments(first.message, REWRITTEN["in another order"]), RESULT)
     assert tokenizer().decode(turn(folder, sent).prompt) == tokenizer().decode(canonical(sent))
     assert "of the index is damaged" in caplog.text
+
+
+def test_what_was_sampled_in_other_characters_does_not_shift_where_a_miss_is_seen(folder: Path) -> None:
+    """Calls that the model wrote more widely than the template does, and a result behind them that the client changed."""
+    wide = CALL.replace(":", ":" + " " * 40)
+    first = turn(folder, (USER,), f"{THOUGHT}{wide}\n{wide}")
+    messages = (USER, first.message, {"role": "tool", "content": "one " * 20}, {"role": "tool", "content": "two " * 20})
+    turn(folder, messages)
+    missed = turn(folder, (*messages[:-1], {"role": "tool", "content": "two two three"})).report.miss
+    assert missed is not None
+    assert (missed.where, missed.field) == ("message 3 (tool)", "content")
+    missed = turn(folder, (USER, {**first.message, "reasoning_content": ""}, *messages[2:])).report.miss
+    assert missed is not None
+    assert (missed.where, missed.field) == ("message 1 (assistant)", "reasoning_content")

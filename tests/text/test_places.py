@@ -1,4 +1,4 @@
-"""Which part of a conversation a place in its text belongs to."""
+"""Which part of a conversation a place in its text belongs to, and which field of a message."""
 
 from __future__ import annotations
 
@@ -12,37 +12,64 @@ from forerun.text.template import Template
 from forerun.values import Chat
 
 TEMPLATE = Template.load(DEMO_MODEL)
-TOOL = {"type": "function", "function": {"name": "look", "description": "AT THE TOOL", "parameters": {"type": "object"}}}
+TOOLS: tuple[dict[str, Any], ...] = tuple(
+    {"type": "function", "function": {"name": name, "description": f"AT THE {name}", "parameters": {}}} for name in ("ONE", "TWO")
+)
 MESSAGES: tuple[dict[str, Any], ...] = (
     {"role": "system", "content": "AT THE SYSTEM"},
     {"role": "user", "content": "AT THE FIRST"},
     {"role": "assistant", "content": "AT THE ANSWER", "reasoning_content": "AT THE THOUGHT"},
+    {"role": "user", "content": "AT THE SAME"},
+    {
+        "role": "assistant",
+        "content": "AT THE SAME",
+        "tool_calls": [
+            {"id": str(i), "type": "function", "function": {"name": f"CALL {i}", "arguments": {"path": f"AT {i}"}}} for i in range(2)
+        ],
+    },
+    {"role": "tool", "tool_call_id": "0", "content": "AT THE RESULT"},
     {"role": "user", "content": "AT THE LAST"},
 )
+TEXT = TEMPLATE.render(Chat(MESSAGES, TOOLS, {}), add_generation_prompt=True)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("SYSTEM", "system"),
-        ("TOOL", "tools"),
-        ("FIRST", "message 1 (user)"),
-        ("THOUGHT", "message 2 (assistant)"),
-        ("ANSWER", "message 2 (assistant)"),
-        ("LAST", "message 3 (user)"),
-        ("<|im_start|>assistant\n<think>\n", REST),
+        ("SYSTEM", ("system", "content")),
+        ("AT THE ONE", ("tools", "ONE")),
+        ("AT THE TWO", ("tools", "TWO")),
+        ("FIRST", ("message 1 (user)", "content")),
+        ("THOUGHT", ("message 2 (assistant)", "reasoning_content")),
+        ("ANSWER", ("message 2 (assistant)", "content")),
+        ("AT THE ANSWER", ("message 2 (assistant)", "content")),
+        ("assistant\n<think>\nAT THE THOUGHT", ("message 2 (assistant)", "role")),
+        ("</think>\n\nAT THE ANSWER", ("message 2 (assistant)", "")),
+        ("SAME", ("message 4 (assistant)", "content")),
+        ("CALL 0", ("message 4 (assistant)", "tool_calls[0].function.name")),
+        ("AT 0", ("message 4 (assistant)", "tool_calls[0].function.arguments")),
+        ("AT 1", ("message 4 (assistant)", "tool_calls[1].function.arguments")),
+        ("RESULT", ("message 5 (tool)", "content")),
+        ("LAST", ("message 6 (user)", "content")),
+        ("<|im_start|>assistant\n<think>\n", (REST, "")),
     ],
 )
-def test_a_place_is_named(words: str, expected: str) -> None:
-    chat = Chat(MESSAGES, (TOOL,), {})
-    text = TEMPLATE.render(chat, add_generation_prompt=True)
-    assert Places(TEMPLATE, chat).of(text.rindex(words)) == expected
+def test_a_place_is_named(words: str, expected: tuple[str, str]) -> None:
+    assert Places(TEMPLATE, Chat(MESSAGES, TOOLS, {})).of(TEXT.rindex(words), "something else") == expected
+
+
+def test_reasoning_that_was_left_out_is_the_field_that_differs() -> None:
+    """The prompt has nothing there to be named: what is stored says that there was something."""
+    char = TEXT.index("<think>\n\n</think>") + len("<think>\n")
+    places = Places(TEMPLATE, Chat(MESSAGES, TOOLS, {}))
+    assert places.of(char, "I look at it.\n</think>") == ("message 4 (assistant)", "reasoning_content")
 
 
 def test_tokens_without_messages_have_no_places() -> None:
-    assert Places(TEMPLATE, None).of(3) == ""
+    assert Places(TEMPLATE, None).of(3, "") == ("", "")
 
 
 def test_without_a_system_message_the_first_is_number_0() -> None:
     chat = Chat(MESSAGES[1:], (), {})
-    assert Places(TEMPLATE, chat).of(TEMPLATE.render(chat, add_generation_prompt=False).index("FIRST")) == "message 0 (user)"
+    char = TEMPLATE.render(chat, add_generation_prompt=False).index("FIRST")
+    assert Places(TEMPLATE, chat).of(char, "") == ("message 0 (user)", "content")

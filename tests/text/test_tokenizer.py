@@ -50,7 +50,7 @@ def test_the_tokens_up_to_a_place(text: str, end: int) -> None:
     assume(not any(text[start : start + len(s)] == s for s in SPECIAL for start in range(max(0, end - len(s) + 1), end)))
     whole, beginning = (LIBRARY.encode(each, add_special_tokens=False).ids for each in (text, text[:end]))
     num_common = next((i for i, (a, b) in enumerate(zip(whole, beginning, strict=False)) if a != b), len(beginning))
-    assert TOKENIZER.encode_marked(Marked(text, end, ""), tenant="a") == (whole, num_common)
+    assert TOKENIZER.encode_marked(Marked(text, end, ""), tenant="a")[:2] == (whole, num_common)
 
 
 @given(IDS)

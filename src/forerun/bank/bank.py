@@ -30,7 +30,7 @@ from forerun.bank.why import Problems, Why
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import Chain, Identity, RecordInfo
+from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, RecordInfo
 from forerun.state.records import materialise, relayout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
@@ -142,6 +142,13 @@ class Bank:
             self._saving.begin(live, wanted)
         self._lives.add(live)
         self.trim()
+
+    def note_unstored(self, tokens: tuple[int, ...], tenant: str, why: str) -> None:
+        """Note why the state after these tokens is not kept, to be told when it is missed."""
+        chain = self._chain(tenant)
+        node, start = chain.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
+        info = RecordInfo("mark", chain.key("mark", node, tokens[start:]), chain.root, node, start, tokens[start:], 0)
+        self._memory.index.note_lost([info], "not stored", why, time.time())
 
     def capture_one(self) -> bool:
         """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""

@@ -167,7 +167,7 @@ class DiskTier:
                 self._set_aside(path, row)
                 raise
             except FileNotFoundError:
-                self._forget_missing(path)
+                self._forget_missing(path, row)
                 raise KeyError(row.key) from None
 
     def _path(self, key: str) -> Path:
@@ -211,12 +211,12 @@ class DiskTier:
                 path.replace(aside)
             self.index.note_lost([row], "damaged", "it was set aside", time.time())
 
-    def _forget_missing(self, path: Path) -> None:
+    def _forget_missing(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:
             return
         with self._changing(path):
             if files.size(path) is None:
-                self.index.remove([path.name])
+                self.index.remove_gone([row], time.time())
 
     def _prepare(self) -> None:
         """Folders and the secret. What a dead process made in `records` is synced, so that later only new folders need it."""

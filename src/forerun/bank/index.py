@@ -155,6 +155,11 @@ class Index(History):
         """Forget rows; keys that are not there are passed over."""
         self._many(("DELETE FROM record WHERE key = ?", [(key,) for key in keys]))
 
+    def remove_gone(self, infos: Collection[RecordInfo], now_s: float) -> None:
+        """Forget the rows of records whose files are not there, and note it."""
+        self.remove(info.key for info in infos)
+        self.note_lost(infos, "damaged", "its file was removed", now_s)
+
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Note that records, by key, were used, and what their ranks are now."""
         sql = "UPDATE record SET used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"

@@ -78,7 +78,7 @@ def step(folder: Path, quarantine: Path, index: Index) -> list[Path]:
     keys, whole = index.keys(folder.name), {n for n in names if len(n) == 32 and n.startswith(folder.name)}
     gone, orphans = keys - whole, whole - keys
     if gone:
-        index.remove(gone)
+        index.remove_gone(index.find(gone).values(), time.time())
     if orphans:
         index.add(_heads(folder, quarantine, orphans), time.time())
     odd = [folder / name for name in names - keys]

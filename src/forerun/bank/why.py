@@ -77,7 +77,7 @@ def why(problems: Problems, reused: int, near: Near, lost: Lost | None, other: t
         words.append(f"what was known at {lost.position} tokens is not here, {lost.kind}: {lost.why}")
     if other:
         kind = kind or "identity"
-        words.append(f"it is stored under another identity: {' and '.join(other)} differ")
+        words.append(f"it is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
     if near.following:
         kind = kind or "differs"
         words.append(f"the stored conversation goes on otherwise after {shared} token{'' if shared == 1 else 's'}")

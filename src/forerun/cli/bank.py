@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -148,7 +149,8 @@ def explanation(report: Report) -> list[str]:
     lines = [f"{report.reused_tokens:,} of {total:,} tokens were reused ({report.source}), in conversation {report.session}"]
     lines.append(report.reason or "that is all that is stored of this prompt")
     if report.miss and report.miss.where:
-        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.where}")
+        place = f"{report.miss.field} of {report.miss.where}" if report.miss.field else report.miss.where
+        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {place}")
     if report.miss and (report.miss.prompt_text or report.miss.stored_text):
         lines += [f"  prompt  {report.miss.prompt_text!r}", f"  stored  {report.miss.stored_text!r}"]
     return lines
@@ -174,6 +176,7 @@ def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:
     pinned = usable_keys(tier.index, tier.index.pinned_sessions())
     while tier.num_bytes > limit_bytes and (lowest := tier.index.lowest(1, pinned)):
         tier.delete(lowest[0].info.key)
+        tier.index.note_lost([lowest[0].info], "evicted", "`forerun bank prune` removed it", time.time())
         yield lowest[0].info.key
 
 

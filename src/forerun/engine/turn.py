@@ -160,6 +160,7 @@ class Turn:
             self.model.bank.remember(cache, tokens, marks, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
+            self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be remembered")
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:

@@ -1,16 +1,30 @@
-"""Which part of a conversation a place in its rendered text belongs to: the system message, the tools, or a message by its number.
+"""Which part of a conversation a place in its rendered text belongs to: the system message, the tools, or a message by its number; and
+which field of it.
 
-Renders the conversation again, in parts, so it is asked only of prompts that missed. Knows nothing of tokens.
+Renders the conversation again, in parts and with fields changed, so it is asked only of prompts that missed. Knows nothing of tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from forerun.text.template import Template
 from forerun.values import Chat
 
 REST = "after the messages"
+TEXTS = ("content", "reasoning_content", "name")
+OTHER = "\U0001fffe"  # a noncharacter, in place of a field: whatever stands in a text, it is not this
+
+
+class Part(NamedTuple):
+    """where: "system", "tools", "message 3 (user)", counted from 0, or REST. field: of it, as the chat dialect names it; "" where what
+    the template itself writes is meant. Of tools, the tool's name.
+    """
+
+    where: str
+    field: str
 
 
 class Places:
@@ -19,18 +33,20 @@ class Places:
     def __init__(self, template: Template, chat: Chat | None) -> None:
         self._template, self._chat = template, chat
 
-    def of(self, char: int) -> str:
-        """The part that the character belongs to: "system", "tools", "message 3 (user)", counted from 0, or REST."""
+    def of(self, char: int, stored: str) -> Part:
+        """The part that the character belongs to. stored: what stands there in the conversation that the prompt is compared with."""
         if self._chat is None:
-            return ""
-        text = self._text(self._chat)
-        if self._is_in_tools(self._chat, text, char):
-            return "tools"
-        num = self._num_messages_up_to(self._chat, text, char)
-        if num > len(self._chat.messages):
-            return REST
-        role = self._chat.messages[num - 1].get("role", "")
-        return "system" if num == 1 and role in ("system", "developer") else f"message {num - 1} ({role})"
+            return Part("", "")
+        chat, text = self._chat, self._text(self._chat)
+        if self._is_in_tools(chat, text, char):
+            num = self._fewest(text, char, len(chat.tools), lambda n: replace(chat, tools=chat.tools[:n]))
+            return Part("tools", _name_of_tool(chat.tools[min(num, len(chat.tools)) - 1]))
+        num = self._fewest(text, char, len(chat.messages), lambda n: replace(chat, messages=chat.messages[:n]))
+        if num > len(chat.messages):
+            return Part(REST, "")
+        role = chat.messages[num - 1].get("role", "")
+        where = "system" if num == 1 and role in ("system", "developer") else f"message {num - 1} ({role})"
+        return Part(where, self._field(chat, num - 1, text, char, stored))
 
     def _text(self, chat: Chat) -> str:
         """The text of the conversation, or none where the template refuses it: it may not take the first messages of one alone."""
@@ -39,23 +55,61 @@ class Places:
     def _is_in_tools(self, chat: Chat, text: str, char: int) -> bool:
         if not chat.tools:
             return False
-        plain = self._text(replace(chat, tools=()))
-        start, end = _num_common(text, plain), _num_common(text[::-1], plain[::-1])
-        return start <= char < len(text) - end
+        start, end = _changed(text, self._text(replace(chat, tools=())))
+        return start <= char < end
 
-    def _num_messages_up_to(self, chat: Chat, text: str, char: int) -> int:
-        """How many messages it takes, at least, to write the text beyond the character; one more than there are if all do not."""
-        low, high = 1, len(chat.messages) + 1
+    def _fewest(self, text: str, char: int, most: int, first: Callable[[int], Chat]) -> int:
+        """How many messages, or tools, it takes at least to write the text beyond the character; one more than `most` if all do not."""
+        low, high = 1, most + 1
         while low < high:
             middle = (low + high) // 2
-            if _num_common(text, self._text(replace(chat, messages=chat.messages[:middle]))) > char:
+            if num_common(text, self._text(first(middle))) > char:
                 high = middle
             else:
                 low = middle + 1
         return low
 
+    def _field(self, chat: Chat, number: int, text: str, char: int, stored: str) -> str:
+        """The field of a message: of those that the character lies in, the one that begins last; one that was left out, if it would stand
+        here and `stored` has it. What stands before all of them says whose message it is.
+        """
+        found: list[tuple[int, int, str]] = []
+        for field, changed in _with_fields_changed(chat.messages[number]):
+            other = self._text(replace(chat, messages=(*chat.messages[:number], changed, *chat.messages[number + 1 :])))
+            start, end = _changed(text, other)
+            if other and start == char and start == end and stored.startswith(other[start : max(start, other.find(OTHER))]):
+                return field
+            found.append((start, end, field))
+        inside = max((each for each in found if each[0] <= char < each[1]), default=None)
+        if inside is None:
+            return "role" if found and char < min(start for start, _, _ in found) else ""
+        return inside[2]
 
-def _num_common(one: str, other: str) -> int:
+
+def _with_fields_changed(message: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each field that may be rendered, by its name, and the message with another value in it."""
+    for field in TEXTS:
+        if message.get(field) or (field, message.get("role")) == ("reasoning_content", "assistant"):
+            yield field, {**message, field: OTHER}
+    calls = list(message.get("tool_calls") or ())
+    for number, call in enumerate(calls):
+        for field, other in (("name", OTHER), ("arguments", {OTHER: OTHER} if isinstance(call["function"]["arguments"], dict) else OTHER)):
+            changed = {**call, "function": {**call["function"], field: other}}
+            name = f"tool_calls[{number}].function.{field}"
+            yield name, {**message, "tool_calls": [*calls[:number], changed, *calls[number + 1 :]]}
+
+
+def _name_of_tool(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("function", tool).get("name", ""))
+
+
+def _changed(text: str, other: str) -> tuple[int, int]:
+    """Which part of the text, from the first to behind the last character, is another in the other."""
+    start = num_common(text, other)
+    return start, max(start, len(text) - num_common(text[::-1], other[::-1]))
+
+
+def num_common(one: str, other: str) -> int:
     """How many characters two texts begin with alike: found by halving, since comparing slices is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,8 @@ class Prompt:
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
     text: as it was rendered. form, tools: how the answer is written, and what it may call. notes: what the template could not take as it
-    was sent, for people. places: which message a place in the text belongs to.
+    was sent, for people. places: which message a place in the text belongs to. pieces: where in the text without marks, and among the
+    tokens, its pieces begin and end.
     """
 
     tokens: tuple[int, ...]
@@ -39,6 +41,17 @@ class Prompt:
     tools: Tools
     notes: tuple[str, ...]
     places: Places
+    pieces: Sequence[tuple[int, int]]
+
+    def char(self, token: int, tokenizer: Tokenizer) -> int:
+        """Where in the text without marks the token with this number begins: counted within its piece, since what the model sampled may
+        say the same in other characters than the template.
+        """
+        if not self.pieces:
+            return 0
+        at = bisect_right(self.pieces, token, key=lambda piece: piece[1]) - 1
+        char, start = self.pieces[at]
+        return min(char + len(tokenizer.decode(self.tokens[start:token])), *(c for c, _ in self.pieces[at + 1 : at + 2]))
 
     @property
     def reasoning_end(self) -> str:
@@ -82,15 +95,16 @@ class Prompter:
                 tools=Tools(()),
                 notes=(),
                 places=Places(self.template, None),
+                pieces=(),
             )
         suited, notes = self._suited(prompt, tenant)
         chat, mark = self._literals.mark(suited)
         text = _unicode(self.template.render(chat, add_generation_prompt=True))
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
-        tokens, message_end = self.tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
+        tokens, message_end, pieces = self.tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
         opens, form, places = text.rstrip().endswith("<think>"), self.template.form, Places(self.template, suited)
-        return Prompt(tuple(tokens), message_end, opens, text, form, Tools((*prompt.tools, *prompt.held_back)), notes, places)
+        return Prompt(tuple(tokens), message_end, opens, text, form, Tools((*prompt.tools, *prompt.held_back)), notes, places, pieces)
 
     def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: Answered, *, tenant: str) -> Given | None:
         """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew.

@@ -41,6 +41,16 @@ class Marked(NamedTuple):
     mark: str
 
 
+class Encoded(NamedTuple):
+    """A marked text's ids; how many of them, from the first on, are also those of the text up to its `end`; and where in the text without
+    marks, and among the ids, its pieces begin: (characters, ids) before each, the ends of all last.
+    """
+
+    ids: list[int]
+    num_common: int
+    pieces: list[tuple[int, int]]
+
+
 class Tokenizer:
     """A byte-level tokenizer. digest: hex over its definition. stop_ids: tokens that end an answer. size: one more than the largest id.
 
@@ -76,11 +86,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, tenant: str) -> list[int]:
         """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
-        return self.encode_marked(Marked(text, len(text), mark=""), tenant=tenant)[0]
+        return self.encode_marked(Marked(text, len(text), mark=""), tenant=tenant).ids
 
-    def encode_marked(self, marked: Marked, *, tenant: str) -> tuple[list[int], int]:
-        """Token ids of the text without its marks, and how many of them, from the first on, are also those of the text up to `end`."""
-        ids: list[int] = []
+    def encode_marked(self, marked: Marked, *, tenant: str) -> Encoded:
+        """The text without its marks, encoded."""
+        ids, pieces = list[int](), [(0, 0)]
         place, start, num_common = Place(tenant), 0, 0
         while start < len(marked.text):
             piece = self._piece_at(place, marked.text, start)
@@ -92,7 +102,8 @@ class Tokenizer:
             start += len(piece)
             place.extend(new)
             ids.extend(new)
-        return ids, num_common
+            pieces.append((pieces[-1][0] + len(piece) - (piece.count(marked.mark) if marked.mark else 0), len(ids)))
+        return Encoded(ids, num_common, pieces)
 
     def learn(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
         """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also

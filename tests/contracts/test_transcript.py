@@ -1,9 +1,11 @@
-"""Ten turns of an agent on the bundled model, its client changing what it sends, the server restarted before each: every turn reads what is
-new, and of the first changed message's turn what lies before the change; and its logits are those of a prompt read from nothing.
+"""Ten turns of an agent on the bundled model, its client changing what it sends or writing it anew, the server restarted before each: every
+turn reads what is new, and of the first changed message's turn what lies before the change; and its logits are those of a prompt read from
+nothing.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,14 +16,17 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 from tests.talking import generation, opened
+from tests.text.test_echo import oddly
 
 from forerun.bank import retain
 from forerun.bank.bank import Turned
 from forerun.decode.prefill import prefill
-from forerun.engine.echo import encode
+from forerun.engine import echo
 from forerun.models.load import DEMO_MODEL
+from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
-from forerun.text.prompt import Prompter
+from forerun.text.message import AssistantMessage
+from forerun.text.prompt import Answered, Prompt, Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Job, Sampling
@@ -29,6 +34,9 @@ from forerun.values import Chat, Job, Sampling
 HOT = Sampling(2.0, 1.0, 0, 0.0, 3, 1.0, 0.0, 0.0, {})  # so that what is sampled is not what the tokenizer would make of its text
 NUM = 8
 SLACK_TOKENS = 16  # the statement allows 1,024
+CHANGES = (3, 4, 6, 8)  # turns before which the client changes what was said
+CALLS = (6, 9)  # turns in which the model calls a tool: written so, and not as the template does
+CALL = '<tool_call>\n{"name":"read", "arguments":  {"path": "a.py","lines":10}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}}
 TEMPLATE = Template.load(DEMO_MODEL)
 
@@ -58,33 +66,57 @@ class Client:
 
 @dataclass(frozen=True)
 class Turn:
-    """prompt: tokens. stored: what its state holds in the end. computed: tokens that were read. text: the answer."""
+    """prompt: tokens. stored: what its state holds in the end. computed: tokens that were read. message: the answer."""
 
     prompt: list[int]
     stored: list[int]
     computed: int
-    text: str
+    message: dict[str, Any]
     source: str
 
 
-def turn(folder: Path, job: Job) -> Turn:
+def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], Answered]:
+    """The model's answer, or the call that it makes in this turn: the tokens that `cache` holds then, and what was said."""
+    family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
+    if number in CALLS:
+        ids, text = oddly(tokenizer, CALL), CALL
+        stored = [*prompt.tokens, *ids]
+        read(family, stored, cache)
+    else:
+        answer = generation(family, cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
+        text = "".join(answer)
+        ids, stored = tuple(answer.tokens[: answer.num_shown]), answer.store()
+    parts, message = prompt.parts(f"turn-{number}"), AssistantMessage()
+    for piece in (*parts.push(text), *parts.flush()):
+        message.take(piece)
+    return stored, Answered(ids, text, message.value())
+
+
+def turn(folder: Path, job: Job, number: int) -> Turn:
     """One turn of a server that was started for it, and is stopped after it."""
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     with closing(opened(folder, family=family)) as bank:
-        prompt = encode(Prompter(tokenizer, TEMPLATE), bank, job)
+        prompter = Prompter(tokenizer, TEMPLATE)
+        prompt = echo.encode(prompter, bank, job)
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), room_tokens=NUM)
         marks = list(restored.marks)
         for new in prefill(family, restored.cache, prompt.tokens, retain.marks_at(prompt.tokens, prompt.message_end, tokenizer.stop_ids)):
             marks += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))
-        answer = generation(family, restored.cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
-        text = "".join(answer)
-        stored = answer.store()
+        stored, answered = sampled(prompt, restored.cache, number)
         marks.append(restored.cache.snapshot())
-        num_new = len(marks) - len(restored.marks)
-        bank.remember(restored.cache, stored, marks, Turned(restored.session, "", restored.turns + 1, prompt.message_end, num_new))
+        num_new, memo = len(marks) - len(restored.marks), echo.learn(prompter, job, prompt, answered)
+        bank.remember(restored.cache, stored, marks, Turned(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo))
         assert bank.flush(20)
-    return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, text, restored.source)
+    return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, dict(answered.message), restored.source)
+
+
+def echoed(message: dict[str, Any]) -> dict[str, Any]:
+    """An answer as a client sends it back: the arguments of its calls written anew, in another order."""
+    for call in message.get("tool_calls", ()):
+        arguments = json.loads(call["function"]["arguments"])
+        call["function"]["arguments"] = json.dumps(dict(reversed(arguments.items())), separators=(",", ":"))
+    return message
 
 
 def bound(prompt: list[int], before: list[int]) -> int:
@@ -101,10 +133,12 @@ def test_every_turn_reads_what_is_new_whatever_the_client_changes(tmp_path: Path
     client, told = Client([system, {"role": "user", "content": "List the files."}], [TOOL]), []
     for number in range(1, 11):
         client.change(number)
-        told.append(turn(tmp_path / "bank", client.job(number)))
-        client.messages += [{"role": "assistant", "content": told[-1].text}, {"role": "user", "content": f"Go on with number {number}."}]
+        told.append(turn(tmp_path / "bank", client.job(number), number))
+        asked = {"role": "tool" if number in CALLS else "user", "content": f"Go on with number {number}."}
+        client.messages += [echoed(told[-1].message), asked]
     assert [t.source for t in told].count("ssd") >= 8
     for number, (before, after) in enumerate(pairwise(told), start=2):
+        assert number in CHANGES or after.prompt[: len(before.stored)] == before.stored, number
         assert after.computed <= bound(after.prompt, before.stored) + SLACK_TOKENS, (number, after.computed)
     canonical = Tokenizer.load(DEMO_MODEL)
     assert any(canonical.encode(canonical.decode(t.stored), tenant="") != t.stored for t in told), "no echo was split otherwise"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -21,16 +22,43 @@ TOOL: Any = {
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
     },
 }
+GREP: Any = {
+    "type": "function",
+    "function": {
+        "name": "grep",
+        "description": "Search for a pattern.",
+        "parameters": {"type": "object", "properties": {"pattern": {"type": "string"}, "path": {"type": "string"}}},
+    },
+}
 ASKED: Any = {"model": "any", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
 
 
+class Home:
+    """A bank's folder and the server that runs on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server.start(serve_command(DEMO_MODEL, self._folder / "bank", "reference"), self._folder / "server.log")
+
+    def ask(self, messages: list[Any], **body: Any) -> Any:
+        with openai.OpenAI(base_url=f"{self.server.url}/v1", api_key="none", max_retries=0) as client:
+            return client.chat.completions.create(**ASKED | body, messages=messages)
+
+
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    folder = tmp_path_factory.mktemp("tools")
-    server = Server.start(serve_command(DEMO_MODEL, folder / "bank", "reference"), folder / "server.log")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    home = Home(tmp_path_factory.mktemp("tools"))
+    yield home
+    home.server.stop()
+
+
+@pytest.fixture
+def client(home: Home) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-    server.stop()
 
 
 def rewritten(message: dict[str, Any]) -> dict[str, Any]:
@@ -91,3 +119,22 @@ def test_a_call_cut_off_ends_as_length(client: openai.OpenAI) -> None:
     assert choice.message.tool_calls is not None
     with pytest.raises(json.JSONDecodeError):
         json.loads(choice.message.tool_calls[0].function.arguments)
+
+
+def test_a_call_that_is_written_anew_is_known_again_after_a_kill(home: Home) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Where is `add` defined?"}]
+    before = home.ask(messages, tools=[GREP])
+    message = before.choices[0].message.model_dump(exclude_none=True)
+    (call,) = message["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert list(arguments) == ["pattern", "path"]
+    call["function"]["arguments"] = json.dumps({"path": arguments["path"], "pattern": arguments["pattern"]}, indent=2)
+    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "utils.py:1:def add(a, b):"}]
+    home.server.wait_until_written()
+    home.server.kill()
+    home.start()
+    after = home.ask(messages, tools=[GREP])
+    assert after.forerun["source"] == "ssd"
+    assert after.forerun["reused_tokens"] == before.usage.total_tokens - 1
+    plain = home.ask(messages, tools=[GREP], extra_body={"forerun": {"bank": "bypass"}})
+    assert (plain.choices[0].message.content, plain.forerun["source"]) == (after.choices[0].message.content, "cold")

@@ -87,7 +87,7 @@ class Arms:
         return seconds
 
     def _read(self, bank: Bank) -> None:
-        empty = bank.bypass(session=None, layout=Contiguous(), room_tokens=len(self.tokens) + ROOM_TOKENS)
+        empty = bank.bypass("bypass", session=None, layout=Contiguous(), room_tokens=len(self.tokens) + ROOM_TOKENS)
         for _ in prefill(self.loaded.family, empty.cache, self.tokens, ()):
             pass
         bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], Turned(empty.session, "", 1, 0, 1))

@@ -64,12 +64,22 @@ Prompt = Chat | Plain | Raw
 
 
 @dataclass(frozen=True, slots=True)
+class LogprobsAsked:
+    """Each token of the answer is told with its probability and with those of the `num_top` likeliest tokens at its place; of_prompt: the
+    prompt's tokens too, for which all of them are read, whatever is stored.
+    """
+
+    num_top: int
+    of_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One request, whatever dialect it came in.
 
     max_tokens: at most so many, and never more than the context has room for; None: that many. session None: the bank finds the
     conversation by its prefix.
-    tenant: the owner of the API key, "" without keys. stop: strings that end the answer and are not part of it.
+    tenant: the owner of the API key, "" without keys. stop: strings that end the answer and are not part of it. logprobs None: not asked.
     """
 
     id: str
@@ -80,6 +90,12 @@ class Job:
     session: str | None
     tenant: str
     bank: BankUse
+    logprobs: LogprobsAsked | None = None
+
+    @property
+    def uses_bank(self) -> bool:
+        """Whether the request reads and writes stored state."""
+        return self.bank == "use" and not (self.logprobs and self.logprobs.of_prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +207,37 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
+class Likely:
+    """A token, as the bytes that it stands for, and the natural logarithm of its probability, at least -9999."""
+
+    text: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token that was written, with the likeliest tokens at its place, which need not include it, the likeliest first. Probabilities are
+    the model's own, before all of `Sampling`. logprob None: the first token of a prompt, which follows nothing.
+    """
+
+    text: bytes
+    logprob: float | None
+    top: tuple[Likely, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The next tokens of the prompt, if they were asked for. All come before the first piece of the answer."""
+
+    tokens: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer's text."""
+    """More of the answer's text. logprobs: of the tokens that end in it, if they were asked for."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +271,18 @@ Piece = Reasoning | Content | CallStart | CallArguments | CallEnd
 @dataclass(frozen=True, slots=True)
 class Done:
     """The last event of every request that ends without an error. finish "calls": the model waits for the results of its calls.
-    stop_string: the one that ended the answer, "" if none did.
+    stop_string: the one that ended the answer, "" if none did. logprobs: of the answer's tokens after its last content, the one that ended
+    it included, if they were asked for.
     """
 
     finish: Finish
     usage: Usage
     report: Report
     stop_string: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
-Event = Queued | Reading | Piece | Done
+Event = Queued | Reading | PromptLogprobs | Piece | Done
 
 
 @dataclass(frozen=True, slots=True)

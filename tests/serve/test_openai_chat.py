@@ -4,15 +4,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
 import forerun
-from forerun.serve.openai_chat import Asked, Streamed, Whole, parse
+from forerun.serve.openai_chat import parse
+from forerun.serve.openai_choices import Asked, Streamed, Whole
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Queued, Reading, Reasoning, Usage
+from forerun.values import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Chat,
+    Content,
+    Done,
+    Event,
+    Likely,
+    LogprobsAsked,
+    Queued,
+    Reading,
+    Reasoning,
+    TokenLogprob,
+    Usage,
+)
 
 REQUESTS = Path(__file__).parent / "requests"
 USER = {"role": "user", "content": "hello"}
@@ -25,7 +42,7 @@ def asked(**body: Any) -> Asked:
 
 
 def prompt(**body: Any) -> Chat:
-    chat = asked(**body).job.prompt
+    chat = asked(**body).jobs[0].prompt
     assert isinstance(chat, Chat)
     return chat
 
@@ -34,7 +51,7 @@ refusal = refusals(asked)
 
 
 def test_what_is_left_out_is_the_models_default() -> None:
-    job = asked().job
+    job = asked().jobs[0]
     assert job.sampling == SUGGESTED
     assert (job.id, job.tenant, job.max_tokens, job.stop, job.session, job.bank) == ("chatcmpl-1", "ann", None, (), None, "use")
     assert job.prompt == Chat((USER,), (), {})
@@ -44,21 +61,21 @@ def test_what_is_left_out_is_the_models_default() -> None:
 
 def test_sampling() -> None:
     given = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": -3, "presence_penalty": 1, "frequency_penalty": -1}
-    sampling = asked(**given, repetition_penalty=1.1, logit_bias={"12": -100}).job.sampling
+    sampling = asked(**given, repetition_penalty=1.1, logit_bias={"12": -100}).jobs[0].sampling
     assert {name: getattr(sampling, name) for name in given} == given
     assert (sampling.repetition_penalty, sampling.logit_bias) == (1.1, {12: -100})
-    assert asked(top_k=-1).job.sampling.top_k == 0
+    assert asked(top_k=-1).jobs[0].sampling.top_k == 0
 
 
 def test_limits_and_stops() -> None:
-    assert asked(max_tokens=5).job.max_tokens == 5
-    assert asked(max_tokens=5, max_completion_tokens=6).job.max_tokens == 6
-    assert asked(stop="a").job.stop == ("a",)
-    assert asked(stop=["a", "b"]).job.stop == ("a", "b")
+    assert asked(max_tokens=5).jobs[0].max_tokens == 5
+    assert asked(max_tokens=5, max_completion_tokens=6).jobs[0].max_tokens == 6
+    assert asked(stop="a").jobs[0].stop == ("a",)
+    assert asked(stop=["a", "b"]).jobs[0].stop == ("a", "b")
 
 
 def test_session_and_bank() -> None:
-    job = asked(forerun={"session": "work", "bank": "bypass"}).job
+    job = asked(forerun={"session": "work", "bank": "bypass"}).jobs[0]
     assert (job.session, job.bank) == ("work", "bypass")
 
 
@@ -125,9 +142,11 @@ def test_unsupported_fields_that_ask_for_nothing_are_let_through() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("logprobs", True),
+        ("n", 0),
+        ("n", 129),
+        ("logprobs", 1),
         ("top_logprobs", 3),
+        ("top_logprobs", 21),
         ("response_format", {"type": "json_object"}),
         ("functions", [{"name": "f"}]),
         ("modalities", ["text", "audio"]),
@@ -221,7 +240,7 @@ def test_requests_of_real_clients_are_understood(name: str) -> None:
 def test_a_clients_next_turn_begins_with_the_tokens_of_the_last() -> None:
     folder = Path(forerun.__file__).parent / "data" / "demo-model"
     prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
-    turns = [prompter.encode(recorded(name).job.prompt, tenant="") for name in ("pi-turn-4", "pi-turn-5", "pi-second-prompt")]
+    turns = [prompter.encode(recorded(name).jobs[0].prompt, tenant="") for name in ("pi-turn-4", "pi-turn-5", "pi-second-prompt")]
     for earlier, later in pairwise(turns):
         assert 1000 < earlier.message_end < len(earlier.tokens)
         assert later.tokens[: earlier.message_end] == earlier.tokens[: earlier.message_end]
@@ -329,3 +348,60 @@ def test_usage_comes_in_a_chunk_of_its_own() -> None:
 def test_an_empty_answer_is_an_answer() -> None:
     assert deltas(streamed(asked(), DONE)) == [{"role": "assistant", "content": ""}, {}]
     assert whole(asked(), DONE)["choices"][0]["message"]["content"] == ""
+
+
+HALF, REST = "é".encode()[:1], "é".encode()[1:]
+SCORED = (
+    Reasoning("Hm"),
+    Content("Y", (TokenLogprob(b"Y", -0.25, (Likely(b"Y", -0.25), Likely(b"N", -1.5))),)),
+    Content("é", (TokenLogprob(HALF, -2.0, ()), TokenLogprob(REST, 0.0, ()))),
+    Done("stop", DONE.usage, REPORT, "", (TokenLogprob(b"<|end|>", -1.0, ()),)),
+)
+TOLD = [
+    {
+        "token": "Y",
+        "bytes": [89],
+        "logprob": -0.25,
+        "top_logprobs": [{"token": "Y", "bytes": [89], "logprob": -0.25}, {"token": "N", "bytes": [78], "logprob": -1.5}],
+    },
+    {"token": "\\xc3", "bytes": [0xC3], "logprob": -2.0, "top_logprobs": []},
+    {"token": "\\xa9", "bytes": [0xA9], "logprob": 0.0, "top_logprobs": []},
+]
+
+
+def test_tokens_of_the_content_are_told_with_their_probabilities() -> None:
+    given = asked(logprobs=True, top_logprobs=2)
+    assert given.jobs[0].logprobs == LogprobsAsked(2, of_prompt=False)
+    body = whole(given, *SCORED)
+    assert body["choices"][0]["logprobs"] == {"content": TOLD, "refusal": None}
+    ChatCompletion.model_validate(body)
+    told = chunks(streamed(given, *SCORED))
+    for chunk in told:
+        ChatCompletionChunk.model_validate(chunk)
+    assert [chunk["choices"][0]["logprobs"] for chunk in told] == [
+        None,
+        None,
+        {"content": TOLD[:1], "refusal": None},
+        {"content": TOLD[1:], "refusal": None},
+        None,
+    ]
+    assert {chunk["choices"][0]["logprobs"] for chunk in chunks(streamed(asked(), *SCORED))} == {None}
+    assert asked().jobs[0].logprobs is None
+
+
+def test_several_choices() -> None:
+    given = asked(n=2, seed=7, logprobs=True)
+    assert [(job.id, job.sampling.seed) for job in given.jobs] == [("chatcmpl-1-0", 7), ("chatcmpl-1-1", 8)]
+    events = (*SCORED, Content("No"), DONE)
+    body = whole(given, *events)
+    assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [(0, "Yé"), (1, "No")]
+    assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [3, 0]
+    assert [choice["forerun"]["source"] for choice in body["choices"]] == ["ram", "ram"]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (7, 4)
+    told = [chunk["choices"][0] for chunk in chunks(streamed(given, *events))]
+    assert [(choice["index"], choice["finish_reason"]) for choice in told if choice["finish_reason"]] == [(0, "stop"), (1, "stop")]
+    assert [choice["delta"] for choice in told if choice["index"] == 1] == [
+        {"role": "assistant", "content": ""},
+        {"content": "No"},
+        {},
+    ]

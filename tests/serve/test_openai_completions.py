@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 from openai.types import Completion
-from tests.serve.engine_double import DONE, INFO, SUGGESTED
+from openai.types.completion_choice import Logprobs
+from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
-from forerun.serve.openai_completions import Asked, Streamed, Whole, parse
-from forerun.values import Content, Event, Plain, Raw, Reading
+from forerun.serve.openai_choices import Asked, Streamed, Whole
+from forerun.serve.openai_completions import parse
+from forerun.values import Content, Done, Event, Likely, LogprobsAsked, Plain, PromptLogprobs, Raw, Reading, TokenLogprob, Usage
 
 ANSWER: Sequence[Event] = (Reading(4, 7, 3, None), Content("a, "), Content("b):"), DONE)
 
@@ -20,43 +22,52 @@ def asked(**body: Any) -> Asked:
 refusal = refusals(asked)
 
 
-def whole(**body: Any) -> dict[str, Any]:
+def whole(events: Sequence[Event] = ANSWER, **body: Any) -> dict[str, Any]:
     answer = Whole(asked(**body), INFO, created_unix_s=5)
-    for event in ANSWER:
+    for event in events:
         answer.take(event)
     return answer.body()
 
 
-def streamed(**body: Any) -> list[dict[str, Any]]:
+def streamed(events: Sequence[Event] = ANSWER, **body: Any) -> list[dict[str, Any]]:
     stream = Streamed(asked(**body), INFO, created_unix_s=5)
-    text = b"".join(frame for event in ANSWER for frame in stream.frames(event)).decode()
+    text = b"".join(frame for event in events for frame in stream.frames(event)).decode()
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
 
 
 def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
-    job = asked().job
+    job = asked().jobs[0]
     assert (job.prompt, job.sampling, job.max_tokens, job.stop) == (Plain("def add("), SUGGESTED, 16, ())
-    assert (asked(stop="x", max_tokens=5).job.stop, asked(max_tokens=5).job.max_tokens) == (("x",), 5)
+    assert (asked(stop="x", max_tokens=5).jobs[0].stop, asked(max_tokens=5).jobs[0].max_tokens) == (("x",), 5)
 
 
 @pytest.mark.parametrize(
     ("prompt", "read"),
-    [("x", Plain("x")), (["x"], Plain("x")), ([1, 2], Raw((1, 2))), ([[1, 2]], Raw((1, 2)))],
+    [
+        ("x", [Plain("x")]),
+        (["x"], [Plain("x")]),
+        ([1, 2], [Raw((1, 2))]),
+        ([[1, 2]], [Raw((1, 2))]),
+        (["x", "y"], [Plain("x"), Plain("y")]),
+        ([[1, 2], "y"], [Raw((1, 2)), Plain("y")]),
+    ],
 )
-def test_prompts_of_every_form(prompt: Any, read: Plain | Raw) -> None:
-    assert asked(prompt=prompt).job.prompt == read
+def test_prompts_of_every_form(prompt: Any, read: list[Plain | Raw]) -> None:
+    assert [job.prompt for job in asked(prompt=prompt).jobs] == read
 
 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": None}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 2, "n": 65}, "n"),
+        ({"n": 0}, "n"),
         ({"suffix": "return"}, "suffix"),
-        ({"logprobs": 0}, "logprobs"),
-        ({"n": 2}, "n"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": [1], "echo": True}, "echo"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -79,3 +90,99 @@ def test_a_stream_says_what_a_whole_answer_says() -> None:
     assert whole(echo=True)["choices"][0]["text"] == "def add(a, b):"
     last = streamed(stream_options={"include_usage": True})[-1]
     assert (last["choices"], last["usage"]["total_tokens"], last["forerun"]["source"]) == ([], 9, "ram")
+
+
+# --- probabilities
+
+HALF, REST = "é".encode()[:1], "é".encode()[1:]
+SCORED: Sequence[Event] = (
+    PromptLogprobs((TokenLogprob(b"def", None, ()),)),
+    PromptLogprobs((TokenLogprob(b" ad", -1.5, (Likely(b" a", -0.5), Likely(b" ad", -1.5))), TokenLogprob(b"d(", -9999.0, ()))),
+    Reading(4, 7, 0, None),
+    Content("a", (TokenLogprob(b"a", -0.25, (Likely(b"a", -0.25), Likely(HALF, -2.0))),)),
+    Content("é", (TokenLogprob(HALF, -2.0, (Likely(b"b", -0.5), Likely(b"b", -1.0))), TokenLogprob(REST, 0.0, ()))),
+    Done("stop", Usage(3, 0, 4, 0), REPORT, "", (TokenLogprob(b"<|end|>", -0.125, ()),)),
+)
+COLUMNS = {
+    "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "<|end|>"],
+    "token_logprobs": [-0.25, -2.0, 0.0, -0.125],
+    "top_logprobs": [{"a": -0.25, "bytes:\\xc3": -2.0}, {"b": -0.5, "bytes:\\xc3": -2.0}, {"bytes:\\xa9": 0.0}, {"<|end|>": -0.125}],
+    "text_offset": [0, 1, 1, 2],
+}
+OF_PROMPT = {
+    "tokens": ["def", " ad", "d("],
+    "token_logprobs": [None, -1.5, -9999.0],
+    "top_logprobs": [None, {" a": -0.5, " ad": -1.5}, {"d(": -9999.0}],
+    "text_offset": [0, 3, 6],
+}
+
+
+def columns(chunks: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The columns of a stream's chunks, put together."""
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    return {name: [each for part in told for each in part[name]] for name in COLUMNS}
+
+
+def test_tokens_are_told_with_their_probabilities() -> None:
+    assert asked(logprobs=2).jobs[0].logprobs == LogprobsAsked(2, of_prompt=False)
+    assert asked(logprobs=0, echo=True).jobs[0].logprobs == LogprobsAsked(0, of_prompt=True)
+    events = SCORED[2:]
+    told = whole(events, logprobs=2)["choices"][0]
+    assert (told["text"], told["logprobs"]) == ("aé", COLUMNS)
+    Logprobs.model_validate(told["logprobs"])
+    assert columns(streamed(events, logprobs=2)) == COLUMNS
+    assert whole(events)["choices"][0]["logprobs"] is None
+    assert {chunk["choices"][0]["logprobs"] for chunk in streamed(events)} == {None}
+
+
+@pytest.mark.parametrize("prompt", ["def add(", [1, 2, 3]])
+def test_an_echo_is_told_with_its_probabilities(prompt: Any) -> None:
+    told = whole(SCORED, prompt=prompt, logprobs=2, echo=True)["choices"][0]
+    assert told["text"] == "def add(aé"
+    expected = {name: OF_PROMPT[name] + COLUMNS[name] for name in COLUMNS}
+    expected["text_offset"] = [0, 3, 6, 8, 9, 9, 10]
+    assert told["logprobs"] == expected
+    chunks = streamed(SCORED, prompt=prompt, logprobs=2, echo=True)
+    assert chunks[0]["choices"][0]["text"] == "def add("
+    assert columns(chunks) == expected
+
+
+# --- several choices
+
+
+def test_each_prompt_has_its_choices() -> None:
+    jobs = asked(prompt=["x", "y"], n=2, seed=5).jobs
+    assert [(job.id, job.prompt, job.sampling.seed) for job in jobs] == [
+        ("cmpl-1-0", Plain("x"), 5),
+        ("cmpl-1-1", Plain("x"), 6),
+        ("cmpl-1-2", Plain("y"), 5),
+        ("cmpl-1-3", Plain("y"), 6),
+    ]
+    assert [job.sampling.seed for job in asked(n=2).jobs] == [None, None]
+
+
+def test_choices_are_told_one_after_the_other() -> None:
+    other = (Content("c"), Done("length", Usage(5, 1, 1, 0), REPORT, ""))
+    events, body = (*ANSWER, *other), {"prompt": ["x", "y"], "echo": True}
+    told = whole(events, **body)
+    Completion.model_validate(told)
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in told["choices"]] == [
+        (0, "xa, b):", "stop"),
+        (1, "yc", "length"),
+    ]
+    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (12, 3)
+    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
+    assert [each["forerun"]["source"] for each in told["choices"]] == ["ram", "ram"]
+    assert told["forerun"] == {"ignored_fields": []}
+    chunks = streamed(events, **body, stream_options={"include_usage": True})
+    text = {0: "", 1: ""}
+    for chunk in chunks[:-1]:
+        text[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert text == {0: "xa, b):", 1: "yc"}
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1] if chunk["choices"][0]["finish_reason"]] == ["stop", "length"]
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], told["usage"])
+
+
+def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
+    told = whole((*ANSWER, *ANSWER), n=2)
+    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (7, 4)

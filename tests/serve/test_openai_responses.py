@@ -14,7 +14,21 @@ from forerun.errors import BusyError
 from forerun.serve.openai_responses import parse
 from forerun.serve.openai_responses_answer import Asked, Streamed, Whole
 from forerun.serve.problems import problem_of
-from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Reading, Reasoning, Usage
+from forerun.values import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Chat,
+    Content,
+    Done,
+    Event,
+    Likely,
+    LogprobsAsked,
+    Reading,
+    Reasoning,
+    TokenLogprob,
+    Usage,
+)
 
 USER = {"role": "user", "content": "hello"}
 READ = Reading(4, 7, 3, None)
@@ -163,7 +177,10 @@ def test_what_is_not_used_is_named() -> None:
     given = asked(
         include=["reasoning.encrypted_content"], store=True, client_metadata={"a": 1}, text={"verbosity": "low"}, reasoning={"context": "x"}
     )
-    assert given.ignored_fields == ("include", "client_metadata", "store", "reasoning.context", "text.verbosity")
+    assert given.ignored_fields == (
+        *("client_metadata", "store", "include.reasoning.encrypted_content"),
+        *("reasoning.context", "text.verbosity"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,3 +302,31 @@ def test_an_error_ends_a_stream_as_a_failed_response() -> None:
     assert kinds(told) == ["created", "failed"]
     assert told[1]["response"]["error"] == {"code": "server_error", "message": "stopping"}
     EVENTS.validate_python(told[1])
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({}, None),
+        ({"include": ["message.output_text.logprobs"]}, LogprobsAsked(0, of_prompt=False)),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 4}, LogprobsAsked(4, of_prompt=False)),
+        ({"top_logprobs": 2}, LogprobsAsked(2, of_prompt=False)),
+        ({"include": ["reasoning.encrypted_content"]}, None),
+    ],
+)
+def test_probabilities_are_asked_for(body: dict[str, Any], found: LogprobsAsked | None) -> None:
+    assert asked(**body).job.logprobs == found
+
+
+def test_tokens_are_told_with_their_probabilities() -> None:
+    tokens = [TokenLogprob(b"Y", -0.25, (Likely(b"Y", -0.25),)), TokenLogprob(b"es", -1.0, ())]
+    events = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
+    told = streamed(events, top_logprobs=1)
+    first = {"token": "Y", "bytes": [89], "logprob": -0.25, "top_logprobs": [{"token": "Y", "bytes": [89], "logprob": -0.25}]}
+    second = {"token": "es", "bytes": [101, 115], "logprob": -1.0, "top_logprobs": []}
+    assert [event["logprobs"] for event in told if event["type"] == "response.output_text.delta"] == [[first], [second]]
+    assert [event["logprobs"] for event in told if event["type"] == "response.output_text.done"] == [[first, second]]
+    response = whole(events, top_logprobs=1)
+    Response.model_validate(response)
+    assert response["output"][1]["content"][0]["logprobs"] == [first, second]
+    assert told[-1]["response"]["output"] == response["output"]

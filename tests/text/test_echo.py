@@ -11,6 +11,7 @@ import pytest
 
 from forerun.text.echo import Echoes
 from forerun.text.message import AssistantMessage
+from forerun.text.parts import untold
 from forerun.text.prompt import Answered, Prompt, Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -49,7 +50,7 @@ def wrap(text: str, length: int) -> list[str]:
 
 def answered(prompter: Prompter, prompt: Prompt, text: str, job: str = "job") -> tuple[tuple[int, ...], dict[str, Any]]:
     """The model answers: the ids it sampled, and the message that the client was given."""
-    parts, message = prompt.parts(job), AssistantMessage()
+    parts, message = prompt.parts(job, untold), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     sampled = oddly(prompter.tokenizer, text)

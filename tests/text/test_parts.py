@@ -16,10 +16,10 @@ from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
 from forerun.text.message import AssistantMessage
-from forerun.text.parts import AnswerParts, Calls, Form, form_of
+from forerun.text.parts import AnswerParts, Calls, Form, form_of, untold
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK
-from forerun.values import CallArguments, CallEnd, CallStart, Piece
+from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, TokenLogprob
 
 PROPERTIES = {
     "path": {"type": "string"},
@@ -40,8 +40,18 @@ TOOLS = Tools([READ, STOP])
 
 
 def taken(calls: Calls, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS) -> list[Piece]:
-    parts = AnswerParts(Form(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens)
-    return [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
+    """All pieces; the place in the answer that is told of each piece of content is where its text stands."""
+    places = list[tuple[int, int]]()
+
+    def tell(start: int, stop: int) -> tuple[TokenLogprob, ...]:
+        places.append((start, stop))
+        return ()
+
+    parts = AnswerParts(Form(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens, tell=tell)
+    pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
+    answer = "".join(chunks)
+    assert [answer[start:stop] for start, stop in places] == [piece.text for piece in pieces if isinstance(piece, Content)]
+    return pieces
 
 
 def joined(pieces: list[Piece]) -> dict[str, Any]:
@@ -221,7 +231,7 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    parts = AnswerParts(Form(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False)
+    parts = AnswerParts(Form(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
     assert parts.push("Hi") != []
     assert parts.push(" <tool_call>\n<function=read>\n<parameter=path>\nab") != []
     assert parts.push("c") == [CallArguments(0, "c")]
@@ -245,7 +255,7 @@ def test_the_template_tells_how_calls_are_written(source: str, calls: Calls | No
 
 
 def test_gemmas_reasoning_has_its_own_tags() -> None:
-    parts = AnswerParts(form_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False)
+    parts = AnswerParts(form_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
     answer = f"<|channel>thought\nHm.<channel|>Look.{gemma('stop', '')}"
     found = joined([piece for char in answer for piece in parts.push(char)] + parts.flush())
     assert (found["reasoning"], found["content"], found["calls"]) == ("Hm.", "Look.", [("stop", "{}")])

@@ -1,6 +1,7 @@
 import pytest
 
 from forerun.errors import BadRequestError
+from forerun.text.parts import untold
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ def test_a_template_that_rewrites_the_messages_has_no_border(tokenizer: Tokenize
 def test_raw_tokens_pass_through(prompter: Prompter) -> None:
     prompt = prompter.encode(Raw((1, 2, 3)), tenant="")
     assert (prompt.tokens, prompt.message_end, prompt.opens_reasoning) == ((1, 2, 3), 3, False)
-    assert prompt.parts("1").push("<think>x") == [Content("<think>x")]
+    assert prompt.parts("1", untold).push("<think>x") == [Content("<think>x")]
 
 
 def test_half_a_surrogate_pair_is_the_callers_error(prompter: Prompter) -> None:

@@ -124,9 +124,9 @@ class Bank:
         except BankError:
             return []
 
-    def bypass(self, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
-        """An empty cache for a request that does not use the bank."""
-        return self._cold(session, layout, room_tokens, Why("bypass", "bypass", 0, ()))
+    def bypass(self, reason: str, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
+        """An empty cache for a request that does not use the bank, for this reason."""
+        return self._cold(session, layout, room_tokens, Why("bypass", reason, 0, ()))
 
     def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], turn: Turned) -> None:
         """Keep the conversation: `tokens` are what `cache` holds, `marks` are of them. Consumes the cache."""

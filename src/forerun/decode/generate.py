@@ -11,6 +11,7 @@ from typing import Any
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.round import Rounds
+from forerun.decode.scores import Score
 from forerun.decode.tally import Tally
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
@@ -20,7 +21,8 @@ from forerun.values import Finish, Sampling
 class Generation:
     """Iterate for the answer's text, a piece a round; then `finish` says why it ended and `stored` which tokens the cache holds.
 
-    tokens: the answer's tokens, without the stop token. num_sampled counts that one too. tally: of all rounds so far.
+    tokens: the answer's tokens, without the stop token; sampled: with it. tally: of all rounds so far.
+    num_top: see Rounds; scores: of `sampled`, if they are asked for.
     """
 
     def __init__(
@@ -34,15 +36,17 @@ class Generation:
         max_tokens: int,
         stop_ids: frozenset[int],
         policy: DepthPolicy,
+        num_top: int | None = None,
     ) -> None:
-        self._rounds = Rounds(steps, cache, prompt, sampling)
+        self._rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
         self._cache, self._answer, self._prompt = cache, answer, prompt
         self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
         self._whole = cache.snapshot()
         self._text = ""
         self.tally = Tally()
         self.tokens: list[int] = []
-        self.num_sampled = 0
+        self.scores: list[Score] = []
+        self.sampled: list[int] = []
         self.finish: Finish | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -56,9 +60,23 @@ class Generation:
             yield self._piece()
 
     @property
+    def num_sampled(self) -> int:
+        return len(self.sampled)
+
+    @property
     def stop_string(self) -> str:
         """The stop string that ended the answer, "" if none did."""
         return self._answer.stop_string
+
+    @property
+    def ends(self) -> list[int]:
+        """For each of `tokens`: characters of the answer up to its last one."""
+        return self._answer.ends
+
+    @property
+    def num_given(self) -> int:
+        """How many of `tokens` have all of their text in what was given out so far."""
+        return self._answer.kept_tokens
 
     @property
     def num_shown(self) -> int:
@@ -84,7 +102,7 @@ class Generation:
         before, taken = len(self.tokens), 0
         for token in tokens:
             taken += 1
-            self.num_sampled += 1
+            self.sampled.append(token)
             if token in self._stop_ids:
                 self.finish = "stop"
                 break
@@ -94,6 +112,7 @@ class Generation:
                 self.finish = "stop" if self._answer.stopped else "length"
                 break
         self._rounds.give(tokens[:taken])
+        self.scores += self._rounds.scores[:taken]
         if not self._answer.stopped:
             return taken
         return min(taken, max(0, self._answer.kept_tokens - before + 1))

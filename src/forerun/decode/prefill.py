@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -18,15 +18,26 @@ def grid(position: int) -> int:
     return (position // CHUNK_TOKENS + 1) * CHUNK_TOKENS
 
 
-def prefill(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Collection[int]) -> Iterator[list[Snapshot]]:
+def _look_away(start: int, hidden: mx.array) -> None: ...
+
+
+def prefill(
+    family: Family,
+    cache: Cache[Any],
+    tokens: Sequence[int],
+    marks_at: Collection[int],
+    look: Callable[[int, mx.array], object] = _look_away,
+) -> Iterator[list[Snapshot]]:
     """Read tokens[cache.length:] into the cache. After each chunk gives the marks at those of `marks_at` that lie in it.
 
-    Between two chunks the cache is whole and may be kept: the caller may stop at any of them.
+    Between two chunks the cache is whole and may be kept: the caller may stop at any of them. look: gets each chunk's first position and
+    its hidden vectors [rows, dim].
     """
     while cache.length < len(tokens):
         start, stop = cache.length, min(grid(cache.length), len(tokens))
-        marks = _read(family, cache, tokens[start:stop], sorted(p for p in marks_at if start < p <= stop))
+        marks, hidden = _read(family, cache, tokens[start:stop], sorted(p for p in marks_at if start < p <= stop))
         mx.eval(cache.arrays(), [m.arrays() for m in marks])
+        look(start, hidden)
         yield marks
 
 
@@ -38,7 +49,7 @@ def prime(family: Family, view: View, hidden: mx.array, tokens: mx.array) -> mx.
     return drafted
 
 
-def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Sequence[int]) -> list[Snapshot]:
+def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Sequence[int]) -> tuple[list[Snapshot], mx.array]:
     ids, before = mx.array(list(tokens), dtype=mx.int32), cache.hidden
     with lend([cache], family.numerics) as view:
         hidden = family.forward(ids, [len(tokens)], view)
@@ -46,4 +57,4 @@ def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Se
         view.keep([len(tokens)], hidden)
         if cache.spec.draft_layers:
             prime(family, view, mx.concatenate([before[None], hidden[:-1]]), ids)
-    return marks
+    return marks, hidden

@@ -15,10 +15,12 @@ import numpy as np
 
 from forerun.decode.compiled import MAX_WIDTH, StepTable
 from forerun.decode.prefill import prime
+from forerun.decode.scores import Score, scores
 from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.sampling import (
     Counts,
+    Logprobs,
     count_prompt,
     distribution,
     draw,
@@ -27,6 +29,7 @@ from forerun.sampling import (
     gumbel,
     has_penalty,
     is_finite,
+    logprobs,
     uniforms,
     verify_coupled,
 )
@@ -41,11 +44,15 @@ class Rounds:
     """The rounds of one answer. The last token given is not yet in the cache: cache.length == prompt + given - 1.
 
     Draft rows lag behind: `_hidden` and `_tokens` are the target hiddens and tokens of rows draft_length, draft_length + 1, ...
+    num_top None: scores are not asked for; else how many of the likeliest tokens they name. scores: of the tokens given last, if asked for.
     """
 
-    def __init__(self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling) -> None:
+    def __init__(
+        self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling, *, num_top: int | None = None
+    ) -> None:
         self._steps, self._family, self._cache, self._sampling = steps, steps.family, cache, sampling
         self._is_coupled = sampling.seed is not None and sampling.temperature > 0
+        self._num_top, self.scores = num_top, list[Score]()
         self._seed = sampling.seed if sampling.seed is not None else fresh_seed()
         self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), self._family.vocab) if has_penalty(sampling) else None
         self._hidden = [cache.hidden[None]]
@@ -56,7 +63,7 @@ class Rounds:
     def first(self) -> int:
         """The first token, of the hidden vector that the cache ends with: no forward."""
         logits = self._family.head(self._cache.hidden[None])
-        return self._read(self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
+        return self._read(logits, self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
 
     def give(self, tokens: Sequence[int]) -> None:
         """Tell which tokens of the last `first` or `run` became part of the answer."""
@@ -73,7 +80,8 @@ class Rounds:
             drafts, laws = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
             hidden = self._steps.forward(ids, self._cache, view)
-            tokens = self._read(self._verdict(self._family.head(hidden), laws, drafts, length + 1))
+            logits = self._family.head(hidden)
+            tokens = self._read(logits, self._verdict(logits, laws, drafts, length + 1))
             rows = take(tokens)
             view.keep([rows], hidden)
             if self._cache.spec.draft_layers:
@@ -147,11 +155,21 @@ class Rounds:
             verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
         return verdict.accepted, verdict.token, drafts, mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(laws)]))
 
-    def _read(self, verdict: tuple[mx.array, ...]) -> list[int]:
-        """The tokens that stand: the round's one host synchronisation."""
-        mx.eval(verdict)
+    def _read(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
+        """The tokens that stand: the round's one host synchronisation. Their scores come with them."""
         accepted, token, drafts, finite = verdict
+        asked = self._logprobs(logits, accepted, token, drafts)
+        mx.eval(verdict, asked)
         if not finite.item():
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
         count = int(np.array(accepted)[0])
+        self.scores = scores(asked)[: count + 1] if asked else []
         return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]
+
+    def _logprobs(self, logits: mx.array, accepted: mx.array, token: mx.array, drafts: mx.array) -> Logprobs | None:
+        """Of the tokens that stand, in the first accepted + 1 rows; the others are of no account. None: not asked for."""
+        if self._num_top is None:
+            return None
+        drafted = mx.arange(logits.shape[0]) < accepted
+        tokens = mx.where(drafted, mx.pad(drafts, (0, 1)), token)
+        return logprobs(logits, tokens, self._num_top)

@@ -15,11 +15,11 @@ _MOST_LOOKS = 64
 
 def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
     """The job's prompt, in the tokens of the stored conversation as far as it says the same. Raises what `Prompter.encode` raises."""
-    if isinstance(job.prompt, Chat) and job.bank == "use":
+    if isinstance(job.prompt, Chat) and job.uses_bank:
         for data in bank.memos(prompter.unknown(job.prompt, tenant=job.tenant), tenant=job.tenant):
             prompter.learn_given(Given.decode(data), tenant=job.tenant)
     prompt = prompter.encode(job.prompt, tenant=job.tenant)
-    if isinstance(job.prompt, Raw) or job.bank == "bypass":
+    if isinstance(job.prompt, Raw) or not job.uses_bank:
         return prompt
     for _ in range(_MOST_LOOKS):  # each lets the prompt follow the conversation to where their texts differ, or to its next block
         shared, stored = bank.recall(prompt.tokens, tenant=job.tenant)

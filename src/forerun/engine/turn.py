@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,10 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
+from forerun.decode.scores import prompt_scores
 from forerun.engine import echo
 from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
+from forerun.engine.logprobs import AnswerLogprobs, told
 from forerun.engine.miss import miss
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
@@ -27,9 +29,10 @@ from forerun.state.layout import Contiguous, Layout, Limits, layout_for
 from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.message import AssistantMessage
+from forerun.text.parts import AnswerParts
 from forerun.text.prompt import Answered, Prompter
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Done, Piece, Reading, Usage
+from forerun.values import Done, Finish, Piece, PromptLogprobs, Reading, Usage
 
 ROOM_TOKENS = 512
 log = logging.getLogger(__name__)
@@ -85,8 +88,9 @@ class Turn:
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
-        if request.job.bank == "bypass":
-            restored = bank.bypass(session=session, layout=layout, room_tokens=len(tokens) + room_tokens)
+        if not request.job.uses_bank:
+            reason = "bypass" if request.job.bank == "bypass" else "logprobs of the prompt are asked for: all of it is read"
+            restored = bank.bypass(reason, session=session, layout=layout, room_tokens=len(tokens) + room_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
@@ -96,7 +100,7 @@ class Turn:
         cache, prompt = restored.cache, self.request.prompt
         marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids)
         self._post_reading(restored)
-        for new in prefill(self.model.family, cache, prompt.tokens, marks_at):
+        for new in prefill(self.model.family, cache, prompt.tokens, marks_at, self._look):
             marks += new
             self._post_reading(restored)
             if cache.length == len(prompt.tokens):
@@ -112,19 +116,13 @@ class Turn:
     def _answer(self, cache: Cache[Any], asked: Layout, restored: Restored[Contiguous], prefilled: Arranged, marks: list[Snapshot]) -> Done:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
-        parts, message = request.prompt.parts(request.job.id), AssistantMessage()
-        for text in generation:
-            self.timing.last_s = time.monotonic()
-            self.timing.first_s = self.timing.first_s or self.timing.last_s
-            request.said += text
-            self._post(parts.push(text), message)
-            if request.is_cancelled:
-                break
-        self._post(parts.flush(), message)
+        logprobs = AnswerLogprobs(generation, self.model.tokenizer)
+        parts = request.prompt.parts(request.job.id, logprobs.within)
+        message = self._write(generation, parts)
         decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
         stored = generation.store()
         marks.append(cache.snapshot())
-        answered = Answered(tuple(generation.tokens[: generation.num_shown]), request.said, message.value())
+        answered = Answered(tuple(generation.tokens[: generation.num_shown]), request.said, message)
         self._remember(cache, stored, marks, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
@@ -132,9 +130,35 @@ class Turn:
         cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decoded, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
-        return Done("calls" if generation.finish == "stop" and parts.has_calls else generation.finish, *cost, generation.stop_string)
+        finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
+        return Done(finish, *cost, generation.stop_string, logprobs.rest())
+
+    def _write(self, generation: Generation, parts: AnswerParts) -> Mapping[str, Any]:
+        """Post the answer as it is made, to its end or until nobody wants it. Returns the message that it is."""
+        message = AssistantMessage()
+        for text in generation:
+            self.timing.last_s = time.monotonic()
+            self.timing.first_s = self.timing.first_s or self.timing.last_s
+            self.request.said += text
+            self._post(parts.push(text), message)
+            if self.request.is_cancelled:
+                break
+        self._post(parts.flush(), message)
+        return message.value()
+
+    def _look(self, start: int, hidden: mx.array) -> None:
+        """Tell of the prompt's tokens that follow these rows, if that was asked for; the first token follows none."""
+        asked, tokens = self.request.job.logprobs, self.request.prompt.tokens
+        if asked is None or not asked.of_prompt:
+            return
+        following = tokens[start + 1 : start + 1 + hidden.shape[0]]
+        scores = prompt_scores(self.model.family, hidden, following, asked.num_top)
+        first = [told(self.model.tokenizer, tokens[0], None)] if start == 0 else []
+        known = [told(self.model.tokenizer, token, score) for token, score in zip(following, scores, strict=True)]
+        self.request.post(PromptLogprobs((*first, *known)))
 
     def _generation(self, cache: Cache[Any]) -> Generation:
+        asked = self.request.job.logprobs
         return Generation(
             self.model.steps,
             cache,
@@ -144,12 +168,13 @@ class Turn:
             max_tokens=self.request.max_tokens,
             stop_ids=self.model.tokenizer.stop_ids,
             policy=self.model.policy,
+            num_top=asked.num_top if asked else None,
         )
 
     def _remember(
         self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous], answered: Answered | None
     ) -> None:
-        if self.request.job.bank == "bypass":
+        if not self.request.job.uses_bank:
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")

@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic_answer import Asked, reasoning_of
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, read, refuse
-from forerun.values import Chat, Job, ModelInfo
+from forerun.serve.fields import Fields, JobFields, Stops, read, refuse
+from forerun.values import Chat, ModelInfo
 
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
 BILLING = "x-anthropic-billing-header:"
@@ -149,13 +149,12 @@ class Prompt(Fields):
             yield {"role": "system", "content": _text(blocks)}
 
 
-class Request(Prompt, SamplingFields):
+class Request(Prompt, JobFields):
     """A request for a message. `model` may be any name: one model is served."""
 
     max_tokens: int = Field(ge=1)
     stop_sequences: Stops = Field([])
     stream: bool = False
-    forerun: ForerunFields = ForerunFields()
 
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but not used."""
@@ -172,16 +171,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
-    job = Job(
-        id=id,
-        prompt=request.chat(),
-        sampling=request.sampling(info.defaults),
-        max_tokens=request.max_tokens,
-        stop=tuple(request.stop_sequences),
-        session=request.forerun.session,
-        tenant=tenant,
-        bank=request.forerun.bank,
-    )
+    job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop_sequences)
     shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
     return Asked(job, request.stream, request.ignored(), shows_reasoning)
 

@@ -31,6 +31,10 @@ class Asked:
     ignored_fields: tuple[str, ...]
     shows_reasoning: bool
 
+    @property
+    def jobs(self) -> tuple[Job]:
+        return (self.job,)
+
 
 def reasoning_of(thinking: str, signature: str) -> str:
     """The thoughts of a block that a client sent back. Raises BadRequestError: its signature is one of ours, but damaged."""

@@ -25,6 +25,7 @@ from forerun.serve import (
     anthropic,
     anthropic_answer,
     openai_chat,
+    openai_choices,
     openai_completions,
     openai_responses,
     openai_responses_answer,
@@ -38,11 +39,12 @@ from forerun.serve.doors import Doors
 from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.rate import Rate
+from forerun.serve.series import Series
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
-CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_chat.Streamed, openai_chat.Whole)
-COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_completions.Streamed, openai_completions.Whole)
+CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_choices.Streamed, openai_choices.Whole)
+COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_choices.Streamed, openai_choices.Whole)
 MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.Streamed, anthropic_answer.Whole)
 RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.Streamed, openai_responses_answer.Whole)
 
@@ -122,7 +124,8 @@ class Routes:
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
         asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
-        run = await self._engine.submit(asked.job)
+        first, *others = asked.jobs
+        run = Series(self._engine, await self._engine.submit(first), others)
         created_unix_s = int(time.time())
         if asked.streams:
             return EventStream(run, dialect.streamed(asked, info, created_unix_s=created_unix_s))

@@ -14,7 +14,8 @@ class Asked(Protocol):
     """A request as a dialect understood it."""
 
     @property
-    def job(self) -> Job: ...
+    def jobs(self) -> tuple[Job, ...]:
+        """What is to be done, one after the other. At least one."""
 
     @property
     def streams(self) -> bool: ...

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from forerun.errors import BadRequestError
-from forerun.values import BankUse, Sampling
+from forerun.values import BankUse, Job, LogprobsAsked, ModelInfo, Prompt, Sampling
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
@@ -50,8 +50,10 @@ class ForerunFields(Fields):
     bank: BankUse = "use"
 
 
-class SamplingFields(Fields):
-    """How tokens are drawn, under the names that OpenAI's dialects and their usual extensions share. Absent: as the model suggests."""
+class JobFields(Fields):
+    """What all dialects share: how tokens are drawn, under the names of OpenAI's dialects and their usual extensions (absent: as the model
+    suggests), and `forerun`.
+    """
 
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -62,6 +64,22 @@ class SamplingFields(Fields):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = None
+    forerun: ForerunFields = ForerunFields()
+
+    def job(
+        self,
+        prompt: Prompt,
+        info: ModelInfo,
+        *,
+        id: str,
+        tenant: str,
+        max_tokens: int | None,
+        stop: Sequence[str] = (),
+        logprobs: LogprobsAsked | None = None,
+    ) -> Job:
+        """The job of this prompt; sampling that is left open is the model's default."""
+        session, bank = self.forerun.session, self.forerun.bank
+        return Job(id, prompt, self.sampling(info.defaults), max_tokens, tuple(stop), session, tenant, bank, logprobs)
 
     def sampling(self, defaults: Sampling) -> Sampling:
         """The law to draw by: what is given here, for the rest the defaults."""

@@ -6,17 +6,15 @@ if nothing is done with it, named in `forerun.ignored_fields`. Knows no engine, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.dialect import report_of
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, Stops, joined, read, refuse
-from forerun.serve.problems import Problem
-from forerun.serve.sse import END, comment, data, progress
+from forerun.serve.fields import Fields, JobFields, Stops, joined, read, refuse
+from forerun.serve.logprobs import entries
+from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
 from forerun.text.message import AssistantMessage
 from forerun.values import (
     CallArguments,
@@ -25,27 +23,25 @@ from forerun.values import (
     Content,
     Done,
     Event,
-    Finish,
     Job,
+    LogprobsAsked,
     ModelInfo,
-    Queued,
-    Reading,
+    Piece,
     Reasoning,
-    Usage,
+    TokenLogprob,
 )
 
 # Fields of this dialect and its usual extensions that would change the answer, each with the values that ask for nothing, besides NOTHING.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("audio", "functions", "logprobs", "top_logprobs", "web_search_options"), ()),
+    **dict.fromkeys(("audio", "functions", "web_search_options"), ()),
     **dict.fromkeys(("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "structured_outputs"), ()),
     **dict.fromkeys(("bad_words", "continue_final_message", "ignore_eos", "min_tokens", "stop_token_ids"), ()),
     **dict.fromkeys(("dry_multiplier", "mirostat", "top_a", "xtc_probability"), ()),
-    **dict.fromkeys(("best_of", "n", "tfs_z", "typical_p"), (1,)),
+    **dict.fromkeys(("best_of", "tfs_z", "typical_p"), (1,)),
     "function_call": ("auto", "none"),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
 }
-FINISH: Mapping[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 CHOICE_HINT = "'auto' and 'none' are; a call cannot be forced before answers can be held to a grammar"
 NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
 
@@ -86,13 +82,7 @@ class Message(Fields):
         return known | {"role": "system" if self.role == "developer" else self.role, "content": self.content or ""}
 
 
-class StreamOptions(Fields):
-    """What a stream has besides the answer."""
-
-    include_usage: bool = False
-
-
-class Request(SamplingFields):
+class Request(JobFields):
     """A chat completion request. `model` may be any name: one model is served."""
 
     model: str | None = None
@@ -107,7 +97,9 @@ class Request(SamplingFields):
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    forerun: ForerunFields = ForerunFields()
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=20)
 
     def chat(self) -> Chat:
         """The conversation, and what the template is told besides."""
@@ -124,31 +116,21 @@ class Request(SamplingFields):
         return tuple(dict.fromkeys(names))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as it was understood."""
-
-    job: Job
-    streams: bool
-    includes_usage: bool
-    ignored_fields: tuple[str, ...]
-
-
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
-    job = Job(
+    job = request.job(
+        request.chat(),
+        info,
         id=id,
-        prompt=request.chat(),
-        sampling=request.sampling(info.defaults),
-        max_tokens=request.max_completion_tokens or request.max_tokens,
-        stop=tuple(request.stop),
-        session=request.forerun.session,
         tenant=tenant,
-        bank=request.forerun.bank,
+        max_tokens=request.max_completion_tokens or request.max_tokens,
+        stop=request.stop,
+        logprobs=LogprobsAsked(request.top_logprobs, of_prompt=False) if request.logprobs else None,
     )
-    return Asked(job, request.stream, request.stream_options.include_usage, request.ignored())
+    jobs = repeated([job], request.n)
+    return Asked(id, jobs, request.n, FORM, request.stream, request.stream_options.include_usage, request.ignored())
 
 
 def _check_supported(request: Request) -> None:
@@ -157,92 +139,51 @@ def _check_supported(request: Request) -> None:
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
     if request.tool_choice not in ("auto", "none"):
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
+    if request.top_logprobs and not request.logprobs:
+        raise BadRequestError("top_logprobs: logprobs are not asked for", param="top_logprobs", hint="send 'logprobs': true with it")
     refuse(request.unknown, {name: (*NOTHING, *values) for name, values in UNSUPPORTED.items()}, {})
 
 
-class _Answer:
-    """What streamed and whole answers have in common."""
+class Choice:
+    """One answer as a message."""
 
-    kind: str
-
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._head = {"id": asked.job.id, "object": self.kind, "created": created_unix_s, "model": info.name}
-        self._asked = asked
-
-
-class Whole(_Answer):
-    """An answer in one piece: `take` every event, then `body`."""
-
-    kind = "chat.completion"
-
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
+    def __init__(self, job: Job) -> None:
         self._message = AssistantMessage()
-        self._done: Done | None = None
+        self._tokens: list[TokenLogprob] = []
+        self._has_begun, self._asks = False, job.logprobs is not None
 
-    def take(self, event: Event) -> None:
-        """Add an event's piece of the answer; keep the last event."""
-        if isinstance(event, Done):
-            self._done = event
-        elif not isinstance(event, Queued | Reading):
-            self._message.take(event)
-
-    def body(self) -> dict[str, Any]:
-        """The completion object, once Done was taken."""
-        assert self._done is not None
-        choice = {"index": 0, "message": self._message.value(), "logprobs": None, "finish_reason": FINISH[self._done.finish]}
-        report = report_of(self._done, self._asked.ignored_fields)
-        return self._head | {"choices": [choice], "usage": usage(self._done.usage), "forerun": report}
-
-
-class Streamed(_Answer):
-    """An answer as server-sent events."""
-
-    kind = "chat.completion.chunk"
-
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._has_begun = False
-
-    def frames(self, event: Event) -> Iterator[bytes]:
-        """The frames of one event."""
-        yield from progress(event)
+    def take(self, event: Event) -> Iterator[Value]:
+        """What the event adds, after the role."""
         delta = _delta(event)
-        if delta or isinstance(event, Done):
-            yield from self._begin()
-        if delta:
-            yield self._chunk(delta)
-        if isinstance(event, Done):
-            yield from self._end(event)
-
-    def keepalive(self) -> bytes:
-        """A comment: every client of this dialect counts it as life."""
-        return comment("keepalive")
-
-    def failed(self, problem: Problem) -> bytes:
-        """The error object as the last frame."""
-        return data(problem.body())
-
-    def _begin(self) -> Iterator[bytes]:
-        if not self._has_begun:
+        if (delta or isinstance(event, Done)) and not self._has_begun:
             self._has_begun = True
-            yield self._chunk({"role": "assistant", "content": ""})
+            yield self._fields({"role": "assistant", "content": ""}, None)
+        if isinstance(event, Piece):
+            self._message.take(event)
+        if delta:
+            told = event.logprobs if isinstance(event, Content) else None
+            self._tokens += told or ()
+            yield self._fields(delta, told)
 
-    def _end(self, done: Done) -> Iterator[bytes]:
-        report = {"forerun": report_of(done, self._asked.ignored_fields)}
-        if self._asked.includes_usage:
-            yield self._chunk({}, FINISH[done.finish])
-            yield data(self._head | {"choices": [], "usage": usage(done.usage)} | report)
-        else:
-            yield self._chunk({}, FINISH[done.finish], report)
-        yield END
+    def last(self, done: Done) -> Value:
+        """Nothing new."""
+        return self._fields({}, None)
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None, more: Mapping[str, Any] | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return data(self._head | {"choices": [choice]} | ({"usage": None} if self._asked.includes_usage else {}) | dict(more or {}))
+    def value(self) -> Value:
+        """The message, and its tokens if they were asked for."""
+        return {"message": self._message.value(), "logprobs": self._told(self._tokens)}
+
+    def _fields(self, delta: Value, tokens: Sequence[TokenLogprob] | None) -> Value:
+        return {"delta": delta, "logprobs": self._told(tokens)}
+
+    def _told(self, tokens: Sequence[TokenLogprob] | None) -> Value | None:
+        return {"content": entries(tokens), "refusal": None} if self._asks and tokens is not None else None
 
 
-def _delta(event: Event) -> dict[str, Any]:
+FORM = Form("chat.completion", "chat.completion.chunk", Choice)
+
+
+def _delta(event: Event) -> Value:
     """What a piece of the answer adds to the message; nothing for other events."""
     match event:
         case Content(text):
@@ -255,14 +196,3 @@ def _delta(event: Event) -> dict[str, Any]:
             return {"tool_calls": [{"index": index, "function": {"arguments": json}}]}
         case _:
             return {}
-
-
-def usage(counts: Usage) -> dict[str, Any]:
-    """Token counts under OpenAI's names."""
-    return {
-        "prompt_tokens": counts.prompt_tokens,
-        "completion_tokens": counts.completion_tokens,
-        "total_tokens": counts.prompt_tokens + counts.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": counts.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
-    }

@@ -6,53 +6,51 @@ Knows no engine, no HTTP and no tokens. Source: OpenAI's API reference, Completi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.dialect import report_of
-from forerun.serve.fields import ForerunFields, SamplingFields, Stops, read, refuse
-from forerun.serve.openai_chat import FINISH, StreamOptions, usage
-from forerun.serve.problems import Problem
-from forerun.serve.sse import END, comment, data, progress
-from forerun.values import Content, Done, Event, Job, ModelInfo, Plain, Raw
+from forerun.serve.fields import JobFields, Stops, read, refuse
+from forerun.serve.logprobs import word
+from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
+from forerun.values import Content, Done, Event, Job, LogprobsAsked, ModelInfo, Plain, PromptLogprobs, Raw, TokenLogprob
 
 DEFAULT_MAX_TOKENS = 16  # as OpenAI has it
 # Each with the values that ask for nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "logprobs": (),
-    "n": (1,),
     "best_of": (1,),
     **dict.fromkeys(("grammar", "guided_json", "guided_regex", "json_schema", "response_format", "structured_outputs"), ({}, "")),
     **dict.fromkeys(("ignore_eos", "min_tokens", "stop_token_ids", "prompt_logprobs"), (False, 0, [])),
 }
-HINTS = {"suffix": "put what comes after into the prompt", "logprobs": "this server does not give out probabilities yet"}
+HINTS = {"suffix": "put what comes after into the prompt", "prompt_logprobs": "ask for 'logprobs' and 'echo'"}
 
 
-def _one(prompt: Any) -> Any:
-    """The only prompt of a list of prompts."""
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise ValueError(f"{len(prompt)} prompts at once are not supported: send a request for each")
-        return prompt[0]
-    return prompt
+def _several(prompt: Any) -> Any:
+    """A list of prompts, also of a single one."""
+    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)))
+    return [prompt] if is_one else prompt
 
 
-class Request(SamplingFields):
+Prompts = Annotated[list[str | list[int]], Field(min_length=1, max_length=MAX_CHOICES)]
+
+
+class Request(JobFields):
     """A completion request. `model` may be any name: one model is served."""
 
     model: str | None = None
-    prompt: Annotated[str | list[int], BeforeValidator(_one, json_schema_input_type=str | list[Any])]
+    prompt: Annotated[Prompts, BeforeValidator(_several, json_schema_input_type=str | list[Any])]
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=5)
     max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1)
     stop: Stops = Field([])
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    forerun: ForerunFields = ForerunFields()
 
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but not used."""
@@ -60,102 +58,88 @@ class Request(SamplingFields):
         return (*known, *(f"stream_options.{each}" for each in self.stream_options.unknown))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as it was understood. echo: what the answer begins with."""
-
-    job: Job
-    streams: bool
-    includes_usage: bool
-    ignored_fields: tuple[str, ...]
-    echo: str
-
-
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
+    _check_supported(request)
+    logprobs = None if request.logprobs is None else LogprobsAsked(request.logprobs, of_prompt=request.echo)
+    ask = partial(request.job, info=info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop, logprobs=logprobs)
+    jobs = repeated([ask(Plain(each) if isinstance(each, str) else Raw(tuple(each))) for each in request.prompt], request.n)
+    form = Form("text_completion", "text_completion", partial(Choice, echoes=request.echo))
+    return Asked(id, jobs, request.n, form, request.stream, request.stream_options.include_usage, request.ignored())
+
+
+def _check_supported(request: Request) -> None:
     refuse(request.unknown, UNSUPPORTED, HINTS)
-    if request.echo and not isinstance(request.prompt, str):
-        raise BadRequestError("echo: a prompt of token ids cannot be repeated as text", param="echo", hint="send the prompt as text")
-    job = Job(
-        id=id,
-        prompt=Plain(request.prompt) if isinstance(request.prompt, str) else Raw(tuple(request.prompt)),
-        sampling=request.sampling(info.defaults),
-        max_tokens=request.max_tokens,
-        stop=tuple(request.stop),
-        session=request.forerun.session,
-        tenant=tenant,
-        bank=request.forerun.bank,
-    )
-    echo = request.prompt if request.echo and isinstance(request.prompt, str) else ""
-    return Asked(job, request.stream, request.stream_options.include_usage, request.ignored(), echo)
+    if len(request.prompt) * request.n > MAX_CHOICES:
+        raise BadRequestError(f"n: {len(request.prompt)} prompts with {request.n} choices each are more than {MAX_CHOICES}", param="n")
+    if request.echo and request.logprobs is None and not all(isinstance(each, str) for each in request.prompt):
+        hint = "send the prompt as text, or ask for logprobs too"
+        raise BadRequestError("echo: a prompt of token ids cannot be repeated as text", param="echo", hint=hint)
 
 
-class _Answer:
-    """What streamed and whole answers have in common."""
+class Choice:
+    """One answer as text, which the prompt begins if it is echoed."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._head = {"id": asked.job.id, "object": "text_completion", "created": created_unix_s, "model": info.name}
-        self._asked = asked
+    def __init__(self, job: Job, *, echoes: bool) -> None:
+        self._echo = job.prompt.text if echoes and isinstance(job.prompt, Plain) else ""
+        self._asks, self._text = job.logprobs is not None, ""
+        self._prompt: list[TokenLogprob] = []
+        self._tokens: list[TokenLogprob] = []
+        self._offsets = Offsets()
 
-    def _body(self, text: str, finish: str | None) -> dict[str, Any]:
-        return self._head | {"choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
-
-    def _report(self, done: Done) -> dict[str, Any]:
-        return {"forerun": report_of(done, self._asked.ignored_fields)}
-
-
-class Whole(_Answer):
-    """A completion in one piece."""
-
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._text = asked.echo
-        self._done: Done | None = None
-
-    def take(self, event: Event) -> None:
-        """Add what this event tells."""
+    def take(self, event: Event) -> Iterator[Value]:
+        """What the event adds, after the prompt."""
+        if isinstance(event, PromptLogprobs):
+            self._prompt += event.tokens
+        if isinstance(event, Content | Done) and (self._echo or self._prompt):
+            yield self._add(b"".join(token.text for token in self._prompt).decode(errors="replace") or self._echo, self._prompt)
+            self._echo, self._prompt = "", []
         if isinstance(event, Content):
-            self._text += event.text
-        self._done = event if isinstance(event, Done) else self._done
+            yield self._add(event.text, event.logprobs)
 
-    def body(self) -> dict[str, Any]:
-        """The completion object, once Done was taken."""
-        assert self._done is not None
-        return self._body(self._text, FINISH[self._done.finish]) | {"usage": usage(self._done.usage)} | self._report(self._done)
+    def last(self, done: Done) -> Value:
+        """The tokens without text, such as the one that ended the answer."""
+        return self._add("", done.logprobs)
+
+    def value(self) -> Value:
+        """The whole text, and its tokens if they were asked for."""
+        return self._fields(self._text, self._tokens, Offsets())
+
+    def _add(self, text: str, tokens: Sequence[TokenLogprob]) -> Value:
+        self._text += text
+        self._tokens += tokens
+        return self._fields(text, tokens, self._offsets)
+
+    def _fields(self, text: str, tokens: Sequence[TokenLogprob], offsets: Offsets) -> Value:
+        return {"text": text, "logprobs": _told(tokens, offsets) if self._asks else None}
 
 
-class Streamed(_Answer):
-    """A completion as server-sent events."""
+class Offsets:
+    """Where tokens begin in their text, in characters."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._echo = asked.echo
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0
 
-    def frames(self, event: Event) -> Iterator[bytes]:
-        """The frames of one event."""
-        yield from progress(event)
-        if self._echo and isinstance(event, Content | Done):
-            yield data(self._body(self._echo, None))
-            self._echo = ""
-        if isinstance(event, Content):
-            yield data(self._body(event.text, None))
-        if isinstance(event, Done):
-            yield from self._end(event)
+    def next(self, token: TokenLogprob) -> int:
+        """Where the token begins that follows those before. One inside a character begins with it."""
+        offset = self._length
+        self._length += len(self._decoder.decode(token.text))
+        return offset
 
-    def keepalive(self) -> bytes:
-        """A comment."""
-        return comment("keepalive")
 
-    def failed(self, problem: Problem) -> bytes:
-        """The error object as the last frame."""
-        return data(problem.body())
+def _told(tokens: Sequence[TokenLogprob], offsets: Offsets) -> Value:
+    """The tokens in the columns of this dialect. One without a probability has no alternatives either."""
+    return {
+        "tokens": [word(token.text, "bytes:") for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [None if token.logprob is None else _top(token) for token in tokens],
+        "text_offset": [offsets.next(token) for token in tokens],
+    }
 
-    def _end(self, done: Done) -> Iterator[bytes]:
-        last = self._body("", FINISH[done.finish])
-        if self._asked.includes_usage:
-            yield data(last)
-            yield data(self._head | {"choices": [], "usage": usage(done.usage)} | self._report(done))
-        else:
-            yield data(last | self._report(done))
-        yield END
+
+def _top(token: TokenLogprob) -> Value:
+    """The likeliest tokens and the one that was written, by their text; of several with the same text the likeliest counts."""
+    top = {word(each.text, "bytes:"): each.logprob for each in reversed(token.top)}
+    return dict(reversed(top.items())) | {word(token.text, "bytes:"): token.logprob}

@@ -14,20 +14,20 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, ForerunFields, SamplingFields, joined, read, refuse
+from forerun.serve.fields import Fields, JobFields, joined, read, refuse
 from forerun.serve.openai_responses_answer import Asked
 from forerun.serve.openai_responses_items import Declared
-from forerun.values import Chat, Job, ModelInfo
+from forerun.values import Chat, LogprobsAsked, ModelInfo
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
     "previous_response_id": (),
     "prompt": (),
-    "top_logprobs": (0,),
     "moderation": (),
 }
 HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server keeps no responses: send the whole conversation as input")
+LOGPROBS = "message.output_text.logprobs"  # in `include`
 # Parts of content that are text.
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -95,7 +95,7 @@ class TextFields(Fields):
     format: dict[str, Any] = Field(default={"type": "text"})
 
 
-class Request(SamplingFields):
+class Request(JobFields):
     """A request for a response. `model` may be any name: one model is served."""
 
     model: str | None = None
@@ -109,12 +109,19 @@ class Request(SamplingFields):
     text: TextFields = TextFields()
     metadata: dict[str, str] = Field({})
     store: bool = False
-    forerun: ForerunFields = ForerunFields()
+    include: list[str] = Field([])
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @property
+    def logprobs(self) -> LogprobsAsked | None:
+        """What is asked for by either field."""
+        is_asked = LOGPROBS in self.include or self.top_logprobs is not None
+        return LogprobsAsked(self.top_logprobs or 0, of_prompt=False) if is_asked else None
 
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but not used."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
-        names += ["store"] * self.store
+        names += ["store"] * self.store + [f"include.{each}" for each in self.include if each != LOGPROBS]
         names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
         names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] == "web_search"]
         names += [f"input.{each}" for item in self.input for each in item.unknown]
@@ -126,25 +133,17 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
     request = read(Request, body)
     _check_supported(request)
     listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
-    sampling = request.sampling(info.defaults)
-    job = Job(
-        id=id,
-        prompt=_chat(request, listed, found),
-        sampling=sampling,
-        max_tokens=request.max_output_tokens,
-        stop=(),
-        session=request.forerun.session,
-        tenant=tenant,
-        bank=request.forerun.bank,
+    job = request.job(
+        _chat(request, listed, found), info, id=id, tenant=tenant, max_tokens=request.max_output_tokens, logprobs=request.logprobs
     )
     echo = {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "metadata": request.metadata,
         "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
-        "temperature": sampling.temperature,
+        "temperature": job.sampling.temperature,
         "tool_choice": request.tool_choice,
-        "top_p": sampling.top_p,
+        "top_p": job.sampling.top_p,
     }
     return Asked(job, request.stream, request.ignored(), request.reasoning.summary is not None, found | listed, echo)
 

@@ -27,6 +27,10 @@ class Asked:
     declared: Mapping[str, Declared]
     echo: Value
 
+    @property
+    def jobs(self) -> tuple[Job]:
+        return (self.job,)
+
 
 class _Answer:
     """What streamed and whole answers have in common."""

@@ -5,11 +5,12 @@ Knows the OpenAI Responses dialect; knows nothing of the response around the ite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.serve.fields import arguments_of
+from forerun.serve.logprobs import entries
 from forerun.values import CallArguments, CallEnd, CallStart, Content, Done, Event, Reasoning
 
 Value = dict[str, Any]
@@ -42,8 +43,8 @@ class Items:
         match event:
             case Reasoning(text):
                 yield from self._write(Thoughts, text)
-            case Content(text):
-                yield from self._write(Message, text)
+            case Content(text, logprobs):
+                yield from self._write(Message, text, entries(logprobs))
             case CallStart(_, id, name):
                 yield from self._close("completed")
                 made = self._declared.get(name, FUNCTION)
@@ -55,12 +56,12 @@ class Items:
             case Done(finish):
                 yield from self._close("incomplete" if finish == "length" else "completed")
 
-    def _write(self, kind: type[Thoughts] | type[Message], text: str) -> Iterator[Value]:
+    def _write(self, kind: type[Thoughts] | type[Message], text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
         if not isinstance(self._open, kind):
             yield from self._close("completed")
             yield from self._begin(Thoughts(self._place("rs"), self._summarises) if kind is Thoughts else Message(self._place("msg")))
         if self._open:
-            yield from self._open.add(text)
+            yield from self._open.add(text, told)
 
     def _begin(self, opened: _Open) -> Iterator[Value]:
         self._open = opened
@@ -95,8 +96,8 @@ class _Open:
         """The events that open it."""
         yield {"type": "response.output_item.added", "output_index": self._place.index, "item": self.item("in_progress")}
 
-    def add(self, text: str) -> Iterator[Value]:
-        """More of it."""
+    def add(self, text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
+        """More of it. told: its tokens, if they were asked for."""
         self._text += text
         yield from self._added(text)
 
@@ -122,6 +123,10 @@ class _Open:
 class Message(_Open):
     """What the model says: one part of text."""
 
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._told: list[Value] = []
+
     def begin(self) -> Iterator[Value]:
         yield from super().begin()
         yield self._event("content_part.added", content_index=0, part=self._part())
@@ -130,15 +135,17 @@ class Message(_Open):
         content = [] if status == "in_progress" else [self._part()]
         return {"type": "message", "id": self._place.id, "status": status, "role": "assistant", "content": content}
 
-    def _added(self, text: str) -> Iterator[Value]:
-        yield self._event("output_text.delta", content_index=0, delta=text, logprobs=[])
+    def add(self, text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
+        self._text += text
+        self._told += told
+        yield self._event("output_text.delta", content_index=0, delta=text, logprobs=list(told))
 
     def _ended(self) -> Iterator[Value]:
-        yield self._event("output_text.done", content_index=0, text=self._text, logprobs=[])
+        yield self._event("output_text.done", content_index=0, text=self._text, logprobs=self._told)
         yield self._event("content_part.done", content_index=0, part=self._part())
 
     def _part(self) -> Value:
-        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": list(self._told)}
 
 
 class Thoughts(_Open):

@@ -63,13 +63,13 @@ def progress(event: Event) -> list[bytes]:
 
 
 async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, None]:
-    """Events up to Done, None for each tick without one. However it is left, the run is cancelled then.
+    """Events to the run's end, None for each tick without one. However it is left, the run is cancelled then.
 
     Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
     """
     events, submitted_s, is_served = aiter(run), time.monotonic(), False
     gone = asyncio.ensure_future(_disconnected(receive))
-    coming = asyncio.ensure_future(anext(events))
+    coming = asyncio.ensure_future(anext(events, None))
     try:
         while True:
             await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -80,12 +80,13 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
             if not coming.done():
                 yield None
                 continue
-            event = coming.result()
-            is_served = is_served or not isinstance(event, Queued)
-            yield event
-            if isinstance(event, Done):
+            if (event := coming.result()) is None:
                 return
-            coming = asyncio.ensure_future(anext(events))
+            is_served = is_served or not isinstance(event, Queued)
+            if isinstance(event, Done):  # another job may follow, and has to wait for its turn like any other
+                is_served, submitted_s = False, time.monotonic()
+            yield event
+            coming = asyncio.ensure_future(anext(events, None))
     finally:
         run.cancel()
         gone.cancel()

@@ -6,7 +6,6 @@ Costs O(1) amortised a token. Knows nothing of reasoning, tool calls or frames.
 from __future__ import annotations
 
 import codecs
-from collections import deque
 
 from forerun.text.stop_strings import START, Stops
 from forerun.text.tokenizer import Tokenizer
@@ -18,6 +17,7 @@ class Answer:
     behind it and the line breaks that follow it.
 
     stop_string: the stop string that is complete, "" while there is none; nothing of it or after it is ever given out.
+    ends: for each pushed token, characters of the answer up to its last one.
     kept_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
     """
 
@@ -30,7 +30,7 @@ class Answer:
         self._held = ""
         self._num_decoded = 0
         self._num_given = 0
-        self._ends: deque[int] = deque()  # for each token not yet kept: characters of the answer up to its last one
+        self.ends: list[int] = []
         self.stop_string = ""
         self.kept_tokens = 0
 
@@ -44,7 +44,7 @@ class Answer:
         new = self._decoder.decode(self._tokenizer.token_bytes(token))
         self._num_decoded += len(new)
         is_inside_char = bool(self._decoder.getstate()[0])
-        self._ends.append(self._num_decoded + is_inside_char)
+        self.ends.append(self._num_decoded + is_inside_char)
         return self._give(self._read(new))
 
     def flush(self) -> str:
@@ -82,7 +82,6 @@ class Answer:
     def _give(self, text: str) -> str:
         """Count the tokens that are out with this text."""
         self._num_given += len(text)
-        while self._ends and self._ends[0] <= self._num_given:
-            self._ends.popleft()
+        while self.kept_tokens < len(self.ends) and self.ends[self.kept_tokens] <= self._num_given:
             self.kept_tokens += 1
         return text

@@ -6,7 +6,7 @@ Pure. The result is a function of the text, however it is cut. Knows nothing of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from forerun.text.calls.feed import Feed, Steps
@@ -15,7 +15,7 @@ from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
 from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
-from forerun.values import CallStart, Content, Piece, Reasoning
+from forerun.values import CallStart, Content, Piece, Reasoning, TokenLogprob
 
 
 class Calls(Protocol):
@@ -45,6 +45,13 @@ class Form:
 
 
 PLAIN = Form(None, None)
+# What is told besides of the answer's characters from start to stop, which are content.
+Tell = Callable[[int, int], tuple[TokenLogprob, ...]]
+
+
+def untold(start: int, stop: int) -> tuple[TokenLogprob, ...]:
+    """Nothing."""
+    return ()
 
 
 def form_of(template: str) -> Form:
@@ -53,16 +60,20 @@ def form_of(template: str) -> Form:
 
 
 class AnswerParts:
-    """Takes one answer apart. tools: those of the request, none for no calls. opens_reasoning: the prompt ends inside the reasoning."""
+    """Takes one answer apart. tools: those of the request, none for no calls. opens_reasoning: the prompt ends inside the reasoning.
+    tell: asked of every piece of content, in order.
+    """
 
-    def __init__(self, form: Form, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool) -> None:
+    def __init__(self, form: Form, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool, tell: Tell) -> None:
         self._splitter = Splitter(form.reasoning, opens_reasoning=opens_reasoning) if form.reasoning else None
         self._feed = Feed(call_id)
         self._steps = form.calls.read(self._feed, tools) if form.calls and tools else _content(self._feed)
+        self._tell, self._num_pushed = tell, 0
         self.has_calls = False
 
     def push(self, text: str) -> list[Piece]:
         """The pieces that are certain after more text."""
+        self._num_pushed += len(text)
         split = self._splitter.push(text) if self._splitter else [("content", text)]
         return [piece for part, more in split for piece in self._take(part, more)]
 
@@ -91,7 +102,12 @@ class AnswerParts:
             if piece is None:
                 return
             self.has_calls = self.has_calls or isinstance(piece, CallStart)
-            yield piece
+            yield self._told(piece) if isinstance(piece, Content) else piece
+
+    def _told(self, content: Content) -> Content:
+        """The content that was just read, which is the last part of what was pushed and is not in the feed any more."""
+        stop = self._num_pushed - len(self._feed.text)
+        return replace(content, logprobs=self._tell(stop - len(content.text), stop))
 
 
 def _content(feed: Feed) -> Steps[None]:

@@ -15,7 +15,7 @@ from forerun.text.calls.tools import Tools
 from forerun.text.dialogue import Dialogue
 from forerun.text.echo import Echoes, Given
 from forerun.text.literal import Literals
-from forerun.text.parts import PLAIN, AnswerParts, Form
+from forerun.text.parts import PLAIN, AnswerParts, Form, Tell
 from forerun.text.places import Places
 from forerun.text.template import Template
 from forerun.text.tokenizer import Marked, Tokenizer
@@ -58,9 +58,9 @@ class Prompt:
         """The tag that ends the reasoning with which the answer begins, "" if it begins with none."""
         return self.form.reasoning.close if self.opens_reasoning and self.form.reasoning else ""
 
-    def parts(self, request_id: str) -> AnswerParts:
+    def parts(self, request_id: str, tell: Tell) -> AnswerParts:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
-        return AnswerParts(self.form, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning)
+        return AnswerParts(self.form, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning, tell=tell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,9 @@ def content_until(feed: Feed, marks: Sequence[str]) -> Steps[str]:
     while True:
         start, mark = min(((feed.text.find(mark), mark) for mark in marks if mark in feed.text), default=(-1, ""))
         if mark:
-            text = feed.take(start)
-            yield from content(text.rstrip())
-            return text[len(text.rstrip()) :] + feed.take(len(mark))
+            length = len(feed.text[:start].rstrip())
+            yield from content(feed.take(length))
+            return feed.take(start - length + len(mark))
         if feed.is_ended:
             yield from content(feed.take(len(feed.text)) if feed.num_calls == 0 or feed.text.strip() else "")
             return ""

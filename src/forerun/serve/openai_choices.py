@@ -1,0 +1,179 @@
+"""What OpenAI's chat and completions dialects have in common: an answer is a list of choices, streamed or whole.
+
+A choice is a job; events come of one job after the other, and each job's Done ends its choice. Pure. Knows no engine, no HTTP, no tokens,
+and not how a choice is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from forerun.serve.dialect import report_of
+from forerun.serve.fields import Fields
+from forerun.serve.problems import Problem
+from forerun.serve.sse import END, comment, data, progress
+from forerun.values import Done, Event, Finish, Job, ModelInfo, Usage
+
+MAX_CHOICES = 128
+FINISH: dict[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+Value = dict[str, Any]
+
+
+class StreamOptions(Fields):
+    """What a stream has besides the answer."""
+
+    include_usage: bool = False
+
+
+class Choice(Protocol):
+    """One choice while it is written. Its fields are those of the dialect, without index and finish_reason."""
+
+    def take(self, event: Event) -> Iterable[Value]:
+        """Add what the event tells. Returns the fields of the chunks that tell it."""
+
+    def last(self, done: Done) -> Value:
+        """The fields of the last chunk."""
+
+    def value(self) -> Value:
+        """The fields of the whole choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a dialect writes: the kinds of object of a whole answer and of a stream's chunk, and a choice."""
+
+    whole: str
+    chunk: str
+    choice: Callable[[Job], Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was understood. id: of the answer. jobs: `repeats` for each prompt, one after the other."""
+
+    id: str
+    jobs: tuple[Job, ...]
+    repeats: int
+    form: Form
+    streams: bool
+    includes_usage: bool
+    ignored_fields: tuple[str, ...]
+
+
+def repeated(jobs: Sequence[Job], repeats: int) -> tuple[Job, ...]:
+    """Each job so often. Each has its own id, and those of one prompt have seeds that follow one another."""
+    every = [(job, repeat) for job in jobs for repeat in range(repeats)]
+    return tuple(jobs) if len(every) == 1 else tuple(_renamed(*each, index) for index, each in enumerate(every))
+
+
+def _renamed(job: Job, repeat: int, index: int) -> Job:
+    seed = job.sampling.seed
+    return replace(job, id=f"{job.id}-{index}", sampling=replace(job.sampling, seed=None if seed is None else seed + repeat))
+
+
+class Choices:
+    """The choices so far."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._choices = [asked.form.choice(job) for job in asked.jobs]
+        self._done: list[Done] = []
+
+    @property
+    def are_done(self) -> bool:
+        """Whether all choices have ended."""
+        return len(self._done) == len(self._choices)
+
+    def take(self, event: Event) -> Iterator[Value]:
+        """What the event adds, as choices of chunks."""
+        index = len(self._done)
+        choice = self._choices[index]
+        for fields in choice.take(event):
+            yield {"index": index, **fields, "finish_reason": None}
+        if isinstance(event, Done):
+            self._done.append(event)
+            yield self._ended(index, choice.last(event))
+
+    def values(self) -> list[Value]:
+        """The whole choices, once all have ended."""
+        return [self._ended(index, choice.value()) for index, choice in enumerate(self._choices)]
+
+    def usage(self) -> Value:
+        """Token counts of all: a prompt counts once, however many choices it has."""
+        counts = [done.usage for done in self._done]
+        prompts = counts[:: self._asked.repeats]
+        read = (sum(each.prompt_tokens for each in prompts), sum(each.cached_tokens for each in prompts))
+        return usage(Usage(*read, sum(each.completion_tokens for each in counts), sum(each.reasoning_tokens for each in counts)))
+
+    def report(self) -> Value:
+        """The `forerun` object of the answer. Where there are several choices, each has its own."""
+        ignored = self._asked.ignored_fields
+        return {"forerun": report_of(self._done[0], ignored) if len(self._choices) == 1 else {"ignored_fields": list(ignored)}}
+
+    def _ended(self, index: int, fields: Value) -> Value:
+        done = self._done[index]
+        cost = {"forerun": report_of(done, ())} if len(self._choices) > 1 else {}
+        return {"index": index, **fields, "finish_reason": FINISH[done.finish], **cost}
+
+
+class _Answer:
+    """What streamed and whole answers have in common."""
+
+    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._asked, self._choices = asked, Choices(asked)
+        self._head = {"id": asked.id, "object": asked.form.whole, "created": created_unix_s, "model": info.name}
+
+
+class Whole(_Answer):
+    """An answer in one piece."""
+
+    def take(self, event: Event) -> None:
+        """Add what this event tells."""
+        for _ in self._choices.take(event):
+            pass
+
+    def body(self) -> Value:
+        """The answer, once the last Done was taken."""
+        return self._head | {"choices": self._choices.values(), "usage": self._choices.usage()} | self._choices.report()
+
+
+class Streamed(_Answer):
+    """An answer as server-sent events."""
+
+    def frames(self, event: Event) -> Iterator[bytes]:
+        """The frames of one event."""
+        yield from progress(event)
+        for choice in self._choices.take(event):
+            yield self._chunk([choice])
+        if self._choices.are_done and self._asked.includes_usage:
+            yield self._chunk([])
+        if self._choices.are_done:
+            yield END
+
+    def keepalive(self) -> bytes:
+        """A comment: every client of these dialects counts it as life."""
+        return comment("keepalive")
+
+    def failed(self, problem: Problem) -> bytes:
+        """The error object as the last frame."""
+        return data(problem.body())
+
+    def _chunk(self, choices: list[Value]) -> bytes:
+        """A chunk; the last one has the report, and the usage if that was asked for, in a chunk without choices."""
+        is_last = self._choices.are_done and bool(choices) != self._asked.includes_usage
+        counts = {"usage": None if choices else self._choices.usage()} if self._asked.includes_usage else {}
+        chunk = self._head | {"object": self._asked.form.chunk, "choices": choices} | counts
+        return data(chunk | (self._choices.report() if is_last else {}))
+
+
+def usage(counts: Usage) -> Value:
+    """Token counts under OpenAI's names."""
+    return {
+        "prompt_tokens": counts.prompt_tokens,
+        "completion_tokens": counts.completion_tokens,
+        "total_tokens": counts.prompt_tokens + counts.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": counts.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
+    }

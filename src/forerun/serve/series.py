@@ -1,0 +1,42 @@
+"""The jobs of one request as one run, one after the other: the request holds one place in the queue, and others come in between.
+
+Knows the engine's facade; knows no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from forerun.engine.engine import Engine, Run
+from forerun.values import Event, Job
+
+
+class Series:
+    """Iterate the events of all its jobs; a Done for each. first: the run of the first job; the others are submitted in turn.
+
+    Raises what `Engine.submit` and the runs raise.
+    """
+
+    def __init__(self, engine: Engine, first: Run, others: Sequence[Job]) -> None:
+        self._engine, self._run, self._others = engine, first, others
+        self._is_cancelled = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the job that runs."""
+        return self._run.prompt_tokens
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for event in self._run:
+            yield event
+        for job in self._others:
+            if self._is_cancelled:
+                return
+            self._run = await self._engine.submit(job)
+            async for event in self._run:
+                yield event
+
+    def cancel(self) -> None:
+        """Stop the job that runs, and begin no other."""
+        self._is_cancelled = True
+        self._run.cancel()

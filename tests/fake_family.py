@@ -23,8 +23,8 @@ POSITION, TOKEN, SUM, LATER, IS_DRAFT, SEEN = range(6)  # of a hidden vector
 
 
 def after(prompt_tokens: int, answer: Sequence[int], then: int) -> Script:
-    """`answer` after a prompt of this length, and `then` for ever."""
-    return lambda position, token, total: answer[position - prompt_tokens] if position - prompt_tokens < len(answer) else then
+    """`answer` after a prompt of this length, and `then` for ever; in the prompt too."""
+    return lambda position, token, total: answer[i] if 0 <= (i := position - prompt_tokens) < len(answer) else then
 
 
 def scattered(vocab: int) -> Script:

@@ -26,7 +26,7 @@ from tests.text.test_parts import SCRAPS, TOOLS, WAYS
 
 from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from forerun.serve.dialect import Dialect
-from forerun.text.parts import PLAIN, AnswerParts, Calls, Form
+from forerun.text.parts import PLAIN, AnswerParts, Calls, Form, untold
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK
 from forerun.values import Content, Done, Event, Finish, Queued, Reading, Usage
@@ -155,7 +155,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 
 def events_of(chunks: Iterable[str], form: Form, finish: Finish, *, opens: bool) -> list[Event]:
     """The events of an answer that the model writes in these pieces."""
-    parts = AnswerParts(form, TOOLS, partial(call_id, "job"), opens_reasoning=opens)
+    parts = AnswerParts(form, TOOLS, partial(call_id, "job"), opens_reasoning=opens, tell=untold)
     pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
     return [Queued(1), READING, *pieces, Done(finish, USAGE, REPORT, "")]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,19 +28,31 @@ from forerun.kernels.numerics import SERVED  # noqa: E402
 from forerun.models.load import DEMO_MODEL, load  # noqa: E402
 from forerun.models.qwen3_5 import Qwen35  # noqa: E402
 from forerun.state.layout import Contiguous, Paged  # noqa: E402
-from on_gpu import bundled, correct, peer, steps  # noqa: E402
+from on_gpu import bundled, correct, experts, peer, quantised, steps  # noqa: E402
 from on_gpu.attention import PAGE_TOKENS, attention  # noqa: E402
 from on_gpu.delta import delta  # noqa: E402
-from on_gpu.quantised import products  # noqa: E402
 from on_gpu.report import Report, seconds, short  # noqa: E402
 from on_gpu.restore import Restores  # noqa: E402
 from on_gpu.shapes import SHAPES, filled, random_family  # noqa: E402
 
-SECTIONS = ("correct", "bundled", "quantised", "shape-0.8B", "shape-27B", "shape-27B-4bit")
+SECTIONS = (
+    "correct",
+    "bundled",
+    "quantised",
+    "experts",
+    "shape-0.8B",
+    "shape-27B",
+    "shape-27B-4bit",
+    "shape-35B-A3B",
+    "shape-35B-A3B-4bit",
+)
 ROOM_TOKENS = 1024
 WIDTHS = (1, 2, 4, 8)
 SHAPES_OF_27B = ((34_816, 5120), (5120, 17_408), (248_320, 5120))  # gate and up, down, head
 SHAPES_OF_TINY = ((128, 512),)
+EXPERTS_OF_35B = ((256, 8, 1024, 2048), (256, 8, 2048, 512))  # gate and up, down: how many, how many are chosen, out, in
+BETWEEN = (32, 64, 128, 256)  # rows, where one way of multiplying with experts becomes faster than another
+EXPERTS_OF_TINY = ((8, 2, 64, 64),)
 
 
 class Scale(NamedTuple):
@@ -90,11 +102,10 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
             correct.run(report, demo, capacities=scale.capacities)
         if "bundled" in sections:
             bundled.run(report, demo, num_prompts=scale.num_prompts, answer=scale.answer, repeats=2 * scale.repeats)
-    if "quantised" in sections:
-        quantised(report, SHAPES_OF_TINY if is_tiny else SHAPES_OF_27B, scale)
+    products(report, sections, scale, is_tiny=is_tiny)
     for name in (s for s in sections if s.startswith("shape-")):
         shape = name.removeprefix("shape-")
-        config = SHAPES[shape.replace("27B", "tiny") if is_tiny else shape]
+        config = SHAPES[shape.replace("27B", "tiny").replace("35B-A3B", "tiny-moe") if is_tiny else shape]
         ours(report, name, config, scale)
         free()
         # mlx-lm's products of many rows with quantised weights take minutes to compile here.
@@ -106,9 +117,18 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
             print(f"{name}: {short(report.result['sections'][name]['ratios'])}")
 
 
-def quantised(report: Report, shapes: Iterable[tuple[int, int]], scale: Scale) -> None:
-    for (out, inner), rows in product(shapes, (*WIDTHS, scale.prompts[0])):
-        report.part("quantised", f"{out} x {inner}, {rows} rows", lambda o=out, i=inner, r=rows: products(o, i, r, scale.copy_bytes))
+def products(report: Report, sections: list[str], scale: Scale, *, is_tiny: bool) -> None:
+    """Products alone: with quantised weights, with the experts of a mixture."""
+    widths = (*WIDTHS, scale.prompts[0])
+    if "quantised" in sections:
+        for (out, inner), rows in product(SHAPES_OF_TINY if is_tiny else SHAPES_OF_27B, widths):
+            part = f"{out} x {inner}, {rows} rows"
+            report.part("quantised", part, lambda o=out, i=inner, r=rows: quantised.products(o, i, r, scale.copy_bytes))
+    if "experts" in sections:
+        for shape, rows in product(EXPERTS_OF_TINY if is_tiny else EXPERTS_OF_35B, (*widths, *BETWEEN)):
+            part = "{1} of {0}, {2} x {3}, ".format(*shape) + f"{rows} rows"
+            report.part("experts", part, lambda s=shape, r=rows: experts.products(*s, r))
+    free()
 
 
 def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,9 +45,8 @@ class Built(float):
 
 def build(config: Mapping[str, Any]) -> Any:
     """The model, its weights made one after another on the device."""
-    from mlx_lm.models import qwen3_5
-
-    model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(copy.deepcopy(dict(config))))
+    family = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    model = family.Model(family.ModelArgs.from_dict(copy.deepcopy(dict(config))))
     weights = model.sanitize(tensors(config))
     if "quantization" in config:
         nn.quantize(model, **config["quantization"], class_predicate=lambda path, _: f"{path}.scales" in weights)

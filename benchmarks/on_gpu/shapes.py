@@ -10,6 +10,8 @@ import mlx.core as mx
 
 from forerun.kernels.numerics import SERVED
 from forerun.models.checkpoint import Checkpoint
+from forerun.models.families import KINDS
+from forerun.models.moe import Moe
 from forerun.models.qwen3_5 import Qwen35
 from forerun.models.weights import Reading, Weights
 from forerun.state.cache import Cache
@@ -19,6 +21,7 @@ from forerun.state.store import Arena
 
 DTYPE = "bfloat16"
 FULL_ATTENTION_INTERVAL = 4
+_ROUTES = ("mlp.gate.weight", "shared_expert_gate.weight", "conv1d.weight")  # what stays as it is where matrices are quantised
 
 
 def _config(hidden: int, layers: int, heads: int, kv_heads: int, value_heads: int, ffn: int, *, tied: bool, **other: int) -> dict[str, Any]:
@@ -38,7 +41,20 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-SHAPES |= {f"{name}-4bit": SHAPES[name] | {"quantization": {"group_size": 32, "bits": 4, "mode": "affine"}} for name in ("27B", "tiny")}
+def _mixture(of: Mapping[str, Any], **experts: int) -> dict[str, Any]:
+    text = of["text_config"] | experts | {"model_type": "qwen3_5_moe_text"}
+    return {"model_type": "qwen3_5_moe", "tie_word_embeddings": of["tie_word_embeddings"], "text_config": text}
+
+
+def _experts(num: int, chosen: int, ffn: int) -> dict[str, int]:
+    sizes = {"moe_intermediate_size": ffn, "shared_expert_intermediate_size": ffn}
+    return {"num_experts": num, "num_experts_per_tok": chosen} | sizes
+
+
+SHAPES["35B-A3B"] = _mixture(_config(2048, 40, 16, 2, 32, 512, tied=False), **_experts(256, 8, 512))
+SHAPES["tiny-moe"] = _mixture(SHAPES["tiny"], **_experts(8, 2, 96))
+QUANTISED = ("27B", "35B-A3B", "tiny", "tiny-moe")
+SHAPES |= {f"{name}-4bit": SHAPES[name] | {"quantization": {"group_size": 32, "bits": 4, "mode": "affine"}} for name in QUANTISED}
 
 
 def tensors(config: Mapping[str, Any]) -> dict[str, mx.array]:
@@ -57,7 +73,7 @@ def tensors(config: Mapping[str, Any]) -> dict[str, mx.array]:
 
 
 def _is_quantised(name: str, shape: tuple[int, ...], config: Mapping[str, Any]) -> bool:
-    return "quantization" in config and len(shape) == 2 and not name.startswith("mtp.")
+    return "quantization" in config and len(shape) > 1 and not name.startswith("mtp.") and not name.endswith(_ROUTES)
 
 
 def _quantised(name: str, tensor: mx.array, scheme: Mapping[str, Any]) -> dict[str, mx.array]:
@@ -81,7 +97,7 @@ def _tensor_shapes(text: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ..
 
 
 def _layer(prefix: str, text: Mapping[str, Any], *, is_attention: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, ffn, dim = text["hidden_size"], text["intermediate_size"], text["head_dim"]
+    hidden, dim = text["hidden_size"], text["head_dim"]
     queries, kv = text["num_attention_heads"] * dim, text["num_key_value_heads"] * dim
     value_heads, value_dim = text["linear_num_value_heads"], text["linear_value_head_dim"]
     values = value_heads * value_dim
@@ -96,15 +112,31 @@ def _layer(prefix: str, text: Mapping[str, Any], *, is_attention: bool) -> Itera
         mixer |= {"linear_attn.norm": (value_dim,)}
         yield f"{prefix}.linear_attn.A_log", (value_heads,)
         yield f"{prefix}.linear_attn.dt_bias", (value_heads,)
-    mixer |= {"mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
+    mixer |= _feed_forward(text)
     mixer |= {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
     yield from ((f"{prefix}.{name}.weight", shape) for name, shape in mixer.items())
+
+
+def _feed_forward(text: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, num = text["hidden_size"], text.get("num_experts", 0)
+    if not num:
+        return _mlp("mlp", hidden, text["intermediate_size"])
+    experts = {name: (num, *shape) for name, shape in _mlp("mlp.switch_mlp", hidden, text["moe_intermediate_size"]).items()}
+    shared = _mlp("mlp.shared_expert", hidden, text["shared_expert_intermediate_size"])
+    return experts | shared | {"mlp.gate": (num, hidden), "mlp.shared_expert_gate": (1, hidden)}
+
+
+def _mlp(prefix: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
+    return {f"{prefix}.gate_proj": (ffn, hidden), f"{prefix}.up_proj": (ffn, hidden), f"{prefix}.down_proj": (hidden, ffn)}
 
 
 def random_family(config: Mapping[str, Any]) -> Qwen35:
     """Our model, its weights made one after another on the device."""
     reading = Reading(DTYPE, is_dense=False, seen=lambda name, tensor: None)
-    return Qwen35(Weights(Checkpoint.of("random", config, tensors(config).items(), has_head_beside=False), reading), SERVED)
+    weights = Weights(Checkpoint.of("random", config, tensors(config).items(), has_head_beside=False), reading)
+    family = KINDS[config["model_type"]].build(weights, SERVED)
+    assert isinstance(family, Qwen35)
+    return family
 
 
 def arrays_of(thing: Any) -> Iterator[mx.array]:
@@ -123,11 +155,17 @@ def arrays_of(thing: Any) -> Iterator[mx.array]:
 
 
 def weight_bytes(family: Qwen35) -> int:
-    """Bytes that a step of one row reads: all weights but the draft head's, and of the embedding one row."""
-    everything = {id(a): a.nbytes for a in arrays_of(vars(family))}
+    """Bytes that a step of one row reads: all weights but the draft head's, of the embedding one row, of experts the chosen ones."""
+    everything = {id(a): a.nbytes * _read_frac(family, a) for a in arrays_of(vars(family))}
     draft = [a for name, value in vars(family).items() if name in _OF_THE_DRAFT for a in arrays_of(value)]
     embedding = 0 if family.config.tied else sum(a.nbytes for a in arrays_of(vars(family)["_embedding"]))
-    return sum(everything.values()) - sum(a.nbytes for a in draft) - embedding
+    return round(sum(everything.values()) - sum(a.nbytes * _read_frac(family, a) for a in draft) - embedding)
+
+
+def _read_frac(family: Qwen35, array: mx.array) -> float:
+    """How much of a weight one row reads."""
+    moe = next((x.mlp.config for x in vars(family)["_layers"] if isinstance(x.mlp, Moe)), None)
+    return moe.chosen / moe.experts if moe and array.ndim == 3 and array.shape[0] == moe.experts else 1.0
 
 
 _OF_THE_DRAFT = ("_join", "_embedding_norm", "_hidden_norm", "_draft_layers", "_draft_norm")

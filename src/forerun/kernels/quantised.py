@@ -62,6 +62,16 @@ def product(x: mx.array, weight: Packed) -> mx.array:
     return mx.quantized_matmul(x, integers, scales, biases, transpose=True, **scheme._asdict())
 
 
+def product_of_experts(x: mx.array, weight: Packed, experts: mx.array, *, is_sorted: bool) -> mx.array:
+    """x[r, j] times the transposed weight of expert experts[r, j], [rows, chosen, out]; weight [experts, out, inner]. is_sorted: `experts`
+    ascends. On CUDA many products, which are sorted, are faster with all experts unpacked.
+    """
+    if is_sorted and is_cuda():
+        return mx.gather_mm(x[:, :, None], dequantise(weight, x.dtype).swapaxes(-1, -2), rhs_indices=experts, sorted_indices=True)[:, :, 0]
+    how = weight.scheme._asdict()
+    return mx.gather_qmm(x[:, :, None], *weight[:3], rhs_indices=experts, transpose=True, sorted_indices=is_sorted, **how)[:, :, 0]
+
+
 def is_by_rows(x: mx.array, weight: Packed) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
     (rows, inner), (mode, bits, group_size) = x.shape, weight.scheme

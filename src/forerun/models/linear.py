@@ -11,7 +11,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import Packed, Scheme, dequantise, product
+from forerun.kernels.quantised import Packed, Scheme, dequantise, product, product_of_experts
 
 
 class Linear(Protocol):
@@ -63,8 +63,7 @@ class Dense:
         return Dense(self.weight[order])
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        w = self.weight.swapaxes(-1, -2)
-        return mx.gather_mm(x[:, :, None], w, rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
+        return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
 
 
 # What may share a scale, and with how many bits, in each mode.
@@ -105,8 +104,7 @@ class Quantised:
         return Quantised(self.packed[order], self.scales[order], biases, self.scheme, self.dtype)
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        arrays, how = (self.packed, self.scales, self.biases), self.scheme._asdict()
-        return mx.gather_qmm(x[:, :, None], *arrays, rhs_indices=experts, transpose=True, sorted_indices=is_sorted, **how)[:, :, 0]
+        return product_of_experts(x, self._packed(), experts, is_sorted=is_sorted)
 
     def dense(self) -> Dense:
         """The matrix that it stands for."""

@@ -12,12 +12,14 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
+from forerun.kernels.cuda_source import is_cuda
 from forerun.models.layers import Mlp, silu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 
-# From so many products on, those of one expert are put side by side: a GPU then reads each expert's weights once.
-SORTED_FROM = 64
+# From so many products on, those of one expert are put side by side: a GPU then reads each expert's weights once. Fewer are faster as they
+# come: on Metal by mlx-lm's measure, on CUDA by `experts` in benchmarks/results/gpu-h200-mixture.json.
+SORTED_FROM, SORTED_FROM_ON_CUDA = 64, 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Moe:
 
     def _experts(self, x: mx.array, experts: mx.array) -> mx.array:
         """Each chosen expert's output, [rows, chosen, hidden]."""
-        if experts.size < SORTED_FROM:
+        if experts.size < (SORTED_FROM_ON_CUDA if is_cuda() else SORTED_FROM):
             return self._run(x[:, None], experts, is_sorted=False)
         flat = experts.reshape(-1)
         order = mx.argsort(flat)

@@ -8,16 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests import talking, tiny
+from tests import records, talking, tiny
 from tests.fake_family import FakeFamily, scattered
-from tests.records import bytes_under
+from tests.records import bytes_under, files_under
 from tests.talking import Told
 
+from forerun.bank import stored
 from forerun.bank.bank import Bank
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.index import Index
 from forerun.errors import BadRequestError, UnknownSessionError
-from forerun.state.record import SEGMENT_TOKENS
+from forerun.state.record import SEGMENT_TOKENS, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
@@ -116,13 +117,14 @@ def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> N
 # --- owners
 
 
-@pytest.mark.parametrize("act", ["one", "remove", "mark"])
+@pytest.mark.parametrize("act", ["one", "remove", "mark", "fork"])
 def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
     told = talk(bank, "mine", tenant="ann")
     assert bank.flush(10)
-    arguments = {"name": "x", "is_pinned": True} if act == "mark" else {}
+    arguments = {"mark": {"name": "x", "is_pinned": True}, "fork": {"fork_id": "theirs", "name": ""}}.get(act, {})
     with pytest.raises(UnknownSessionError):
         getattr(bank.sessions, act)("bob", "mine", **arguments)
+    bank.sessions.wipe("bob")
     assert bank.sessions.all("bob", 10) == []
     assert turn(bank, told.stored, tenant="bob", session="mine").restored.source == "cold"
     assert bank.sessions.one("ann", "mine").name == ""
@@ -192,6 +194,83 @@ def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(f
         assert bank.flush(10)
         bank.sessions.remove("", "mine")
         assert list(disk_of(bank).inventory()) == []
+
+
+# --- forks
+
+
+@pytest.mark.parametrize("way", ["ram", "ssd"])
+@pytest.mark.parametrize("removed", ["mine", "fork"])
+def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: Path, way: str, removed: str) -> None:
+    with closing(opened(folder)) as bank:
+        told = {"mine": talk(bank, "mine", 300)}
+        made = bank.sessions.fork("", "mine", fork_id="fork", name="the other way")
+        assert (made.id, made.name, made.tokens, made.state) == ("fork", "the other way", len(told["mine"].stored), "ssd")
+        before = {info.key for info in disk_of(bank).inventory()}
+        told["fork"] = told["mine"]
+        for who in ("fork", "mine"):
+            if way == "ssd":
+                bank._ram_limit_bytes = 0
+                bank.trim()
+            after = on(bank, told[who], who, 40)
+            assert (after.restored.reused_tokens, after.restored.session) == (len(told[who].stored), who)
+            told[who] = after
+        assert bank.flush(10)
+        assert told["mine"].stored != told["fork"].stored
+        bank.sessions.remove("", removed)
+        (kept,) = bank.sessions.all("", 10)
+        assert kept.stored_tokens == len(told[kept.id].stored)
+        assert not before & {info.key for info in disk_of(bank).inventory() if info.kind == "segment"}
+    with closing(opened(folder)) as bank:
+        assert reused(on(bank, told[kept.id], kept.id)) == ("ssd", len(told[kept.id].stored))
+
+
+def test_a_fork_copies_nothing_and_needs_an_id_of_its_own(bank: Bank) -> None:
+    talk(bank, "mine", 300)
+    assert bank.flush(10)
+    before = disk_of(bank).index.totals.record_bytes
+    assert len(bank.sessions.fork("", "mine", fork_id=None, name="").id) == 12
+    assert disk_of(bank).index.totals.record_bytes == before
+    with pytest.raises(BadRequestError, match="there is a conversation 'mine' already"):
+        bank.sessions.fork("", "mine", fork_id="mine", name="")
+
+
+# --- nothing is left
+
+
+def traces(folder: Path, tokens: list[int]) -> list[str]:
+    """Files under the folder in which eight of these tokens stand one after the other, wherever."""
+    pieces = [token_bytes(tokens[start : start + 8]) for start in range(0, len(tokens) - 8, 4)]
+    return [str(path) for path in files_under(folder) if any(piece in path.read_bytes() for piece in pieces)]
+
+
+@pytest.mark.parametrize("act", ["remove", "wipe", "in the folder"])
+def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -> None:
+    with closing(opened(folder)) as bank:
+        told = [talk(bank, "secret", 300)]
+        for number in range(3):
+            told.append(on(bank, told[-1], "secret", 30 + number))
+        other = talk(bank, "other", tenant="bob") if act == "wipe" else None
+        assert bank.flush(10)
+        own = told[-1].stored[len(SYSTEM) :]
+        assert len(traces(folder, own)) > 3
+        disk_of(bank).set_aside(max(disk_of(bank).inventory(), key=lambda info: (info.kind == "mark", info.stop)).key)
+        disk_of(bank).index.note_lost(list(disk_of(bank).inventory()), "evicted", "for the test", 1.0)
+        if act == "remove":
+            bank.sessions.remove("", "secret")
+        elif act == "wipe":
+            assert bank.sessions.wipe("") == 1
+        if act != "in the folder":
+            assert traces(folder, own) == []
+            assert disk_of(bank).num_bytes == bytes_under(folder)
+        if other:
+            assert reused(turn(bank, other.stored, tenant="bob", session="other"))[1] > 0
+    if act == "in the folder":
+        tier = records.opened(folder)
+        tier.scrub([info.key for info in stored.wipe_all(tier)])
+        assert tier.num_bytes == bytes_under(folder)
+        tier.close()
+    assert traces(folder, own) == []
 
 
 def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:

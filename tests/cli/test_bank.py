@@ -15,8 +15,8 @@ from tests.request_log.test_analysis import RAM
 from forerun.bank.disk import DiskTier
 from forerun.bank.history import Session
 from forerun.bank.index import Index, Label
-from forerun.request_log.entry import encode
-from forerun.values import Miss
+from forerun.request_log.entry import Content, decode, encode
+from forerun.values import Miss, Plain
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
@@ -83,6 +83,20 @@ def test_rm_asks_first(forerun: Forerun, folder: Path, monkeypatch: pytest.Monke
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").out == "refactor is removed\n"
     assert sessions(forerun, folder) == []
     assert list((folder / "records").rglob("*/*")) == []
+
+
+def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
+    log.write_text(f"{encode(replace(RAM[0], content=Content(Plain('a secret'), 'another')))}\n")
+    assert forerun("bank", "fork", "refactor", "--name", "second", "--bank-dir", folder).out.endswith(" (second)\n")
+    assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").code == 0
+    assert [(each["name"], each["state"]) for each in sessions(forerun, folder)] == [("second", "ssd")]
+    assert "a secret" in log.read_text()
+    assert "--yes" in forerun("bank", "wipe", "--bank-dir", folder).err
+    assert forerun("bank", "wipe", "--bank-dir", folder, "--yes").out == "1 conversation removed\n"
+    assert sessions(forerun, folder) == list((folder / "records").rglob("*/*")) == []
+    assert decode(log.read_text()).content is None
 
 
 def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:

@@ -82,6 +82,12 @@ class Sessions:
     async def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         raise UnknownSessionError(id)
 
+    async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
+        raise UnknownSessionError(id)
+
+    async def wipe(self, tenant: str) -> int:
+        return 0
+
     async def remove(self, tenant: str, id: str) -> None:
         raise UnknownSessionError(id)
 

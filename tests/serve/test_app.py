@@ -12,7 +12,8 @@ from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Que
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 GETS = ["/v1/models", "/v1/models/double", "/health", "/metrics", "/v1/forerun/sessions", "/v1/forerun/sessions/mine"]
-CHANGES = [("PATCH", "/v1/forerun/sessions/mine"), ("DELETE", "/v1/forerun/sessions/mine")]
+ONE = "/v1/forerun/sessions/mine"
+CHANGES = [("DELETE", "/v1/forerun/sessions"), ("POST", f"{ONE}/fork"), ("PATCH", ONE), ("DELETE", ONE)]
 ROUTES = [*(("POST", path) for path in POSTS), *(("GET", path) for path in GETS), *CHANGES]
 
 

@@ -14,6 +14,10 @@ from tests.cli.conftest import forerun
 from tests.engine.engines import Rig
 from tests.serve.asking import serving, wait_for
 
+from forerun.engine.request_log import RequestLog
+from forerun.request_log.entry import decode
+from forerun.request_log.file import LogFile
+
 KEYS = {"ann": "key-a", "bob": "key-b"}
 ODD = "a/b c?d#é"  # an id that must be spelled out in an address
 SESSIONS = "/v1/forerun/sessions"
@@ -53,7 +57,8 @@ def at(session: str) -> str:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sessions") / "bank"
-    rig = Rig(folder, forgets=True)
+    log = RequestLog(LogFile(folder.with_name("requests.jsonl"), 1 << 20), "fake", with_content=True)
+    rig = Rig(folder, forgets=True, log=log)
     rig.gate.open()
     with serving(rig.engine, keys=KEYS) as port:
         rig.engine.announce(f"http://127.0.0.1:{port}")
@@ -82,16 +87,49 @@ def test_a_change_that_is_none_is_refused(server: Server, body: dict[str, Any]) 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(body)))
 
 
-@pytest.mark.parametrize(("method", "body"), [("GET", None), ("PATCH", {"pinned": True}), ("DELETE", None)])
+@pytest.mark.parametrize(("method", "body"), [("GET", None), ("PATCH", {"pinned": True}), ("DELETE", None), ("POST", {})])
 def test_another_owners_conversation_is_as_if_it_were_not_there(server: Server, method: str, body: Any) -> None:
     server.talk("private", "a text of Ann's", "ann")
     assert "private" not in server.sessions("bob")
-    theirs, none = (server.ask(method, at(id), "bob", json=body) for id in ("private", "nowhere"))
+    theirs, none = (server.ask(method, at(id) + "/fork" * (method == "POST"), "bob", json=body) for id in ("private", "nowhere"))
     assert theirs.status_code == none.status_code == 404
     assert theirs.text.replace("private", "nowhere") == none.text
     assert server.talk("private", "a text of Ann's", "bob")["reused_tokens"] == 0
     server.ask("DELETE", at("private"), "bob")
     assert server.talk("private", "a text of Ann's", "ann")["reused_tokens"] > 0
+
+
+def test_a_fork_goes_on_beside_the_first(server: Server) -> None:
+    told = server.talk("trunk", "one beginning")
+    made = server.ask("POST", at("trunk") + "/fork", json={"id": "branch", "name": "the other way"}).json()
+    assert (made["id"], made["name"], made["state"], made["tokens"]) == (
+        "branch",
+        "the other way",
+        "ssd",
+        server.written("trunk")["tokens"],
+    )
+    assert server.talk("branch", "one beginning")["session"] == "branch" != told["session"]
+    refused = server.ask("POST", at("trunk") + "/fork", json={"id": "branch"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "id")
+    server.ask("DELETE", at("trunk"))
+    assert server.talk("branch", "one beginning")["reused_tokens"] > 0
+
+
+@pytest.mark.parametrize("act", ["remove", "wipe"])
+def test_texts_go_from_the_request_log_with_their_conversation(server: Server, act: str) -> None:
+    log = server.folder.with_name("requests.jsonl")
+    for session, owner in (("gone", "ann"), ("kept", "ann"), ("theirs", "bob")):
+        server.talk(session, f"a secret of {session} {act}", owner)
+    assert all(f"a secret of {session} {act}" in log.read_text() for session in ("gone", "kept", "theirs"))
+    num_lines = len(log.read_text().splitlines())
+    server.ask("DELETE", at("gone") if act == "remove" else SESSIONS)
+    found = [session for session in ("gone", "kept", "theirs") if f"a secret of {session} {act}" in log.read_text()]
+    assert found == (["kept", "theirs"] if act == "remove" else ["theirs"])
+    assert len(log.read_text().splitlines()) == num_lines
+    assert all(decode(line).report for line in log.read_text().splitlines())
+    assert (server.sessions() == {}) == (act == "wipe")
+    server.talk("after", "the log goes on")
+    assert "the log goes on" in log.read_text()
 
 
 def test_no_web_page_may_ask(server: Server) -> None:
@@ -101,6 +139,7 @@ def test_no_web_page_may_ask(server: Server) -> None:
 
 def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forerun: Forerun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_API_KEY", "key-a")
+    server.ask("DELETE", SESSIONS)
     server.talk("by hand", "to be looked after")
     server.written("by hand")
     assert "by hand" in [each["id"] for each in json.loads(forerun("bank", "ls", "--bank-dir", server.folder, "--json").out)["sessions"]]
@@ -110,5 +149,9 @@ def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forer
     assert (shown["pinned"], shown["tenant"], shown["ram_bytes"] > 0, len(shown["marks"]) > 0) == (True, "ann", True, True)
     assert forerun("bank", "rm", "a name", "--bank-dir", server.folder, "--yes").code == 0
     assert "by hand" not in server.sessions()
+    server.talk("to go", "all of it")
+    assert forerun("bank", "fork", "to go", "too", "--bank-dir", server.folder).out == "too\n"
+    assert "2 conversations removed" in forerun("bank", "wipe", "--bank-dir", server.folder, "--yes").out
+    assert server.sessions() == {}
     monkeypatch.setenv("FORERUN_API_KEY", "wrong")
     assert "API key missing or wrong" in forerun("bank", "ls", "--bank-dir", server.folder).err

@@ -136,6 +136,14 @@ class History(Database):
                 log.warning("the memo %s of the index is damaged: what it was kept for is read again", name)
         return found
 
+    def forget_owner(self, tenant: str) -> None:
+        """Forget a tenant's conversations and identities; their records stay."""
+        self._many(("DELETE FROM session WHERE tenant = ?", [(tenant,)]), ("DELETE FROM identity WHERE tenant = ?", [(tenant,)]))
+
+    def owners(self) -> list[str]:
+        """The tenants of whom something is known."""
+        return [tenant for (tenant,) in self._rows("SELECT tenant FROM session UNION SELECT tenant FROM identity")]
+
     def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
         """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
         sql = (

@@ -222,6 +222,12 @@ class Index(History):
         """The records that a conversation wrote last."""
         return self._infos("WHERE tenant = ? AND session = ? AND session <> ''", tenant, session)
 
+    def of_owner(self, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
+        """The records of a tenant: what its conversations wrote, and all that begins at one of `roots` or at a root noted as its own."""
+        noted = {root for (root,) in self._rows("SELECT root FROM identity WHERE tenant = ?", tenant)}
+        where = "WHERE (tenant = ? AND session <> '') OR root IN (SELECT value FROM json_each(?))"
+        return self._infos(where, tenant, json.dumps(sorted(noted | set(roots))))
+
     def bytes_of(self, keys: Iterable[str]) -> int:
         """Bytes of the files of these records."""
         sql = "SELECT coalesce(sum(file_bytes), 0) FROM record WHERE key IN (SELECT value FROM json_each(?))"

@@ -5,6 +5,9 @@ Runs on the thread that owns MLX while no request runs, but for `all` and `one`.
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from forerun.bank import stored
@@ -18,21 +21,21 @@ from forerun.errors import BadRequestError, BankError, UnknownSessionError
 from forerun.values import SessionInfo
 
 _FLUSH_S = 30.0
+_ALL = -1  # as SQLite has it
 NO_DISK = "nothing is kept on disk, where names and pins are"
 
 
 class Sessions:
-    """Conversations of one bank. disk and saving are None if nothing survives the process."""
+    """Conversations of one bank. disk and saving are None if nothing survives the process. root_of: a tenant, under the bank's identity."""
 
-    def __init__(self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None) -> None:
-        self._lives, self._memory, self._disk, self._saving = lives, memory, disk, saving
+    def __init__(
+        self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None, root_of: Callable[[str], str]
+    ) -> None:
+        self._lives, self._memory, self._disk, self._saving, self._root_of = lives, memory, disk, saving, root_of
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         """The tenant's, the last used first, `limit` at most. May be called from any thread."""
-        indexes = [self._memory.index, *([self._disk.index] if self._disk else [])]
-        ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
-        ids |= {session.id for session in self._on_the_way() if session.tenant == tenant}
-        found = [session for id in ids if (session := self._find(tenant, id))]
+        found = [session for id in self._ids(tenant, limit) if (session := self._find(tenant, id))]
         return [self._info(session) for session in sorted(found, key=lambda s: -s.used_s)[:limit]]
 
     def one(self, tenant: str, id: str) -> SessionInfo:
@@ -49,6 +52,17 @@ class Sessions:
         self._on_disk(tenant, id).index.mark_session(tenant, id, name=name, is_pinned=is_pinned)
         return self.one(tenant, id)
 
+    def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
+        """Let a second conversation begin as this one is now; both go on for themselves. fork_id None: the bank gives it one. Raises
+        UnknownSessionError, BadRequestError.
+        """
+        index, fork_id = self._on_disk(tenant, id).index, fork_id or secrets.token_hex(6)
+        session = index.session(tenant, id)
+        if session is None:
+            raise UnknownSessionError(id)
+        stored.fork(index, session, fork_id, name, time.time())
+        return self.one(tenant, fork_id)
+
     def announce(self, address: str) -> None:
         """Have the folder say where its server answers."""
         if self._disk:
@@ -57,14 +71,34 @@ class Sessions:
     def remove(self, tenant: str, id: str) -> None:
         """Remove a conversation, and all that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
         self.one(tenant, id)
-        for live in self._lives.of(tenant, id):
-            self._lives.remove(live)
-        self._flush()
+        self._drop(self._lives.of(tenant, id))
         others = {key for live in self._lives if live.told for key in live.told.keys}
         stored.remove(self._memory, tenant, id, others)
         if self._disk:
             removed = stored.remove(self._disk, tenant, id, others)
             self._disk.scrub([info.key for info in removed])
+
+    def wipe(self, tenant: str) -> int:
+        """Remove all that the tenant has here. Returns the number of conversations. Raises BankError: do it again then."""
+        num_sessions = len(self._ids(tenant, _ALL))
+        self._drop([live for live in self._lives if live.tenant == tenant])
+        stored.wipe(self._memory, tenant, [self._root_of(tenant)])
+        if self._disk:
+            removed = stored.wipe(self._disk, tenant, [self._root_of(tenant)])
+            self._disk.scrub([info.key for info in removed])
+        return num_sessions
+
+    def _drop(self, lives: Sequence[Live]) -> None:
+        """Let go of live conversations; nothing of them is pending afterwards."""
+        for live in lives:
+            self._lives.remove(live)
+        self._flush()
+
+    def _ids(self, tenant: str, limit: int) -> set[str]:
+        """Of the tenant's conversations; `limit` at least, the last used first, if there are as many."""
+        indexes = [self._memory.index, *([self._disk.index] if self._disk else [])]
+        ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
+        return ids | {session.id for session in self._on_the_way() if session.tenant == tenant}
 
     def _find(self, tenant: str, id: str) -> Session | None:
         """The conversation as it is now: a live one has gone on since the index was told of it."""

@@ -6,11 +6,12 @@ Reads the tier's index, never a payload. Knows no cache, no other tier, and noth
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.bank.history import Session
 from forerun.bank.index import Index
 from forerun.bank.tier import Tier
+from forerun.errors import BadRequestError
 from forerun.state.record import SEGMENT_TOKENS, RecordInfo
 from forerun.values import SessionInfo
 
@@ -92,3 +93,31 @@ def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[Re
         tier.delete(info.key)
     tier.index.remove_session(tenant, id)
     return infos
+
+
+def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
+    """Remove all that belongs to a tenant, also what no conversation is known of but that it begins at one of `roots`. Conversations go
+    last. Returns what was removed.
+    """
+    infos = tier.index.of_owner(tenant, roots)
+    for info in infos:
+        tier.delete(info.key)
+    tier.index.forget_owner(tenant)
+    return infos
+
+
+def wipe_all(tier: Tier) -> list[RecordInfo]:
+    """Remove all that is here. Returns what was removed."""
+    infos = list(tier.inventory())
+    for info in infos:
+        tier.delete(info.key)
+    for owner in tier.index.owners():
+        tier.index.forget_owner(owner)
+    return infos
+
+
+def fork(index: Index, session: Session, id: str, name: str, now_s: float) -> None:
+    """Let a second conversation consist of what one consists of now; nothing is copied. Raises BadRequestError: the id is taken."""
+    if index.session(session.tenant, id):
+        raise BadRequestError(f"there is a conversation {id!r} already", param="id", hint="take another id, or none")
+    index.note_session(replace(session, id=id, name=name, used_s=now_s, is_pinned=False))

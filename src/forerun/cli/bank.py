@@ -36,6 +36,8 @@ app = typer.Typer(help="Look after the stored conversations.", no_args_is_help=T
 BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
 Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or as much of the id as is unique")]
 Name = Annotated[str, typer.Argument(help='its name for people; "" takes it away')]
+NewId = Annotated[str | None, typer.Argument(help="id of the new conversation; the bank gives it one if not given", show_default=False)]
+GivenName = Annotated[str, typer.Option("--name", help="its name for people", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 ToBytes = Annotated[str, typer.Option(help="what may stay, such as 2GiB or 500MB")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="a request's id, or as much of it as is unique")]
@@ -90,6 +92,24 @@ def unpin(session: Conversation, bank_dir: BankDir = None) -> None:
 def name(session: Conversation, name: Name, bank_dir: BankDir = None) -> None:
     """Give a conversation a name. Requests call it by its id all the same."""
     change(session, bank_dir, name=name)
+
+
+@app.command()
+def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Let a second conversation begin as one is now. Requests that name its id go on in it; nothing is copied."""
+    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
+        made = kept.fork(chosen(kept.all(), session), fork_id=new, name=name)
+    typer.echo(json.dumps(asdict(made)) if as_json else called(made))
+
+
+@app.command()
+def wipe(bank_dir: BankDir = None, yes: Yes = False) -> None:
+    """Remove all conversations: of a folder that no server holds, or else all of the API key's owner."""
+    config = load({"bank_dir": bank_dir})
+    with kept_in(config, only_looks=False) as kept:
+        confirm(f"Remove all that is kept in {config.bank_path} ({counted(len(kept.all()), 'conversation')})?", yes)
+        num_removed = kept.wipe()
+    typer.echo(f"{counted(num_removed, 'conversation')} removed")
 
 
 @app.command()

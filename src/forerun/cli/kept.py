@@ -4,6 +4,8 @@ none does, read and changed in place. Knows no command and no terminal.
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from forerun.bank.disk import UNLIMITED_BYTES, DiskTier
 from forerun.bank.index import Index
 from forerun.config import Config
 from forerun.errors import BankLockedError, ForerunError
+from forerun.request_log.file import rewrite
+from forerun.request_log.forget import without_texts
 from forerun.serve.client import RemoteSessions
 from forerun.values import SessionInfo
 
@@ -30,26 +34,52 @@ class Kept(Protocol):
     def mark(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         """Call it so, pin it or not; None: as it was."""
 
+    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
+        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+
     def remove(self, session: SessionInfo) -> None:
         """Remove it, and what no other conversation needs."""
+
+    def wipe(self) -> int:
+        """Remove all. Returns the number of conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSessions:
-    """Those of a folder that no server holds: of every key's owner."""
+    """Those of a folder that no server holds: of every key's owner. log: of the requests."""
 
     tier: DiskTier
+    log: Path
 
     def all(self) -> list[SessionInfo]:
         return [stored.told(self.tier.index, session) for session in self.tier.index.all_sessions()]
 
     def mark(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         self.tier.index.mark_session(session.tenant, session.id, name=name, is_pinned=is_pinned)
-        return next(each for each in self.all() if (each.tenant, each.id) == (session.tenant, session.id))
+        return self._one(session.tenant, session.id)
+
+    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
+        (whole,), fork_id = [self.tier.index.session(session.tenant, session.id)], fork_id or secrets.token_hex(6)
+        assert whole
+        stored.fork(self.tier.index, whole, fork_id, name, time.time())
+        return self._one(session.tenant, fork_id)
 
     def remove(self, session: SessionInfo) -> None:
         removed = stored.remove(self.tier, session.tenant, session.id, ())
         self.tier.scrub([info.key for info in removed])
+        rewrite(self.log, lambda line: without_texts(line, {session.tenant}.__contains__, {session.id}.__contains__))
+
+    def wipe(self) -> int:
+        num_sessions = len(self.all())
+        removed = stored.wipe_all(self.tier)
+        self.tier.scrub([info.key for info in removed])
+        rewrite(self.log, lambda line: without_texts(line, lambda _: True, lambda _: True))
+        return num_sessions
+
+    def _one(self, tenant: str, id: str) -> SessionInfo:
+        session = self.tier.index.session(tenant, id)
+        assert session
+        return stored.told(self.tier.index, session)
 
 
 @contextmanager
@@ -89,7 +119,7 @@ def kept_in(config: Config, *, only_looks: bool) -> Iterator[Kept]:
         yield _remote(server, config)
         return
     with (looking if only_looks else holding)(config.bank_path) as tier:
-        yield StoredSessions(tier)
+        yield StoredSessions(tier, config.request_log_path)
 
 
 def _remote(url: str, config: Config) -> RemoteSessions:

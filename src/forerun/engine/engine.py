@@ -39,6 +39,12 @@ class Sessions(Protocol):
     async def remove(self, tenant: str, id: str) -> None:
         """Remove it, and what no other conversation needs, wherever it is."""
 
+    async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
+        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+
+    async def wipe(self, tenant: str) -> int:
+        """Remove all that the tenant has. Returns the number of conversations."""
+
 
 class Engine(Protocol):
     """Runs jobs one after the other in the order of their submission."""

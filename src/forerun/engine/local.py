@@ -34,7 +34,7 @@ class LocalEngine:
     def __post_init__(self) -> None:
         metrics = Metrics(self.health, self.gauges)
         self.registry = metrics.registry
-        self.sessions = LocalSessions(self.worker, self.prompter)
+        self.sessions = LocalSessions(self.worker, self.prompter, self.log)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def submit(self, job: Job) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from forerun.engine.request import Ended
 from forerun.errors import ForerunError
 from forerun.request_log.entry import Content, Entry, encode
 from forerun.request_log.file import LogFile
+from forerun.request_log.forget import without_texts
 from forerun.values import Report
 
 
@@ -24,6 +26,10 @@ class RequestLog:
     def write(self, ended: Ended) -> None:
         """Append what the log says of a request."""
         self.file.append(encode(self._entry(ended)))
+
+    def forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
+        """Take all texts of those of the tenant's conversations that are gone, by their ids, out of the log."""
+        self.file.rewrite(lambda line: without_texts(line, {tenant}.__contains__, is_gone))
 
     def _entry(self, ended: Ended) -> Entry:
         request, job = ended.request, ended.request.job

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from logging import LogRecord, makeLogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from forerun import small_files
 from forerun.errors import ConfigError, ForerunError
 
 NUM_FILES = 4
@@ -21,11 +24,23 @@ def read_lines(path: Path) -> list[str]:
 
     Raises ForerunError if there is no such file.
     """
-    older = [path.with_name(f"{path.name}.{number}") for number in range(NUM_FILES - 1, 0, -1)]
+    *older, last = _all(path)
     try:
-        return [line for each in (*filter(Path.exists, older), path) for line in _lines(each)]
+        return [line for each in (*filter(Path.exists, older), last) for line in _lines(each)]
     except OSError as error:
         raise ForerunError(f"cannot read {path}: {error}", hint="see --request-log of `forerun serve`") from error
+
+
+def rewrite(path: Path, change: Callable[[str], str]) -> None:
+    """Put `change` of each line of a log in its place, in its older files too; "" takes it out. A file is replaced as a whole, or not."""
+    for each in filter(Path.exists, _all(path)):
+        changed = [after for line in _lines(each) if (after := change(line))]
+        small_files.put(each, "".join(f"{line}\n" for line in changed))
+
+
+def _all(path: Path) -> list[Path]:
+    """The files of a log, the oldest first."""
+    return [*(path.with_name(f"{path.name}.{number}") for number in range(NUM_FILES - 1, 0, -1)), path]
 
 
 def _lines(path: Path) -> list[str]:
@@ -53,12 +68,26 @@ class LogFile:
         """Write one line, from any thread."""
         self._sink.handle(makeLogRecord({"msg": line}))
 
+    def rewrite(self, change: Callable[[str], str]) -> None:
+        """Put `change` of each line in its place, in the older files too; "" takes it out. Lines that come meanwhile wait."""
+        with self._sink.paused():
+            rewrite(Path(self._sink.baseFilename), change)
+
     def close(self) -> None:
         """No line may follow."""
         self._sink.close()
 
 
 class _PrivateFile(RotatingFileHandler):
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The file is closed and nothing is written while the block runs."""
+        with self.lock:  # type: ignore[union-attr]
+            if self.stream:
+                self.stream.close()
+            self.stream = None  # the next line opens it again
+            yield
+
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return os.fdopen(descriptor, self.mode, encoding=self.encoding)  # type: ignore[return-value]

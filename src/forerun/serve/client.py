@@ -92,6 +92,17 @@ class RemoteSessions:
         with _plain_errors(self.url):
             return SessionInfo(**_asked(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
 
+    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
+        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+        with _plain_errors(self.url):
+            body = {"id": fork_id, "name": name}
+            return SessionInfo(**_asked(self.url, "POST", f"{_path(session)}/fork", self.key, json=body))
+
+    def wipe(self) -> int:
+        """Remove all that the key's owner has. Returns the number of conversations."""
+        with _plain_errors(self.url):
+            return int(_asked(self.url, "DELETE", SESSIONS, self.key)["deleted"])
+
     def remove(self, session: SessionInfo) -> None:
         """Remove it, and what no other conversation needs."""
         with _plain_errors(self.url):

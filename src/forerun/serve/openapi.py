@@ -26,6 +26,8 @@ ASKED: Mapping[str, type[BaseModel]] = {
 CHANGED: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = {
     ("/v1/forerun/sessions/{id}", "patch"): ("name or pin a conversation", sessions.Change),
     ("/v1/forerun/sessions/{id}", "delete"): ("remove a conversation", None),
+    ("/v1/forerun/sessions/{id}/fork", "post"): ("let a second conversation begin as this one is now", sessions.Fork),
+    ("/v1/forerun/sessions", "delete"): ("remove all conversations", None),
 }
 TOLD = {
     "/v1/forerun/sessions": "the conversations that are kept",

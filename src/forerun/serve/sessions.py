@@ -1,4 +1,4 @@
-"""Routes of the kept conversations: listed, looked at, named, pinned, removed. Each key sees its own only.
+"""Routes of the kept conversations: listed, looked at, named, pinned, forked, removed. Each key sees its own only.
 
 Knows the engine's facade and JSON; knows no dialect.
 """
@@ -29,10 +29,21 @@ class Change(Fields):
     pinned: bool | None = None
 
 
+class Fork(Fields):
+    """What the new conversation is called: its id, one of the bank's if left out, and its name for people."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = Field(default=None, min_length=1, max_length=200)
+    name: str = Field(default="", max_length=200)
+
+
 def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str]) -> None:
     """Add the routes to an application."""
     routes = Routes(sessions, keys)
     app.add_api_route(ROOT, routes.show_all, methods=["GET"], response_model=None)
+    app.add_api_route(ROOT, routes.wipe, methods=["DELETE"], response_model=None)
+    app.add_api_route(f"{ROOT}/{{id:path}}/fork", routes.fork, methods=["POST"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}", routes.remove, methods=["DELETE"], response_model=None)
@@ -62,6 +73,15 @@ class Routes:
         """DELETE /v1/forerun/sessions/ID"""
         await self._sessions.remove(self._tenant(request), id)
         return JSONResponse({"id": id, "deleted": True})
+
+    async def fork(self, request: Request, id: str) -> Response:
+        """POST /v1/forerun/sessions/ID/fork"""
+        tenant, asked = self._tenant(request), read(Fork, parse_object(await request.body()))
+        return JSONResponse(asdict(await self._sessions.fork(tenant, id, fork_id=asked.id, name=asked.name)))
+
+    async def wipe(self, request: Request) -> Response:
+        """DELETE /v1/forerun/sessions"""
+        return JSONResponse({"deleted": await self._sessions.wipe(self._tenant(request))})
 
     def _tenant(self, request: Request) -> str:
         return tenant_of(request.headers, self._keys)

@@ -1,0 +1,96 @@
+"""Kills a process before every call to the disk or to SQLite of a removal, with one copy of the folder each: `killed.py ACT FOLDER INTO`.
+
+Prints how many times; the copies are INTO/0, INTO/1, ... Alone in its process, since it forks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.faults.failing import CALLS, Connection, Failure
+from tests.records import opened, record
+
+from forerun.bank import stored
+from forerun.bank.disk import DiskTier
+from forerun.bank.history import Session
+from forerun.bank.index import Label
+
+NAMES = ("mine", "other")
+
+
+def remove(tier: DiskTier) -> None:
+    """Remove one of two conversations."""
+    tier.scrub([info.key for info in stored.remove(tier, "", "mine", ())])
+
+
+def wipe(tier: DiskTier) -> None:
+    """Remove all of the owner's."""
+    tier.scrub([info.key for info in stored.wipe(tier, "", [])])
+
+
+ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe}
+
+
+def prepare(folder: Path) -> None:
+    """Two conversations, one with a mark of an earlier turn, and a record that was set aside."""
+    tier = opened(folder)
+    for number, name in enumerate(NAMES):
+        own = [record("segment", tokens=[7, number]), record("mark", tokens=[7, number])]
+        earlier = [record("mark", tokens=[7, number, 9])] if name == "mine" else []
+        for each in own + earlier:
+            tier.put(each)
+            tier.index.label(each.key, Label(name, "", 1.0, 1.0))
+        tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
+    tier.put(record(tokens=[8]))
+    tier.set_aside(record(tokens=[8]).key)
+    tier.close()
+
+
+class Kill(Failure):
+    """The call of number `at` never happens, nor anything after it."""
+
+    def watch(self, name: str, call: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            if len(self.calls) - 1 == self.at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return counted
+
+
+def act_until_killed(act: str, folder: Path, at: int) -> None:
+    """In a process of its own: do it, up to call number `at`."""
+    tier, kill = opened(folder), Kill(at, "before")
+    for name in CALLS:
+        mock.patch.object(os, name, kill.watch(name, getattr(os, name), OSError())).start()
+    Connection.failure = kill
+    ACTS[act](tier)
+    os._exit(0)
+
+
+def main(act: str, model: Path, into: Path) -> int:
+    """Returns how many were killed."""
+    sqlite3.connect = partial(sqlite3.connect, factory=Connection)
+    for at in count():
+        shutil.copytree(model, into / str(at))
+        child = os.fork()
+        if child == 0:
+            act_until_killed(act, into / str(at), at)
+        if os.waitpid(child, 0)[1] != signal.SIGKILL:
+            return at
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))

@@ -1,111 +1,55 @@
-"""What does it cost to look a prompt up among 10, 1,000 and 100,000 stored conversations of 49,192 tokens?
+"""What does the bank cost? Look-ups, bytes written by a turn, what saving takes from a request that runs, and a restore from a cold disk.
 
-python benchmarks/bank.py [--look-ups 200] [--dry-run] [--out FILE]
+    python benchmarks/bank.py [--parts look_up written saving restoring] [--dry-run] [--out FILE]
 
-Rows of the index only, no payloads. Every thousand conversations share their first 48 blocks (a system prompt, tools and files that agents
-begin with) and differ in a last block of 40 tokens, with a mark at its end. A look-up is what a restore does before it reads a record: the
-hashes of the prompt's blocks, their rows, the deepest mark, and the nearest conversation. The database's pages are warm.
+A part that is not asked for stays in FILE as it is. What is measured, and how, is told in `benchmarks/banked/`.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
-import tempfile
-import time
-from dataclasses import dataclass
+import json
 from pathlib import Path
 from typing import Any
 
 from forerun.config import Config, prepare
+from forerun.kernels import blas
 
-CONVERSATIONS = (10, 1_000, 100_000)
-GROUP, BLOCKS, TAIL_TOKENS, VOCAB = 1_000, 48, 40, 150_000
+prepare(Config())
+BLAS = blas.load("auto", row_invariant=False)
+
+from banked import look_up, restoring, saving, written  # noqa: E402
+from evidence import evidence, model_of, write  # noqa: E402
+from forerun.models.load import DEMO_MODEL  # noqa: E402
+
+PARTS = {"look_up": look_up, "written": written, "saving": saving, "restoring": restoring}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--look-ups", type=int, default=200)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would look {options.look_ups} prompts up among {', '.join(map(str, CONVERSATIONS))} conversations")
+        print(*(f"{name}: {PARTS[name].CONFIG}" for name in options.parts), sep="\n")
         return
-    prepare(Config())
-    measured = [measure(num, options.look_ups) for num in CONVERSATIONS]
-    for each in measured:
-        print(f"{each['conversations']:>7,} conversations: {each['median_ms']:.2f} ms, processor {each['cpu_median_ms']:.2f} ms")
-    from evidence import evidence, write
-
-    config = {"group": GROUP, "blocks": BLOCKS, "tail_tokens": TAIL_TOKENS, "look_ups": options.look_ups}
-    write(options.out, evidence(blas="none", model_digest="none", numerics="none", config=config) | {"measured": measured})
+    known = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    publish(options.out, known | {name: measured(name) for name in options.parts})
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A tier that is its index."""
-
-    index: Any
-    source: str = "ssd"
-
-
-def measure(num: int, look_ups: int) -> dict[str, Any]:
-    """Milliseconds of look-ups among so many conversations."""
-    from forerun.bank.index import Index
-    from forerun.state.record import Chain, Identity
-
-    chain = Chain(b"secret", "", Identity("w", "m", "t", "c", "float32", "reference"))
-    with tempfile.TemporaryDirectory() as folder:
-        index = Index.hold(Path(folder) / "bank")
-        fill(index, chain, num)
-        rng, wall, processor = random.Random(1), [], []
-        for _ in range(look_ups):
-            prompt = tokens_of(rng.randrange(num)) + [rng.randrange(VOCAB) for _ in range(20)]
-            start, cpu_start = time.perf_counter(), time.process_time()
-            position = look_up(Rows(index), chain, prompt)
-            wall.append(1000 * (time.perf_counter() - start))
-            processor.append(1000 * (time.process_time() - cpu_start))
-            assert position == len(prompt) - 20
-        num_bytes = index.num_bytes
-        index.close()
-    medians = {"median_ms": statistics.median(wall), "cpu_median_ms": statistics.median(processor)}
-    return {"conversations": num, **medians, "index_bytes": num_bytes, "wall_ms": wall, "cpu_ms": processor}
+def measured(name: str) -> dict[str, Any]:
+    """One part, with its evidence."""
+    part = PARTS[name]
+    found = part.measure(BLAS)
+    return evidence(blas=BLAS, model_digest=model_of(DEMO_MODEL)["digest"], numerics="served", config=part.CONFIG) | found
 
 
-def look_up(tier: Any, chain: Any, prompt: list[int]) -> int:
-    """As a restore does it. Returns the position of the deepest mark."""
-    from forerun.bank.match import Trail, match
-
-    found = match([tier], chain, Trail.of(chain, prompt))
-    plan = next(found.plans())
-    assert found.nearest()[0] == plan.position
-    return plan.position
-
-
-def tokens_of(number: int) -> list[int]:
-    """The conversation of that number."""
-    shared, own = random.Random(number // GROUP), random.Random(f"tail {number}")
-    return [shared.randrange(VOCAB) for _ in range(BLOCKS * 1024)] + [own.randrange(VOCAB) for _ in range(TAIL_TOKENS)]
-
-
-def fill(index: Any, chain: Any, num: int) -> None:
-    """Add the rows of so many conversations."""
-    from forerun.state.record import RecordInfo
-
-    for first in range(0, num, GROUP):
-        tokens = tokens_of(first)
-        nodes = chain.nodes(tokens)
-        blocks = [tuple(tokens[i * 1024 : (i + 1) * 1024]) for i in range(BLOCKS)]
-        keys = [chain.key("segment", node, block) for node, block in zip(nodes, blocks, strict=False)]
-        rows = [RecordInfo("segment", keys[i], chain.root, nodes[i], i * 1024, blocks[i], 1 << 20) for i in range(BLOCKS)]
-        for number in range(first, min(first + GROUP, num)):
-            own = random.Random(f"tail {number}")
-            tail = tuple(own.randrange(VOCAB) for _ in range(TAIL_TOKENS))
-            place = (chain.root, nodes[-1], BLOCKS * 1024, tail, 1 << 20)
-            rows += [RecordInfo(kind, chain.key(kind, nodes[-1], tail), *place) for kind in ("segment", "mark")]
-        index.add(rows, 0.0)
+def publish(out: Path | None, found: dict[str, Any]) -> None:
+    """Print what holds, and write the file."""
+    checks = {what: holds for name, part in PARTS.items() if name in found for what, holds in part.checks(found[name]).items()}
+    print(*(f"{'holds' if holds else 'FAILS'}: {what}" for what, holds in checks.items()), sep="\n")
+    write(out, {name: found[name] for name in PARTS if name in found} | {"checks": checks})
 
 
 if __name__ == "__main__":

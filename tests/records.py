@@ -40,10 +40,10 @@ def path_of(folder: Path, key: str) -> Path:
 
 
 def files_under(folder: Path) -> set[Path]:
-    """Every file, however deep."""
-    return {path for path in folder.rglob("*") if path.is_file()}
+    """Every file and link, however deep."""
+    return {path for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
 
 
 def bytes_under(folder: Path) -> int:
     """Lengths of all files."""
-    return sum(path.stat().st_size for path in files_under(folder))
+    return sum(path.lstat().st_size for path in files_under(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.records import path_of
 from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, Told
 
+from forerun.bank import writer
 from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.live import Live, Unit
@@ -393,6 +395,36 @@ def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, mon
         assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
         assert not may_write.is_set()
         may_write.set()
+
+
+def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = DiskTier.put
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (time.sleep(0.02), put(tier, record))[1])
+    with closing(opened(folder, ram_limit_bytes=0)) as bank:
+        told = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
+        assert bank.flush(10)
+        assert bank.skipped == {}
+        assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
+
+
+def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(writer, "STUCK_S", 0.2)
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    with closing(opened(folder, ram_limit_bytes=0)) as bank:
+        start_s = time.monotonic()
+        turn(bank, FIRST)
+        assert bank.skipped["the disk does nothing"] >= 2
+        assert time.monotonic() - start_s < 5, "each record waits anew"
+        may_write.set()
+        assert bank.flush(10)
+        skipped = dict(bank.skipped)
+        told = turn(bank, tiny.words("after", 200))
+        assert bank.flush(10)
+        assert bank.skipped == skipped
+        assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
 
 
 def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -193,14 +194,49 @@ def test_a_file_that_was_removed_is_a_miss(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    tier = opened(tmp_path)
-    tier.put(ONE)
-    path = path_of(tmp_path, ONE.key)
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(BankError, match="symbolic link"):
+def a_link(path: Path) -> None:
+    path.symlink_to(path.parents[3] / "elsewhere")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "within").write_bytes(b"x" * 500)
+
+
+@pytest.mark.parametrize("taking_the_place", [a_link, a_folder, os.mkfifo])
+def test_what_is_no_file_is_set_aside_in_a_records_place(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
+    tier = opened(tmp_path / "bank")
+    for given in (ONE, TWO):
+        tier.put(given)
+        path = path_of(tmp_path / "bank", given.key)
+        path.rename(tmp_path / "elsewhere")
+        taking_the_place(path)
+    with pytest.raises(DamagedRecordError, match="is no file"):
         tier.get(ONE.key)
+    assert tier.quarantined == 1
+    tier.put(ONE)
+    assert tier.get(ONE.key) == ONE
+    tier.delete(TWO.key)
+    assert not path_of(tmp_path / "bank", TWO.key).is_symlink()
+    assert tier.num_bytes == bytes_under(tmp_path / "bank")
+    tier.clear_quarantine()
+    assert (tier.quarantined, list(tier.inventory())) == (0, [ONE.info])
+    tier.close()
+
+
+@pytest.mark.parametrize("taking_the_place", [a_link, a_folder, os.mkfifo])
+def test_what_is_no_file_is_set_aside_at_opening(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
+    tier = opened(tmp_path / "bank")
+    tier.put(ONE)
+    tier.close()
+    for name in (TWO.key, f"{ONE.key}.tmp"):
+        path_of(tmp_path / "bank", name).parent.mkdir(exist_ok=True)
+        taking_the_place(path_of(tmp_path / "bank", name))
+    tier = opened(tmp_path / "bank")
+    assert (tier.quarantined, list(tier.inventory())) == (1, [ONE.info])
+    assert not list((tmp_path / "bank").rglob("*.tmp"))
+    tier.put(TWO)
+    assert tier.get(TWO.key) == TWO
     tier.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running, until
 from tests.running import greedy, read
 from tests.talking import GREEDY, tokenizer
 
+from forerun.bank.live import Live, Unit
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine.engine import Run
 from forerun.engine.plan import MAX_WAITING
-from forerun.engine.worker import Worker
+from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
+from forerun.state.record import Record
 from forerun.values import Chat, Content, Done, Event, Queued, Reading
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
@@ -434,6 +437,45 @@ def test_what_was_stored_before_a_failure_is_still_there(tmp_path: Path, caplog:
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(scenario())
+
+
+def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.gate.hold()
+            first = await rig.ask(LONG, max_tokens=1)
+            second = await rig.ask(PROMPT, max_tokens=400)
+            rig.gate.hold(after=60)
+            await rig.gate.reached(61)
+            await events(first)
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
+            assert rig.engine.health().running == 1, "it is under way, and nothing was done for want of anything else to do"
+            rig.gate.open()
+            await events(second)
+
+    asyncio.run(scenario())
+
+
+def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+
+    def slowly(live: Live, unit: Unit, call: Any = Live.capture) -> Record:
+        time.sleep(0.01)
+        spent.append(0.01)
+        return call(live, unit)
+
+    monkeypatch.setattr(Live, "capture", slowly)
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            rig.family.before_pass = lambda rows: time.sleep(0.001)
+            await rig.ask(LONG, max_tokens=1)
+            second = await rig.ask(PROMPT, max_tokens=300)
+            start_s, told = time.monotonic(), await events(second)
+            assert sum(spent) <= 0.01 + SAVING_FRAC * (time.monotonic() - start_s)
+            assert text(told) == expected(rig, PROMPT, 300)
+
+    asyncio.run(scenario())
 
 
 def test_a_capture_that_fails_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@ served with the right answer, every byte is counted afterwards, and the next tur
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -17,8 +18,11 @@ from tests.records import bytes_under
 from tests.running import greedy, read
 from tests.talking import GREEDY, opened
 
+from forerun.bank import files
 from forerun.bank.bank import Bank
 from forerun.bank.disk import INDEX_SLACK_BYTES
+from forerun.bank.live import Live
+from forerun.state.store import Arena
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
@@ -102,3 +106,65 @@ def test_every_call_may_fail(
         shutil.rmtree(folder)
         at += 1
     assert num_calls > 20
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, pytest.param(errno.ENOSPC, marks=pytest.mark.long)], ids=["read-only", "full"])
+def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: tuple[Path, list[int]], tmp_path: Path) -> None:
+    """What is stored is still read; when it may be written again, the conversation goes on as if nothing had been."""
+    whole, stored = model
+    sources: list[str] = []
+    at, num_calls = -1, 1
+    while at < num_calls:
+        folder = tmp_path / str(at)
+        shutil.copytree(whole, folder)
+        with closing(bank_in(folder)) as bank:
+            with failing(at, "from then on", code) as failure:
+                last = turn(bank, stored + tiny.words(2, 20))
+                assert bank.flush(10)
+                bank._ram_limit_bytes = 0
+                bank.trim()
+                sources.append(talking.turn(bank, stored, family=FAMILY, sampling=GREEDY, max_tokens=NUM).restored.source)
+                assert bank.flush(10)
+            num_calls = len(failure.calls)
+            assert bool(bank.skipped) == (at >= 0), "what is not written is said"
+            last = turn(bank, last + tiny.words("after", 20))
+            assert bank.flush(10)
+        with closing(bank_in(folder)) as bank:
+            assert bank._disk is not None
+            assert bank._disk.num_bytes == bytes_under(folder)
+            again = talking.turn(bank, last, family=FAMILY, sampling=GREEDY, max_tokens=NUM)
+            assert (again.restored.source, again.restored.reused_tokens) == ("ssd", len(last))
+        shutil.rmtree(folder)
+        at += 5
+    assert sources.count("ssd") >= len(sources) - 1 > 8  # a file that is gone while its row cannot go hides what replaces it
+
+
+def test_memory_may_be_short_at_any_moment(model: tuple[Path, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a record, a cache for what was read, a copy for the disk: one that has no room costs time, and never the answer."""
+    whole, stored = model
+    allocated: list[str] = []
+
+    def short(at: int, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def counted(*given: object) -> object:
+            allocated.append(name)
+            if len(allocated) - 1 == at:
+                raise MemoryError(name)
+            return call(*given)
+
+        return counted
+
+    at, num_calls = -1, 1
+    while at < num_calls:
+        folder = tmp_path / str(at)
+        shutil.copytree(whole, folder)
+        with closing(bank_in(folder)) as bank, monkeypatch.context() as patched:
+            allocated.clear()
+            for name, owner in (("read", files), ("store", Arena), ("capture", Live)):
+                patched.setattr(owner, name, short(at, name, getattr(owner, name)))
+            last = turn(bank, stored + tiny.words(2, 20))
+            assert bank.flush(10)
+            turn(bank, last + tiny.words(3, 20))
+            assert bank.flush(10)
+            num_calls = len(allocated)
+        at += 1
+    assert {"read", "store", "capture"} <= set(allocated)

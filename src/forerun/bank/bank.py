@@ -15,6 +15,7 @@ from typing import Any, Generic
 from forerun.bank import retain
 from forerun.bank.disk import DiskTier
 from forerun.bank.figures import Figures
+from forerun.bank.format import file_bytes
 from forerun.bank.history import Memo, Session
 from forerun.bank.index import Label
 from forerun.bank.inquiry import Inquiry
@@ -59,7 +60,7 @@ class Restored(Generic[L]):
     """A cache in the layout that was asked for, holding the first `reused_tokens` of the prompt; source "cold": it is empty.
 
     why: less was not reused. marks: of these tokens, known already. session: whose conversation it is.
-    turns: how often it was used before.
+    turns: how often it was used before. read_bytes: of the files that were read for it.
     """
 
     cache: Cache[L]
@@ -69,6 +70,7 @@ class Restored(Generic[L]):
     marks: tuple[Snapshot, ...]
     session: str
     turns: int
+    read_bytes: int
 
 
 class Bank:
@@ -103,9 +105,9 @@ class Bank:
                 self._settle(reach.live, problems)
             elif plan is None:
                 return self._cold(session, layout, len(tokens) + room_tokens, self._inquiry.why(problems, 0, found, trail, tenant))
-            elif cache := self._load(plan, layout, len(tokens) - plan.position + room_tokens, problems):
+            elif loaded := self._load(plan, layout, len(tokens) - plan.position + room_tokens, problems):
                 owner = self._owner(plan, problems)
-                return self._restored(plan, cache, session, owner, self._inquiry.why(problems, plan.position, found, trail, tenant))
+                return self._restored(plan, *loaded, session, owner, self._inquiry.why(problems, plan.position, found, trail, tenant))
 
     def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What of `tokens` the nearest conversation on disk begins with, and how that one goes on. May be called from any thread.
@@ -253,14 +255,18 @@ class Bank:
         live.cache.cut(mark)
         live.cache.store.reserve(capacity)
         marks = tuple(m for m in live.marks if m.position <= mark.position)
-        return Restored(relayout(live.cache, layout), mark.position, "ram", why, marks, live.session, live.turns)
+        return Restored(relayout(live.cache, layout), mark.position, "ram", why, marks, live.session, live.turns, 0)
 
-    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
-        """The cache of a plan. None if it cannot be had: `problems` then knows. What only shows here to be damaged is set aside."""
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> tuple[Cache[L], int] | None:
+        """The cache of a plan, and bytes read from disk for it. None if it cannot be had, for want of memory too: `problems` then knows.
+        What only shows here to be damaged is set aside.
+        """
         try:
-            *segments, mark = plan.load()
-            return materialise(self._arena, segments, mark, layout, room_tokens)
-        except (KeyError, BankError) as error:
+            *segments, mark = records = plan.load()
+            places = zip((*plan.segments, plan.mark), records, strict=True)
+            read_bytes = sum(file_bytes(record.info) for place, record in places if place.tier is self._disk)
+            return materialise(self._arena, segments, mark, layout, room_tokens), read_bytes
+        except (KeyError, BankError, MemoryError, RuntimeError) as error:
             problems.add(error, plan)
             if isinstance(error, DamagedRecordError):
                 self._set_aside(plan, error.key, problems)
@@ -272,7 +278,7 @@ class Bank:
         except BankError as error:
             problems.add(error, None)
 
-    def _restored(self, plan: Plan, cache: Cache[L], session: str | None, owner: tuple[str, int], why: Why) -> Restored[L]:
+    def _restored(self, plan: Plan, cache: Cache[L], read_bytes: int, session: str | None, owner: tuple[str, int], why: Why) -> Restored[L]:
         places = (*plan.segments, plan.mark)
         on_disk = [p.key for p in places if p.tier is self._disk]
         (name, turns), now_s = owner, time.time()
@@ -280,9 +286,8 @@ class Bank:
         if self._saving is not None:
             self._saving.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
         self._memory.index.touch({p.key: rank_s for p in places if p.tier is self._memory}, now_s)
-        return Restored(
-            cache, plan.position, "ssd" if on_disk else "ram", why, (cache.snapshot(),), session or name or _new_session(), turns
-        )
+        source: Source = "ssd" if on_disk else "ram"
+        return Restored(cache, plan.position, source, why, (cache.snapshot(),), session or name or _new_session(), turns, read_bytes)
 
     def _owner(self, plan: Plan, problems: Problems) -> tuple[str, int]:
         """The name of the conversation that goes on at the plan's mark, "" if its own end lies elsewhere, as that of one which only begins
@@ -299,7 +304,7 @@ class Bank:
         return name, entry.uses if entry else 0
 
     def _cold(self, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:
-        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", why, (), session or _new_session(), 0)
+        return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", why, (), session or _new_session(), 0, 0)
 
     def _let_go(self, live: Live) -> None:
         """Take a conversation out of the live ones; what is pending is captured first."""

@@ -50,7 +50,10 @@ class DiskTier:
         if not index.is_view:
             with files.explained(f"cannot open {folder}"):
                 self._prepare()
-        self._ledger.doubt(*(path for place in (folder, self._records, self._quarantine) for path in place.glob("*")))
+        self._ledger.doubt(*(path for path in folder.glob("*") if path not in (self._records, self._quarantine)))
+        self._ledger.doubt(
+            *(path for path in self._records.glob("*") if len(path.name) != 2 or path.is_file()), *self._quarantine.glob("*")
+        )
         self._reconciling = Reconciling(self._prefixes, self._reconcile) if not index.is_view else None
 
     @classmethod
@@ -98,7 +101,7 @@ class DiskTier:
         path = self._path(key)
         with self._changing(path):
             if self.index.present([key]):
-                path.unlink(missing_ok=True)
+                files.remove(path)
                 self.index.remove([key])
 
     def set_aside(self, key: str) -> None:
@@ -115,7 +118,7 @@ class DiskTier:
         paths = list(self._quarantine.glob("*"))
         with self._changing(*paths):
             for path in paths:
-                path.unlink()
+                files.remove(path)
 
     def scrub(self, keys: Iterable[str]) -> None:
         """Leave no trace under the folder of the records of these keys, which were deleted: also not of what was set aside or noted of any
@@ -207,8 +210,8 @@ class DiskTier:
         aside = self._quarantine / path.name
         with self._changing(path, aside):
             self.index.remove([path.name])
-            if files.size(path) is not None:
-                path.replace(aside)
+            if path.is_symlink() or path.exists():
+                files.move(path, aside)
             self.index.note_lost([row], "damaged", "it was set aside", time.time())
 
     def _forget_missing(self, path: Path, row: RecordInfo) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,20 @@ def sync_folder(path: Path) -> None:
     """What was renamed, made or removed in the folder so far survives a power cut."""
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
         _sync(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove the file, or the folder that has taken its place with all in it. Raises OSError."""
+    if _is_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def move(path: Path, to: Path) -> None:
+    """Move the file, or what has taken its place, and remove what is there. Raises OSError."""
+    remove(to)
+    path.replace(to)
 
 
 def read(file: int, start: int, num_bytes: int) -> memoryview:
@@ -143,6 +158,16 @@ def size(path: Path) -> int | None:
     return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
 
+def occupied(path: Path) -> int:
+    """Bytes of the file, or of all files in the folder that has taken its place; 0 if nothing is there."""
+    return sum(num_bytes for _, num_bytes in sizes(path)) if _is_folder(path) else size(path) or 0
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there, and no link to one. Raises FileNotFoundError if nothing is."""
+    return stat.S_ISREG(path.lstat().st_mode)
+
+
 @contextmanager
 def explained(what: str) -> Iterator[None]:
     """Turn an OSError into a BankError that says what failed; a full disk into a BankFullError."""
@@ -152,6 +177,10 @@ def explained(what: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BankFullError(f"{what}: {error}", reason="disk", hint="free some space on the disk") from error
         raise BankError(f"{what}: {error.strerror or error}", hint=HINTS.get(error.errno or 0, "")) from error
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _write(file: int, chunk: memoryview) -> None:

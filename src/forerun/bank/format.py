@@ -6,6 +6,8 @@ Knows nothing of folders, quotas or the index.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
@@ -51,7 +53,7 @@ def chunks(record: Record) -> tuple[bytes, memoryview]:
 
 def read(path: Path) -> Record:
     """The record in the file, every byte of it checked. Raises DamagedRecordError, OSError."""
-    with files.opened(path, os.O_RDONLY) as file:
+    with _opened(path) as file:
         files.read_ahead(file)
         info, checksum = _read_head(file, path)
         payload = files.read(file, head_bytes(len(info.tokens)), info.num_bytes)
@@ -61,8 +63,17 @@ def read(path: Path) -> Record:
 
 def read_info(path: Path) -> RecordInfo:
     """What the head of the file says, checked; the payload is not read. Raises DamagedRecordError, OSError."""
-    with files.opened(path, os.O_RDONLY) as file:
+    with _opened(path) as file:
         return _read_head(file, path)[0]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Opens nothing but files: a pipe would never answer, and what a link leads to is not ours."""
+    if not files.is_file(path):
+        raise DamagedRecordError(f"{path} is no file")
+    with files.opened(path, os.O_RDONLY) as file:
+        yield file
 
 
 def _read_head(file: int, path: Path) -> tuple[RecordInfo, int]:

@@ -38,7 +38,7 @@ class Ledger:
         for path in self._doubtful:
             row = rows.get(path.name) if path.parent.parent == self._records else None
             with files.explained(f"cannot look at {path}"):
-                difference = (files.size(path) or 0) - (file_bytes(row) if row else 0)
+                difference = files.occupied(path) - (file_bytes(row) if row else 0)
             if difference:
                 self._differences[path] = difference
             else:

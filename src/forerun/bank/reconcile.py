@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forerun.bank import format
+from forerun.bank import files, format
 from forerun.bank.index import Index
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.record import RecordInfo
@@ -73,7 +73,7 @@ def step(folder: Path, quarantine: Path, index: Index) -> list[Path]:
     """
     names = {path.name for path in folder.glob("*")}
     for name in [n for n in names if n.endswith(".tmp")]:
-        (folder / name).unlink(missing_ok=True)
+        files.remove(folder / name)
         names.remove(name)
     keys, whole = index.keys(folder.name), {n for n in names if len(n) == 32 and n.startswith(folder.name)}
     gone, orphans = keys - whole, whole - keys
@@ -94,4 +94,4 @@ def _heads(folder: Path, quarantine: Path, names: set[str]) -> Iterator[RecordIn
                 raise DamagedRecordError(f"{path}: expected its own key, found {info.key}")
             yield info
         except DamagedRecordError:
-            path.replace(quarantine / path.name)
+            files.move(path, quarantine / path.name)

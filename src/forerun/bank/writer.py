@@ -1,6 +1,6 @@
 """The thread that writes records to disk. It sees bytes only, never an array. What cannot be written is counted by its reason.
 
-Knows nothing of caches. Memory held by what waits is bounded: `put` blocks the caller beyond it.
+Knows nothing of caches. Memory held by what waits is bounded: beyond it `put` waits for the disk.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from forerun.state.record import Record, RecordInfo
 log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 << 20
+STUCK_S = 30.0
 _EVICT_AT_ONCE = 8
 
 
@@ -53,6 +54,7 @@ class Writer:
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
+        self._num_done, self._is_stuck = 0, False
         self.skipped: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
         self._thread.start()
@@ -65,11 +67,17 @@ class Writer:
     def put(self, record: Record, label: Label) -> None:
         """Have the record written. Its label has one time for all of a turn, so that a conversation ages as one.
 
-        Waits while more than QUEUE_BYTES wait already.
+        Waits while more than QUEUE_BYTES wait already: what is larger than RAM streams through. A request may wait behind this, so a disk
+        that does nothing for STUCK_S is not waited for, until it has done something: the record is skipped.
         """
         with self._state:
-            self._state.wait_for(lambda: not self.is_full)
-        self._add(Work(partial(self._write, record, label), record))
+            while self.is_full and not self._is_stuck:
+                done = self._num_done
+                self._is_stuck = not self._state.wait_for(lambda done=done: self._num_done > done, STUCK_S)
+        if self._is_stuck:
+            self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
+        else:
+            self._add(Work(partial(self._write, record, label), record))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
@@ -149,6 +157,7 @@ class Writer:
             with self._state:
                 self._queue.popleft()
                 self._queued_bytes -= work.num_bytes
+                self._num_done, self._is_stuck = self._num_done + 1, False
                 self._state.notify_all()
 
     def _write(self, record: Record, label: Label) -> None:
@@ -216,10 +225,13 @@ class Writer:
 
     def skip(self, reason: str, error: Exception, info: RecordInfo | None) -> None:
         """Count a record that is not written. info: what it would have been, to be told when it is missed."""
-        self.skipped[reason] += 1
-        log.warning("not written to disk (%s): %s", reason, error)
+        self._count(reason, error)
         if info is not None:
             try:
                 self._disk.index.note_lost([info], "not stored", reason, time.time())
             except BankError as unnoted:
                 log.warning("not noted: %s", unnoted)
+
+    def _count(self, reason: str, error: Exception) -> None:
+        self.skipped[reason] += 1
+        log.warning("not written to disk (%s): %s", reason, error)

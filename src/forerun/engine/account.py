@@ -96,4 +96,5 @@ def report(
         reason=restored.why.words,
         miss=missed,
         rendering=request.prompt.notes,
+        read_bytes=restored.read_bytes,
     )

@@ -143,6 +143,8 @@ class Turn:
             self._post(parts.push(text), message)
             if self.request.is_cancelled:
                 break
+            if generation.finish is None:
+                self.between()
         self._post(parts.flush(), message)
         return message.value()
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEAN_WEIGHT = 0.2
 _LAST_S = 1.0  # of the time for closing, left for letting go
+SAVING_FRAC = 0.05  # of a running request's time, at most, for copying what is to be saved, a unit at a time
 
 
 class Worker:
@@ -38,6 +39,7 @@ class Worker:
         self.is_closing = False
         self._stop_s = 0.0
         self._mean_request_s = 1.0
+        self._may_capture_s = 0.0
         self._is_draft_failing = False
         self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
@@ -140,7 +142,7 @@ class Worker:
         request_id.set(request.job.id)
         request.start()
         try:
-            done = Turn(model, request, between=lambda: self._capture(model)).run()
+            done = Turn(model, request, between=lambda: self._capture_beside(model)).run()
         except Cancelled as cancelled:
             usage, report = cancelled.cost or (None, None)
             self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
@@ -182,6 +184,13 @@ class Worker:
         except Exception:
             log.exception("capturing for the disk failed")
             return False
+
+    def _capture_beside(self, model: Model) -> None:
+        """One unit between two steps of a request that runs, unless copying took more than SAVING_FRAC of the time lately."""
+        start_s = time.monotonic()
+        if start_s >= self._may_capture_s:
+            self._capture(model)
+            self._may_capture_s = start_s + (time.monotonic() - start_s) / SAVING_FRAC
 
     def _forget_cancelled(self) -> None:
         for request in [r for r in self._waiting if r.is_cancelled]:

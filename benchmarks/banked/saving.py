@@ -7,6 +7,7 @@ prompt bypasses the bank. The answer itself bypasses it, without drafts, so that
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import statistics
 import tempfile
@@ -19,7 +20,14 @@ from forerun.engine.local import LocalEngine
 from forerun.values import BankUse, Content, Raw, Reasoning
 
 PAIRS, SAVED_TOKENS, PROMPT_TOKENS, ANSWER_TOKENS = 12, 3_000, 64, 120
-CONFIG = {"pairs": PAIRS, "saved_tokens": SAVED_TOKENS, "prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS, "draft_depth": 0}
+CONFIG = {
+    "pairs": PAIRS,
+    "saved_tokens": SAVED_TOKENS,
+    "prompt_tokens": PROMPT_TOKENS,
+    "answer_tokens": ANSWER_TOKENS,
+    "draft_depth": 0,
+    "openblas_num_threads": os.environ.get("OPENBLAS_NUM_THREADS"),  # with two on two cores the thread that writes has none
+}
 LIMIT = 1.10
 
 

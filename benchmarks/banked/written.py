@@ -79,13 +79,13 @@ async def one(engine: LocalEngine, folder: Path, messages: tuple[dict[str, Any],
 
 
 async def said(engine: LocalEngine, prompt: Prompt, bank: BankUse) -> tuple[str, int]:
-    """The answer, and how many tokens of prompt and answer were not known before."""
+    """The answer, and how many tokens the state has more than before: the answer's last one is not read any more."""
     text, new_tokens = "", 0
     async for _, event in events(await submit(engine, prompt, max_tokens=ANSWER_TOKENS, bank=bank)):
         if isinstance(event, Content):
             text += event.text
         if isinstance(event, Done):
-            new_tokens = event.report.computed_tokens + event.usage.completion_tokens
+            new_tokens = event.report.computed_tokens + event.usage.completion_tokens - 1
     return text, new_tokens
 
 

@@ -72,8 +72,7 @@ class Writer:
         """
         with self._state:
             while self.is_full and not self._is_stuck:
-                done = self._num_done
-                self._is_stuck = not self._state.wait_for(lambda done=done: self._num_done > done, STUCK_S)
+                self._is_stuck = not self._state.wait_for(partial(self._has_done_more, self._num_done), STUCK_S)
         if self._is_stuck:
             self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
         else:
@@ -136,6 +135,9 @@ class Writer:
             self._is_closing = True
             self._state.notify_all()
         self._thread.join()
+
+    def _has_done_more(self, num_done: int) -> bool:
+        return self._num_done > num_done
 
     def _records(self) -> list[Record]:
         return [work.record for work in self._queue if work.record]

@@ -27,13 +27,13 @@ from forerun.state.store import Arena
 
 
 class RightBank(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
-        return materialise(self._arena, [], None, layout, room_tokens)
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> tuple[Cache[L], int] | None:
+        return materialise(self._arena, [], None, layout, room_tokens), 0
 
 
 class BankOfOneLayout(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> Cache[L] | None:
-        return materialise(self._arena, [], None, Paged(16), room_tokens)  # arg-type
+    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> tuple[Cache[L], int] | None:
+        return materialise(self._arena, [], None, Paged(16), room_tokens), 0  # arg-type
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)  # arg-type

@@ -17,11 +17,14 @@ _READS = ("SELECT", "PRAGMA", "BEGIN", "ROLLBACK")
 
 
 class Failure:
-    """Counts the calls; the one of number `at` (from 0) fails, or every call that writes from that one on. `calls` names them all."""
+    """Counts the calls; the one of number `at` (from 0) fails, or every call that writes from that one on. `calls` names them all,
+    `failed` those that did.
+    """
 
     def __init__(self, at: int, moment: Moment, code: int = errno.EIO) -> None:
         self.at, self.moment, self.code = at, moment, code
         self.calls: list[str] = []
+        self.failed: list[str] = []
 
     def fails(self, name: str, args: tuple[Any, ...]) -> bool:
         """Whether this call, the last one counted, does."""
@@ -42,6 +45,7 @@ class Failure:
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
             chosen = self.fails(name, args)
+            self.failed += [name] * chosen
             if chosen and self.moment != "after":
                 raise error
             result = call(*args, **kwargs)

@@ -21,7 +21,7 @@ from tests.engine.engines import Rig
 from tests.fake_family import after
 from tests.talking import tokenizer
 
-from forerun.bank.retain import marks_at
+from forerun.bank.retain import Known, marks_at
 from forerun.engine.engine import Run
 from forerun.serve.app import build
 from forerun.text.prompt import Prompt
@@ -72,7 +72,7 @@ class Served:
     def marks(self) -> frozenset[int]:
         """Where its turn has left marks."""
         assert self.prompt
-        within = marks_at(self.prompt.tokens, self.prompt.message_end, tokenizer().stop_ids)
+        within = marks_at(self.prompt.tokens, self.prompt.message_end, tokenizer().stop_ids, Known(0, 0, float("inf")))
         return within | {len(self.stored)}
 
 

@@ -90,7 +90,8 @@ def turn(
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, room_tokens=20)
     marks, num_old = list(restored.marks), len(restored.marks)
-    for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}))):
+    known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, family.spec.mark_tokens)
+    for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}), known)):
         marks += new
     found = logits(family, restored.cache)
     answer = generation(family, restored.cache, prompt, **other)

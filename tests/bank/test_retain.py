@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forerun.bank import retain
 
 END = 0
+NOTHING = retain.Known(reused=0, shared=0, mark_tokens=100.0)
 
 
 def test_a_prompt_leaves_marks_at_its_first_message_before_its_suffix_and_at_its_end() -> None:
     tokens = [5, 6, END, 7, 8, END, 9, 10]
-    assert retain.marks_at(tokens, 6, frozenset({END})) == {3, 6, 8}
+    assert retain.marks_at(tokens, 6, frozenset({END}), NOTHING) == {3, 6, 8}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,37 @@ def test_a_prompt_leaves_marks_at_its_first_message_before_its_suffix_and_at_its
     ids=["no end of a message", "the end of a message in the suffix", "nothing but the suffix", "an empty first message"],
 )
 def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) -> None:
-    assert retain.marks_at(tokens, message_end, frozenset({END})) == expected
+    assert retain.marks_at(tokens, message_end, frozenset({END}), NOTHING) == expected
+
+
+def on_the_way(ends: list[int], **known: float) -> set[int]:
+    """Marks besides those of every prompt, in one of 10,000 tokens before the suffix whose messages end there."""
+    tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
+    parts = tokens, 10_000, frozenset({END})
+    marked = retain.marks_at(*parts, replace(NOTHING, **known))  # type: ignore[arg-type]
+    assert {ends[0], 10_000, 10_005} <= marked
+    return set(marked - {ends[0], 10_000, 10_005})
+
+
+@pytest.mark.parametrize(
+    ("ends", "known", "expected"),
+    [
+        ([100, 600, 1200, 2300, 2400, 9500], {}, {1200, 2300}),
+        ([100, 600, 1200, 2300, 2400, 9500], {"reused": 1200}, {2300}),
+        ([100, 600, 1200, 2300, 2400, 9500], {"mark_tokens": 500.0}, {2300}),
+        ([100, 600, 1200, 2300, 2400, 9500], {"mark_tokens": 5000.0}, set()),
+        ([100], {"reused": 100, "shared": 1123}, set()),
+        ([100], {"reused": 100, "shared": 1124}, {1124}),
+        ([100, 1200, 3000], {"reused": 100, "shared": 1500}, {1500, 3000}),
+        ([100], {"reused": 100, "shared": 9500}, set()),
+        ([100], {"reused": 100, "shared": 10_005}, set()),
+    ],
+    ids=["ends", "known ones", "costly", "too costly", "near", "parted", "parted among ends", "parted at the end", "the same"],
+)
+def test_a_long_prompt_leaves_marks_on_the_way_where_they_are_worth_it(
+    ends: list[int], known: dict[str, float], expected: set[int]
+) -> None:
+    assert on_the_way(ends, **known) == expected
 
 
 @pytest.mark.parametrize(
@@ -32,12 +65,19 @@ def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) ->
         ([2, 6, 7, 9], 6, {2, 6, 9}),
         ([6, 7, 9], 6, {6, 9}),
         ([7, 9], 3, {9}),
+        ([2, 3, 4, 6, 7, 9], 6, {2, 3, 4, 6, 9}),
     ],
-    ids=["none", "cut off while reading", "a later turn, nothing after the suffix", "a first turn", "a later turn", "repeated"],
+    ids=[
+        "none",
+        "cut off while reading",
+        "a later turn, nothing after the suffix",
+        "a first turn",
+        "a later turn",
+        "repeated",
+        "on the way",
+    ],
 )
-def test_of_a_turn_the_mark_before_the_suffix_and_the_last_go_to_disk_and_once_the_first(
-    new: list[int], message_end: int, expected: set[int]
-) -> None:
+def test_of_a_turn_the_marks_up_to_the_suffix_and_the_last_go_to_disk(new: list[int], message_end: int, expected: set[int]) -> None:
     assert retain.for_disk(new, message_end) == expected
 
 

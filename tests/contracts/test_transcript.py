@@ -100,7 +100,9 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
         prompt = echo.encode(prompter, bank, job)
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), room_tokens=NUM)
         marks = list(restored.marks)
-        for new in prefill(family, restored.cache, prompt.tokens, retain.marks_at(prompt.tokens, prompt.message_end, tokenizer.stop_ids)):
+        known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, family.spec.mark_tokens)
+        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, tokenizer.stop_ids, known)
+        for new in prefill(family, restored.cache, prompt.tokens, marks_at):
             marks += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))
         stored, answered = sampled(prompt, restored.cache, number)

@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 MARKS_IN_RAM = 5
 TURN_S = 600.0  # by how much each turn that a conversation has had lets it outlast one that was used as lately
 MOST_TURNS = 12
+APART_TOKENS = 1024  # of marks on the way, the least
+MOST_COST = 1 / 4  # of marks on the way, in bytes: of the keys and values of the tokens that they save
 OWN_TOKENS = 1024  # what a conversation reads again rather than have one of another name copied
 
 
-def marks_at(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int]) -> frozenset[int]:
-    """Where the prompt of a turn leaves marks: after its first message (other conversations begin with it too), before the generation
-    suffix (which may be rendered otherwise in the next turn), and at its end (the same request again).
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a prompt before it is read: it goes on after `reused` tokens, a stored conversation begins with `shared` of them;
+    mark_tokens: the size of a mark in tokens of keys and values.
     """
-    head = next((i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids), message_end)
-    return frozenset({head, message_end, len(tokens)} - {0})
+
+    reused: int
+    shared: int
+    mark_tokens: float
+
+
+def marks_at(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int], known: Known) -> frozenset[int]:
+    """Where the prompt of a turn leaves marks: after its first message (other conversations begin with it too), before the generation
+    suffix (which may be rendered otherwise in the next turn), at its end (the same request again), and on the way.
+    """
+    ends = [i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids]
+    head = ends[0] if ends else message_end
+    return frozenset({head, message_end, len(tokens), *_on_the_way(ends, max(head, known.reused), message_end, known)} - {0})
+
+
+def _on_the_way(ends: Sequence[int], start: int, message_end: int, known: Known) -> set[int]:
+    """Where the prompt parts from a stored conversation, since where two have parted a third may; and ends of messages, behind which a
+    client may change the next one: no nearer to each other than a mark is worth.
+    """
+    found = {known.shared} if start + APART_TOKENS <= known.shared <= message_end - APART_TOKENS else set[int]()
+    apart = max(APART_TOKENS, known.mark_tokens / MOST_COST)
+    for end in ends:
+        if end > start and all(abs(end - other) >= apart for other in (start, message_end, *found)):
+            found.add(end)
+    return found
 
 
 def for_disk(new: Sequence[int], message_end: int) -> set[int]:
-    """Of the marks that a turn has made, by position, those that go to disk: before the generation suffix, where the same request again
-    or an answer that is rendered otherwise goes on, and the last, where the next turn does. Two at most (a mark may be 150 MB), and once
-    for all conversations that begin alike the one after the first message.
+    """Of the marks that a turn has made, by position, those that go to disk: all up to the generation suffix, before which the same request
+    again or an answer that is rendered otherwise goes on, and the last, where the next turn does. That is two for most turns (a mark may
+    be 150 MB); those on the way come once, with the messages that they stand between.
     """
-    heads = {p for p in new[:1] if p < message_end}
-    return heads | {p for p in new if p == message_end} | set(new[-1:])
+    return {p for p in new if p <= message_end} | set(new[-1:])
 
 
 def rank_s(used_s: float, turns: int, worth_frac: float) -> float:

@@ -26,7 +26,7 @@ class Saving:
 
     def __init__(self, disk: DiskTier, spec: StateSpec, lives: Lives) -> None:
         self._disk = disk
-        self._mark_cost_tokens = spec.bytes_per_mark / spec.bytes_per_token
+        self._mark_cost_tokens = spec.mark_tokens
         self._noted_roots: set[str] = set()
         self.writer = Writer(disk, lambda: [live.told for live in lives if live.told])
 

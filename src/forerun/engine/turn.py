@@ -98,7 +98,8 @@ class Turn:
 
     def _prefill(self, restored: Restored[Contiguous], marks: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids)
+        known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, self.model.family.spec.mark_tokens)
+        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
         self._post_reading(restored)
         for new in prefill(self.model.family, cache, prompt.tokens, marks_at, self._look):
             marks += new

@@ -78,3 +78,8 @@ class StateSpec:
     @property
     def bytes_per_mark(self) -> int:
         return sum(a.num_bytes for a in self.mark_arrays)
+
+    @property
+    def mark_tokens(self) -> float:
+        """A mark's size, in tokens of keys and values."""
+        return self.bytes_per_mark / self.bytes_per_token

@@ -193,6 +193,19 @@ def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tupl
             told[i] = after
 
 
+@pytest.mark.parametrize(("way", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
+def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(home: Home, way: str, reused: int) -> None:
+    """The first shares more tokens with the prompt, the second has the deeper mark within them."""
+    far = turn(home.bank, [*FIRST, *tiny.words("long", 600)]).stored
+    near = turn(home.bank, far[:300])
+    if way == "ssd":
+        home.reopen()
+    told = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
+    assert near.restored.reused_tokens == 31
+    assert origin(told) == (way, reused)
+    assert told.restored.why.shared_tokens == 600
+
+
 def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
     first = turn(bank, FIRST, session="a")
     prompt = first.stored + tiny.words(2, 40)

@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.engines import events, running
-from tests.fake_family import after
+from tests.engine.turns import Messages, turn
 from tests.talking import tokenizer
-from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, oddly, with_arguments
+from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, with_arguments
 
-from forerun.engine.request import Request
 from forerun.models.load import DEMO_MODEL
-from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import CallArguments, CallStart, Chat, Content, Done, Reasoning, Report
+from forerun.values import Chat
 
 USER = {"role": "user", "content": "Write it."}
 RESULT = {"role": "tool", "content": "done"}
-Messages = tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """prompt: its tokens; stored: those of the state after it; message: the answer as the client got it."""
-
-    prompt: list[int]
-    stored: list[int]
-    message: dict[str, Any]
-    report: Report
-
-
-def turn(folder: Path, messages: Messages, text: str = THOUGHT + "Done.", **asked: Any) -> Turn:
-    """A turn of a process of its own, whose model writes the text in tokens that no tokenizer would choose."""
-
-    async def taken() -> Turn:
-        async with running(folder, forgets=True) as rig:
-            rig.gate.hold()
-            run = await rig.ask([], prompt=Chat(messages, (TOOL,), {}), max_tokens=1000, **asked)
-            assert isinstance(run, Request)
-            prompt, sampled = list(run.prompt.tokens), oddly(tokenizer(), text)
-            rig.family.script = after(len(prompt), sampled, min(tokenizer().stop_ids))
-            rig.gate.open()
-            message = AssistantMessage()
-            for event in await events(run):
-                if isinstance(event, Reasoning | Content | CallStart | CallArguments):
-                    message.take(event)
-            assert isinstance(event, Done)
-            return Turn(prompt, [*prompt, *sampled], message.value(), event.report)
-
-    return asyncio.run(taken())
 
 
 def canonical(messages: Messages) -> list[int]:

@@ -26,6 +26,7 @@ from forerun.models.load import DEMO_MODEL
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
 from forerun.text.message import AssistantMessage
+from forerun.text.parts import untold
 from forerun.text.prompt import Answered, Prompt, Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -86,7 +87,7 @@ def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], 
         answer = generation(family, cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
         text = "".join(answer)
         ids, stored = tuple(answer.tokens[: answer.num_shown]), answer.store()
-    parts, message = prompt.parts(f"turn-{number}"), AssistantMessage()
+    parts, message = prompt.parts(f"turn-{number}", untold), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     return stored, Answered(ids, text, message.value())

@@ -148,7 +148,7 @@ class Worker:
             self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("the request failed")
-            if request.job.bank == "use":
+            if request.job.uses_bank:
                 model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that read it failed")
             self._fail(Ended(request, "error", None, None, explained(error)))
         else:

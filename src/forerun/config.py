@@ -70,7 +70,11 @@ class Config(BaseModel):
     bank_daily_write_bytes: Bytes | None = Field(
         None, ge=0, description="bytes that may be written to the bank in a day (UTC); default min(200 GiB, half of the free disk)"
     )
-    context: int | None = Field(None, ge=16, description="longest prompt plus answer, in tokens; default: what the model declares")
+    context: int | None = Field(
+        None,
+        ge=16,
+        description="longest prompt plus answer, in tokens; default: what the model declares, or as much of it as memory has room for",
+    )
     numerics: Literal["auto", "reference", "served"] = Field(
         "auto", description="reference: fp32, bit-equal however a token was computed; served: fastest; auto: reference on CPU"
     )

@@ -19,6 +19,7 @@ from forerun.bank.limits import check_disk_limit, daily_limit, disk_limit
 from forerun.config import Config
 from forerun.decode.compiled import StepTable, warm_up
 from forerun.decode.depth import WARNING, DepthPolicy, policy_for
+from forerun.engine.context import context_of
 from forerun.engine.defaults import defaults_of
 from forerun.engine.local import LocalEngine
 from forerun.engine.metrics import Gauges
@@ -30,6 +31,7 @@ from forerun.hub.catalogue import Located, locate
 from forerun.kernels import blas
 from forerun.kernels.numerics import REFERENCE, SERVED, VERSION
 from forerun.models.base import Family
+from forerun.models.fit import MEMORY_FRAC
 from forerun.models.load import DEMO_MODEL, Loaded, load
 from forerun.request_log.file import LogFile
 from forerun.state.layout import Limits, layout_for, limits_of
@@ -70,17 +72,18 @@ def _engine(
     defaults = defaults_of(folder)
     worker = Worker(lambda: _load(config, folder, prompter, is_reference, blas_name, progress))
     model = worker.model()
+    context_tokens, notes = _context(config, model.family)
     info = ModelInfo(
         name=name,
         family=model.family.name,
         device="cpu" if is_cpu() else str(mx.default_device()),
         numerics=model.family.numerics.name,
         blas=blas_name,
-        context_tokens=_context(config, model.family.context_tokens),
+        context_tokens=context_tokens,
         created_unix_s=int(time.time()),
         defaults=defaults,
         demo=folder == DEMO_MODEL,
-        notes=model.notes,
+        notes=(*model.notes, *notes),
     )
     return LocalEngine(info, prompter, worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log)
 
@@ -124,7 +127,7 @@ def _load(
     mx.set_cache_limit(MLX_CACHE_BYTES)
     dtype = "float32" if is_cpu() else "bfloat16"
     loaded = load(folder, REFERENCE if is_reference else SERVED, dtype, progress)
-    _context(config, loaded.family.context_tokens)
+    _context(config, loaded.family)
     if is_cpu():
         blas.prove_correct(blas_name)
     if is_reference:
@@ -158,10 +161,10 @@ def _bank(config: Config, loaded: Loaded, prompter: Prompter, dtype: str, blas_n
     return Bank(family.spec, identity, disk=disk, secret=secret(path), ram_limit_bytes=config.bank_ram_bytes)
 
 
-def _context(config: Config, declared: int) -> int:
-    if config.context is not None and config.context > declared:
-        raise ConfigError(f"context = {config.context}: the model was made for {declared} tokens", hint=f"at most {declared}")
-    return config.context or declared
+def _context(config: Config, family: Family) -> tuple[int, tuple[str, ...]]:
+    """By what weights and kept conversations leave of the memory that may be used."""
+    room_bytes = int(memory_bytes() * MEMORY_FRAC) - mx.get_active_memory() - config.bank_ram_bytes - family.spec.bytes_per_mark
+    return context_of(config.context, family.context_tokens, family.spec.bytes_per_token, room_bytes)
 
 
 def _limits(config: Config, family: Family) -> Limits:

@@ -137,9 +137,9 @@ class Report:
 
     reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
     nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
-    queue and restore included. reason is "" when all that could be reused was, else it says why not, and `miss` where.
-    rendering: what of the request the model's chat template could not take as it was sent. read_bytes: of the files that were read to get
-    the state back.
+    queue and restore included, to the first token, or where none was asked for to the end of the prompt. reason is "" when all that could
+    be reused was, else it says why not, and `miss` where. rendering: what of the request the model's chat template could not take as it was
+    sent. read_bytes: of the files that were read to get the state back.
 
     layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
     prefill_layout: how they lay while the prompt was read. asked_layout and asked_prefill_layout are what was chosen for them: if they

@@ -88,6 +88,21 @@ def test_completions(gpt: openai.OpenAI) -> None:
     assert whole.usage.completion_tokens <= 12
 
 
+def test_an_answer_is_as_likely_when_it_is_read_as_when_it_was_written(gpt: openai.OpenAI) -> None:
+    """Drafted, restored and seeded on one side, a prompt read from its first token on the other: the same bits."""
+    body: Any = {"model": "any", "prompt": "import os\n\n\ndef size_of(path):\n", "logprobs": 5, "max_tokens": 40}
+    written = gpt.completions.create(**body, temperature=0.8, seed=5).choices[0]
+    read = gpt.completions.create(**body | {"prompt": body["prompt"] + written.text, "max_tokens": 0}, echo=True).choices[0]
+    assert written.logprobs
+    assert written.logprobs.tokens
+    assert read.logprobs
+    assert read.logprobs.tokens
+    start = len(read.logprobs.tokens) - len(written.logprobs.tokens)
+    found = [each[start:] for each in (read.logprobs.tokens, read.logprobs.token_logprobs or [], read.logprobs.top_logprobs or [])]
+    assert found == [written.logprobs.tokens, written.logprobs.token_logprobs, written.logprobs.top_logprobs]
+    assert (read.text, read.finish_reason) == (body["prompt"] + written.text, "length")
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/completions"])
 def test_a_client_that_hangs_up_frees_the_engine(server: Server, path: str) -> None:
     long = "Write a long story. " * 40

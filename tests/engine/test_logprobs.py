@@ -158,3 +158,18 @@ def test_a_prompt_is_told_from_its_first_token_on(bank: str) -> None:
             assert last(await events(await rig.ask(prompt))).report.reused_tokens == 605  # what was stored before is as it was
 
     asyncio.run(scenario())
+
+
+def test_a_prompt_may_be_read_for_its_own_sake() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            told = await events(await rig.ask(LONG, max_tokens=0))
+            assert (content(told), last(told).finish, last(told).usage.completion_tokens) == ([], "length", 0)
+            assert (last(told).report.rounds, last(told).report.ttft_s > 0) == (0, True)
+            again = await events(await rig.ask(LONG))
+            assert last(again).report.computed_tokens == 0
+            scored = await events(await rig.ask(LONG, max_tokens=0, logprobs=LogprobsAsked(0, of_prompt=True)))
+            assert sum(len(event.tokens) for event in scored if isinstance(event, PromptLogprobs)) == len(LONG)
+            assert last(scored).logprobs == ()
+
+    asyncio.run(scenario())

@@ -41,6 +41,7 @@ def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
     job = asked().jobs[0]
     assert (job.prompt, job.sampling, job.max_tokens, job.stop) == (Plain("def add("), SUGGESTED, 16, ())
     assert (asked(stop="x", max_tokens=5).jobs[0].stop, asked(max_tokens=5).jobs[0].max_tokens) == (("x",), 5)
+    assert asked(max_tokens=0).jobs[0].max_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_prompts_of_every_form(prompt: Any, read: list[Plain | Raw]) -> None:
         ({"logprobs": True}, "logprobs"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": [1], "echo": True}, "echo"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], field: str) -> None:

@@ -50,7 +50,10 @@ class Generation:
         self.finish: Finish | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """May be left at any piece: `stored` then holds what was given out."""
+        """May be left at any piece: `stored` then holds what was given out. With a limit of no tokens there is none."""
+        if self._max_tokens == 0:
+            self.finish = "length"
+            return
         self._take([self._rounds.first()])
         yield self._piece()
         while self.finish is None:

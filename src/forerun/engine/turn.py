@@ -146,6 +146,7 @@ class Turn:
                 break
             if generation.finish is None:
                 self.between()
+        self.timing.first_s = self.timing.first_s or time.monotonic()
         self._post(parts.flush(), message)
         return message.value()
 

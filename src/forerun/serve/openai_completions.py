@@ -47,7 +47,7 @@ class Request(JobFields):
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=5)
-    max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1)
+    max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=0)
     stop: Stops = Field([])
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()

@@ -1,0 +1,104 @@
+"""A request of several jobs: one place in the queue, one after the other, and nothing more once its client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+from tests.engine.engines import running, until
+from tests.serve.asking import ask, frames, serving
+from tests.serve.engine_double import DONE, HELLO, INFO, Engine, Run
+from tests.serve.test_leaving import is_free, num_cancelled
+from tests.talking import tokenizer
+
+from forerun.errors import ContextLengthError
+from forerun.serve.openai_completions import parse
+from forerun.serve.series import Series
+from forerun.values import Done, Job
+
+PATH = "/v1/completions"
+JOBS = parse({"prompt": ["a", "b", "c"]}, INFO, id="cmpl-1", tenant="").jobs
+
+
+class Refusing(Engine):
+    """Refuses one job."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(*HELLO)
+        self._index = index
+
+    async def submit(self, job: Job) -> Run:
+        if len(self.jobs) == self._index:
+            raise ContextLengthError("prompt is too long")
+        return await super().submit(job)
+
+
+def test_each_job_is_submitted_when_the_one_before_is_done() -> None:
+    async def scenario() -> None:
+        engine = Engine(*HELLO)
+        series = Series(engine, await engine.submit(JOBS[0]), JOBS[1:])
+        assert [len(engine.jobs) async for event in series if isinstance(event, Done)] == [1, 2, 3]
+        assert tuple(engine.jobs) == JOBS
+
+    asyncio.run(scenario())
+
+
+def test_once_cancelled_it_begins_no_other_job() -> None:
+    async def scenario() -> None:
+        engine = Engine(*HELLO)
+        series = Series(engine, await engine.submit(JOBS[0]), JOBS[1:])
+        async for event in series:
+            if isinstance(event, Done):
+                series.cancel()
+        assert len(engine.jobs) == 1
+        assert engine.runs[0].is_cancelled
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_is_refused_ends_the_request() -> None:
+    body = {"prompt": ["a", "b", "c"]}
+    assert ask(Refusing(0), "POST", PATH, json=body | {"stream": True}).status_code == 400
+    assert ask(Refusing(1), "POST", PATH, json=body).json()["error"]["code"] == "context_length_exceeded"
+    told = frames(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}))
+    assert [frame["choices"][0]["finish_reason"] for frame in told[:-1]] == [None, None, "stop"]
+    assert told[-1]["error"]["code"] == "context_length_exceeded"
+
+
+def test_all_choices_come_in_one_answer() -> None:
+    body: dict[str, Any] = {"prompt": ["a", "b"], "n": 2}
+    engine = Engine(*HELLO)
+    told = ask(engine, "POST", PATH, json=body).json()
+    assert [choice["text"] for choice in told["choices"]] == ["Hello"] * 4
+    assert told["usage"]["completion_tokens"] == 4 * DONE.usage.completion_tokens
+    told = frames(ask(engine, "POST", PATH, json=body | {"stream": True}))
+    assert [frame["choices"][0]["index"] for frame in told[:-1]] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert told[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_who_goes_during_the_second_job_frees_a_real_engine(stream: bool) -> None:
+    """Its first job ends at once, the second would go on for long, the third is never read."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.family.script = lambda position, token, total: min(tokenizer().stop_ids) if position == 2 else 33
+            rig.gate.hold(2)
+            with serving(rig.engine) as port:
+                with socket.create_connection(("127.0.0.1", port)) as client:
+                    body = {"prompt": [[1, 2], [4, 5, 6], [7, 8, 9]], "max_tokens": 2000, "temperature": 0, "stream": stream}
+                    client.sendall(posted(json.dumps(body).encode()))
+                    await rig.gate.reached(3)
+                rig.gate.open()
+                await until(lambda: is_free(rig))
+                assert (rig.gate.rows[:2], rig.gate.rows.count(3), num_cancelled(rig)) == ([2, 3], 1, 1)
+
+    asyncio.run(scenario())
+
+
+def posted(body: bytes) -> bytes:
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body

@@ -94,9 +94,11 @@ def test_a_port_in_use(server: Server, tmp_path: Path) -> None:
     assert (code, said.splitlines()[0]) == (1, f"forerun: cannot listen on 127.0.0.1:{port}: it is taken")
 
 
-def test_the_banks_folder_of_another_running_server(server: Server) -> None:
+def test_the_banks_folder_of_another_running_server_is_told_before_weights_are_read(server: Server, tmp_path: Path) -> None:
+    for file in DEMO_MODEL.iterdir():
+        (tmp_path / file.name).symlink_to("/dev/null" if file.suffix == ".safetensors" else file)
     folder = server.line["bank_dir"]
-    code, said = refused("serve", "--port", 0, "--bank-dir", folder)
+    code, said = refused("serve", tmp_path, "--port", 0, "--bank-dir", folder)
     assert (code, said.splitlines()[0]) == (1, f"forerun: {folder} belongs to another running server")
 
 

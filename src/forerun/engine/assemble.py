@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import mlx.core as mx
@@ -125,6 +126,26 @@ def _load(
     if is_reference and not is_cpu():
         raise ConfigError("numerics 'reference' runs on CPU only", hint="use --numerics served on this device")
     mx.set_cache_limit(MLX_CACHE_BYTES)
+    with ExitStack() as undone:
+        index = Index.hold(config.bank_path) if config.bank_disk_bytes != 0 else None  # a folder in use is told before weights are read
+        if index:
+            undone.callback(index.close)
+        model = _model(config, folder, prompter, is_reference, blas_name, index, progress)
+        undone.callback(model.steps.release)
+        warm_up(model.steps, layout_for("decode", 1, model.limits), model.policy.deepest, progress)
+        undone.pop_all()
+    return model
+
+
+def _model(
+    config: Config,
+    folder: Path,
+    prompter: Prompter,
+    is_reference: bool,
+    blas_name: str,
+    index: Index | None,
+    progress: Callable[[str, float], None],
+) -> Model:
     dtype = "float32" if is_cpu() else "bfloat16"
     loaded = load(folder, REFERENCE if is_reference else SERVED, dtype, progress)
     _context(config, loaded.family)
@@ -133,31 +154,20 @@ def _load(
     if is_reference:
         blas.prove_row_invariant(blas_name, set(loaded.family.linear_shapes))
     mx.clear_cache()
-    policy, limits = _policy(config, loaded.family), _limits(config, loaded.family)
+    bank = _bank(config, loaded, prompter, dtype, blas_name, index)
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
-    model = Model(steps, _bank(config, loaded, prompter, dtype, blas_name), prompter, policy, limits, loaded.notes)
-    try:
-        warm_up(steps, layout_for("decode", 1, limits), policy.deepest, progress)
-    except BaseException:
-        steps.release()
-        raise
-    return model
+    return Model(steps, bank, prompter, _policy(config, loaded.family), _limits(config, loaded.family), loaded.notes)
 
 
-def _bank(config: Config, loaded: Loaded, prompter: Prompter, dtype: str, blas_name: str) -> Bank:
+def _bank(config: Config, loaded: Loaded, prompter: Prompter, dtype: str, blas_name: str, index: Index | None) -> Bank:
     family, path = loaded.family, config.bank_path
     numerics = f"{family.numerics.name} {VERSION}, {blas_name}"
     identity = Identity(loaded.digest, loaded.mtp, prompter.tokenizer.digest, prompter.template.digest, dtype, numerics)
-    if config.bank_disk_bytes == 0:
+    if index is None:
         return Bank(family.spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
-    index = Index.hold(path)
-    try:
-        limit_bytes = disk_limit(config, index.totals.record_bytes)
-        check_disk_limit(config, family.spec, limit_bytes)
-        disk = DiskTier(path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
-    except BaseException:
-        index.close()
-        raise
+    limit_bytes = disk_limit(config, index.totals.record_bytes)
+    check_disk_limit(config, family.spec, limit_bytes)
+    disk = DiskTier(path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
     return Bank(family.spec, identity, disk=disk, secret=secret(path), ram_limit_bytes=config.bank_ram_bytes)
 
 

@@ -22,7 +22,9 @@ from tests.fake_family import after
 from tests.talking import tokenizer
 
 from forerun.bank.retain import Known, marks_at
+from forerun.engine import echo
 from forerun.engine.engine import Run
+from forerun.engine.request_log import RequestLog
 from forerun.serve.app import build
 from forerun.text.prompt import Prompt
 from forerun.values import Chat, Job
@@ -110,10 +112,10 @@ def before(file: str) -> str:
 
 
 class Player(Rig):
-    """An engine that answers as the script did."""
+    """An engine that answers as the script did. folder: of its bank, None for one without a disk."""
 
-    def __init__(self) -> None:
-        super().__init__(None, CONTEXT_TOKENS, context_tokens=CONTEXT_TOKENS)
+    def __init__(self, folder: Path | None = None, log: RequestLog | None = None) -> None:
+        super().__init__(folder, CONTEXT_TOKENS, log, context_tokens=CONTEXT_TOKENS, forgets=folder is not None)
         self.next: Recorded | None = None
         self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
         self._ids: dict[str, str] = {}
@@ -122,6 +124,12 @@ class Player(Rig):
         self.gate.open()
         self._submit = self.engine.submit
         self.engine.submit = self._submit_scripted  # type: ignore[method-assign]
+
+    def restarted(self, folder: Path, log: RequestLog | None = None) -> Player:
+        """A player on the same folder, for the clients of this one, which is closed."""
+        player = Player(folder, log)
+        player._given, player._ids = self._given, self._ids
+        return player
 
     async def play(self, recorded: Recorded) -> Served:
         """The response to a request, through all of the application."""
@@ -148,7 +156,7 @@ class Player(Rig):
     async def _submit_scripted(self, job: Job) -> Run:
         assert self.next is not None
         assert isinstance(job.prompt, Chat)
-        self.prompt = prompt = self.engine.prompter.encode(job.prompt, tenant=job.tenant)
+        self.prompt = prompt = echo.encode(self.engine.prompter, self.engine.worker.model().bank, job)
         answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
         self.stored = (*prompt.tokens, *answer)

@@ -130,6 +130,11 @@ class Miss:
     prompt_text: str
     stored_text: str
 
+    @property
+    def place(self) -> str:
+        """The field and the part in words; "" where they are not known."""
+        return f"{self.field} of {self.where}" if self.field else self.where
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

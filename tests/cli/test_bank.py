@@ -144,12 +144,12 @@ def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: P
 
 def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path) -> None:
     missed = Miss("differs", 40, "message 1 (user)", "content", "green", "red")
-    report = replace(RAM[0].report, reason="the stored conversation goes on otherwise after 40 tokens", miss=missed)
+    report = replace(RAM[0].report, reason="the nearest stored conversation goes on otherwise after 40 tokens", miss=missed)
     log = tmp_path / "requests.jsonl"
     log.write_text(f"{encode(replace(RAM[0], id='chatcmpl-1', report=report))}\n{encode(replace(RAM[1], id='chatcmpl-2'))}\n")
     lines = forerun("bank", "explain", "chatcmpl-1", "--log", log).out.splitlines()
     assert lines[1:] == [
-        "the stored conversation goes on otherwise after 40 tokens",
+        "the nearest stored conversation goes on otherwise after 40 tokens",
         "the first token that differs is number 40, in content of message 1 (user)",
         "  prompt  'green'",
         "  stored  'red'",

@@ -12,6 +12,7 @@ import pytest
 from tests.request_log.test_analysis import FAULTY, RAM, entry
 
 from forerun.request_log.entry import encode
+from forerun.values import Miss
 
 SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"asked": 100})
 LINES = [encode(each) for each in (*RAM, entry(21_200, SLOW, id="culprit"))]
@@ -39,7 +40,16 @@ def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
     assert said.startswith("7 requests ")
     assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in said
     assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in said
-    assert " 1 the prompt was read in paged(64), contiguous was asked for; decoded in paged(64), " in said
+    assert " 1 culprit: the prompt was read in paged(64), contiguous was asked for; decoded in paged(64), " in said
+
+
+def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], log: Path) -> None:
+    missed = [Miss("differs", 9, f"message {i} (user)", "content", "", "") for i in range(2)] + [Miss("new", 0, "", "", "", "")]
+    reports = [replace(RAM[0].report, reason="r", computed_tokens=1000, miss=each) for each in missed if RAM[0].report]
+    log.write_text("".join(f"{encode(replace(RAM[0], report=report))}\n" for report in reports))
+    said = " ".join(forerun("report", log).out.split())
+    assert " differs content of a message (user) 2 2,000 new 1 1,000 " in said
+    assert json.loads(forerun("report", log, "--json").out)["missed"][0]["place"] == "content of a message (user)"
 
 
 def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def test_sharing_nothing_that_has_a_mark(kept: Kept, layout: L) -> None:
     restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30), layout)
     assert (restored.source, restored.reused_tokens, restored.cache.length) == ("cold", 0, 0)
     check_layout(restored.cache, layout)
-    assert restored.why.words == "the stored conversation goes on otherwise after 39 tokens; no mark lies before that"
+    assert restored.why.words == "the nearest stored conversation goes on otherwise after 39 tokens; no mark lies before that"
 
 
 def test_one_restore_after_the_other_in_changing_layouts(kept: Kept) -> None:

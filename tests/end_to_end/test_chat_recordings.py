@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +93,24 @@ def compare(pair: dict[str, Any], before: Served, after: Served) -> None:
         assert after.reused_tokens >= before.prompt_tokens
     else:
         assert (after.reason, after.reused_tokens > before.prompt_tokens) == ("", True), pair
+
+
+@pytest.mark.parametrize("run", ["opencode-echo", "pi-chat"])
+def test_a_run_goes_on_after_a_restart_as_if_there_had_been_none(run: str, tmp_path: Path) -> None:
+    requests = [recorded for recorded in of_run(run) if recorded.path == CHAT]
+    played = asyncio.run(play_in_two_lives(requests, tmp_path / "bank"))
+    for pair in pairs(run):
+        if pair["from"] in played and pair["to"] in played:
+            compare(pair, played[pair["from"]], played[pair["to"]])
+
+
+async def play_in_two_lives(requests: list[Recorded], folder: Path) -> dict[str, Served]:
+    half, played = len(requests) // 2, dict[str, Served]()
+    player = Player(folder)
+    for i, recorded in enumerate(requests):
+        if i == half:
+            await player.engine.close(20.0)
+            player = player.restarted(folder)
+        played[recorded.file] = await player.play(recorded)
+    await player.engine.close(20.0)
+    return played

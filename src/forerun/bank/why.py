@@ -80,7 +80,7 @@ def why(problems: Problems, reused: int, near: Near, lost: Lost | None, other: t
         words.append(f"it is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
     if near.following:
         kind = kind or "differs"
-        words.append(f"the stored conversation goes on otherwise after {shared} token{'' if shared == 1 else 's'}")
+        words.append(f"the nearest stored conversation goes on otherwise after {shared} token{'' if shared == 1 else 's'}")
     if reused < shared:
         if not words:
             words.append(f"the prompt is stored up to token {shared}")

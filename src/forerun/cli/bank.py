@@ -167,10 +167,10 @@ def explanation(report: Report) -> list[str]:
     """What a report says of reuse, in lines."""
     total = report.reused_tokens + report.computed_tokens
     lines = [f"{report.reused_tokens:,} of {total:,} tokens were reused ({report.source}), in conversation {report.session}"]
-    lines.append(report.reason or "that is all that is stored of this prompt")
+    rest = f"the other {report.computed_tokens:,} are new" if report.computed_tokens else "nothing had to be read"
+    lines.append(report.reason or f"that is all that is stored of this prompt: {rest}")
     if report.miss and report.miss.where:
-        place = f"{report.miss.field} of {report.miss.where}" if report.miss.field else report.miss.where
-        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {place}")
+        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.place}")
     if report.miss and (report.miss.prompt_text or report.miss.stored_text):
         lines += [f"  prompt  {report.miss.prompt_text!r}", f"  stored  {report.miss.stored_text!r}"]
     return lines

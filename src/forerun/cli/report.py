@@ -13,11 +13,13 @@ from rich.table import Table
 
 from forerun.config import load
 from forerun.errors import ForerunError
-from forerun.request_log.analysis import Group, Remarkable, Summary, summarise
+from forerun.request_log.analysis import Group, Missed, Remarkable, Summary, summarise
 from forerun.request_log.entry import Entry, decode
 from forerun.request_log.file import read_lines
 
 GROUP_COLUMNS = ("source", "layout", "requests", "context", "prefill\ntok/s", "decode\ntok/s", "first\ntoken s", "steps\ncompiled")
+MISSED_COLUMNS = ("why", "where", "requests", "tokens\nread")
+SHOWN_ID = 20  # characters
 RATIO = "vs\npeers"
 SLOW_COLUMNS = ("", "time", "source", "context", "new", "prefill\ntok/s", RATIO, "decode\ntok/s", RATIO, "first\ntoken s", RATIO)
 
@@ -26,7 +28,7 @@ def report(
     log: Annotated[Path | None, typer.Argument(help="request log; the server's own if not given", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show what a request log tells: restores by source and layout, requests slower than their peers at the same context, and why."""
+    """Show what a request log tells: restores by source and layout, what was read and why, requests slower than their peers, and why."""
     path = log if log is not None else load({}).request_log_path
     entries, bad = parse(read_lines(path))
     if not entries:
@@ -52,9 +54,12 @@ def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
 def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> None:
     """The summary for people."""
     console.print(f"{num_requests:,} requests", *bad, "", groups_table(told.groups), "", sep="\n")
+    if told.missed:
+        console.print("Not known, or not where it was looked for:", missed_table(told.missed), "", sep="\n")
     if told.remarkable:
         console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.remarkable), "", sep="\n")
-        console.print(*(f"{number} {each.why}" for number, each in enumerate(told.remarkable, start=1)), sep="\n", soft_wrap=True)
+        whys = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.why}" for number, each in enumerate(told.remarkable, start=1)]
+        console.print(*whys, "", "`forerun bank explain ID` says more of one.", sep="\n", soft_wrap=True)
     else:
         console.print("None was slower than its peers at about the same context, and all ran as chosen.")
     for error, num in told.unserved.most_common():
@@ -69,6 +74,14 @@ def groups_table(groups: tuple[Group, ...]) -> Table:
         speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.ttft_s, 2))
         compiled = "-" if each.compiled_frac is None else f"{each.compiled_frac:.0%}"
         drawn.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
+    return drawn
+
+
+def missed_table(missed: tuple[Missed, ...]) -> Table:
+    """One row a reason."""
+    drawn = _drawn(MISSED_COLUMNS, first_number=2)
+    for each in missed:
+        drawn.add_row(each.kind, each.place, str(each.num), f"{each.computed_tokens:,}")
     return drawn
 
 
@@ -101,7 +114,8 @@ def plain(told: Summary) -> dict[str, Any]:
         }
         for each in told.remarkable
     ]
-    return {"groups": [asdict(each) for each in told.groups], "slow": slow, "unserved": told.unserved}
+    groups, missed = ([asdict(each) for each in values] for values in (told.groups, told.missed))
+    return {"groups": groups, "missed": missed, "slow": slow, "unserved": told.unserved}
 
 
 def _drawn(columns: tuple[str, ...], *, first_number: int) -> Table:

@@ -1,4 +1,5 @@
-"""What a request log tells: restores by source and layout, faults, requests slower than their peers, and why. Pure: entries in, values out.
+"""What a request log tells: restores by source and layout, what was read and was not known, faults, requests slower than their peers, and
+why. Pure: entries in, values out.
 
 Peers of a request are those of the same model and numerics with about as long a context; for the speed of reading, also with about as
 many tokens to read, since few tokens are always slow.
@@ -6,6 +7,7 @@ many tokens to read, since few tokens are always slow.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,6 +64,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """Requests that did not get all of their prompt's state back for the same reason. kind: of the reason; place: where they part from what
+    is stored, which field of whose message, "" where that is not the reason; num: how many; computed_tokens: that they read.
+    """
+
+    kind: str
+    place: str
+    num: int
+    computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Remarkable:
     """A request that is slower than its peers or was not run as chosen. The ratios to its peers' medians are None without peers.
 
@@ -86,6 +100,7 @@ class Summary:
     """What a log tells. unserved: requests that gave no token, or not all that they were to give, by what ended them."""
 
     groups: tuple[Group, ...]
+    missed: tuple[Missed, ...]
     remarkable: tuple[Remarkable, ...]
     unserved: Counter[str]
 
@@ -97,7 +112,7 @@ def summarise(entries: Sequence[Entry]) -> Summary:
     """All that is known of these requests, in the order of their entries."""
     served = [Served(entry, entry.report) for entry in entries if entry.report]
     unserved = Counter(entry.error or entry.outcome for entry in entries if entry.outcome in ("cancelled", "error"))
-    return Summary(tuple(_groups(served)), tuple(_remarkable(served)), unserved)
+    return Summary(tuple(_groups(served)), tuple(_missed(served)), tuple(_remarkable(served)), unserved)
 
 
 def faults_of(report: Report) -> tuple[str, ...]:
@@ -130,6 +145,16 @@ def _groups(served: Sequence[Served]) -> Iterator[Group]:
             median(each.report.ttft_s for each in own),
             sum(each.report.compiled_steps for each in own) / steps if steps else None,
         )
+
+
+def _missed(served: Sequence[Served]) -> Iterator[Missed]:
+    """Those that read most first."""
+    by_reason: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for each in served:
+        if miss := each.report.miss:
+            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each.report.computed_tokens)
+    for (kind, place), tokens in sorted(by_reason.items(), key=lambda item: -sum(item[1])):
+        yield Missed(kind, place, len(tokens), sum(tokens))
 
 
 def _remarkable(served: Sequence[Served]) -> Iterator[Remarkable]:
@@ -168,10 +193,11 @@ def _is_near(one: Served, other: Served) -> bool:
 
 def _causes(each: Served, peers: Sequence[Served]) -> Iterator[str]:
     report = each.report
+    reason = f"{report.reason} (it differs in {report.miss.place})" if report.miss and report.miss.place else report.reason
     if report.source == "cold" and any(peer.report.source != "cold" for peer in peers):
-        yield f"cold: {report.reason}"
-    elif report.reason:
-        yield report.reason
+        yield f"cold: {reason}"
+    elif reason:
+        yield reason
     usual = _median([peer.report.computed_tokens for peer in peers])
     if usual is not None and report.computed_tokens > 2 * max(1.0, usual):
         yield f"{report.computed_tokens:,} tokens to read, its peers had {usual:,.0f}"

@@ -117,6 +117,7 @@ def other(name: str) -> list[Life]:
     return [Life(asks(PROMPT)), Life(asks(PROMPT), {"identity": replace(IDENTITY, **{name: "other"})})]
 
 
+SELDOM = [f"other {name}" for name in IDENTITY.fields if name not in ("weights", "numerics")]
 NO_ROOM = "not stored: no room: "
 REASONS: dict[str, tuple[list[Life], str, str]] = {
     "new": ([Life(asks(PROMPT))], "new", "no stored conversation begins like this prompt"),
@@ -162,7 +163,10 @@ async def live(folder: Path, log: Path, lives: list[Life]) -> None:
             await each.does(rig)
 
 
-@pytest.mark.parametrize(("lives", "kind", "words"), REASONS.values(), ids=REASONS)
+CASES = [pytest.param(*reason, id=name, marks=[pytest.mark.long] * (name in SELDOM)) for name, reason in REASONS.items()]
+
+
+@pytest.mark.parametrize(("lives", "kind", "words"), CASES)
 def test_a_logged_request_is_explained(
     lives: list[Life], kind: str, words: str, forerun: Forerun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

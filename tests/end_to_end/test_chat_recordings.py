@@ -95,7 +95,8 @@ def compare(pair: dict[str, Any], before: Served, after: Served) -> None:
         assert (after.reason, after.reused_tokens > before.prompt_tokens) == ("", True), pair
 
 
-@pytest.mark.parametrize("run", ["opencode-echo", "pi-chat"])
+@pytest.mark.long
+@pytest.mark.parametrize("run", ["opencode-echo", "pi-chat", *LONG_RUNS])
 def test_a_run_goes_on_after_a_restart_as_if_there_had_been_none(run: str, tmp_path: Path) -> None:
     requests = [recorded for recorded in of_run(run) if recorded.path == CHAT]
     played = asyncio.run(play_in_two_lives(requests, tmp_path / "bank"))

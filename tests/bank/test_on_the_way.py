@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
-from tests import tiny
-from tests.running import differing_state
-from tests.talking import CONTIGUOUS, cold, opened, turn
+from tests import talking, tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.running import differing_state, read
+from tests.talking import CONTIGUOUS
 
 from forerun.bank.retain import APART_TOKENS
 
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
 HEAD = [*tiny.words("system", 30), tiny.END]
 MESSAGE_TOKENS = 400
 MESSAGES = [[*tiny.words(f"message {i}", MESSAGE_TOKENS - 1), tiny.END] for i in range(7)]
@@ -32,7 +36,7 @@ def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: 
             before = len(joined(MESSAGES[:edited]))
             assert before - APART_TOKENS - MESSAGE_TOKENS <= restored.reused_tokens <= before
             assert restored.reused_tokens > len(HEAD)
-            assert differing_state(restored.cache, cold(prompt[: restored.reused_tokens])) == []
+            assert differing_state(restored.cache, read(FAMILY, prompt[: restored.reused_tokens])) == []
 
 
 def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
@@ -44,4 +48,4 @@ def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
             assert bank.flush(10)
     assert reused[:2] == [0, len(HEAD)]
     assert reused[2] >= len(DOCUMENT)
-    assert differing_state(told.restored.cache, cold(told.stored)) == []
+    assert differing_state(told.restored.cache, read(FAMILY, told.stored)) == []

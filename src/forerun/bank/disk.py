@@ -212,7 +212,7 @@ class DiskTier:
             self.index.remove([path.name])
             if path.is_symlink() or path.exists():
                 files.move(path, aside)
-            self.index.note_lost([row], "damaged", "it was set aside", time.time())
+            self.index.note_damaged([row], "it was set aside", time.time())
 
     def _forget_missing(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:

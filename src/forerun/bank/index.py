@@ -158,7 +158,13 @@ class Index(History):
     def remove_gone(self, infos: Collection[RecordInfo], now_s: float) -> None:
         """Forget the rows of records whose files are not there, and note it."""
         self.remove(info.key for info in infos)
-        self.note_lost(infos, "damaged", "its file was removed", now_s)
+        self.note_damaged(infos, "its file was removed", now_s)
+
+    def note_damaged(self, infos: Iterable[RecordInfo], why: str, now_s: float) -> None:
+        """Note why records cannot be had, and so the marks to which they lead."""
+        for info in infos:
+            marks = self.along("mark", info.parent, info.tokens) if info.kind == "segment" else []
+            self.note_lost([info, *marks], "damaged", why, now_s)
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Note that records, by key, were used, and what their ranks are now."""

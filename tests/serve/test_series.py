@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 from typing import Any
 
@@ -14,25 +15,27 @@ from tests.serve.engine_double import DONE, HELLO, INFO, Engine, Run
 from tests.serve.test_leaving import is_free, num_cancelled
 from tests.talking import tokenizer
 
-from forerun.errors import ContextLengthError
+from forerun.errors import BusyError, ContextLengthError, ForerunError
 from forerun.serve.openai_completions import parse
 from forerun.serve.series import Series
 from forerun.values import Done, Job
 
 PATH = "/v1/completions"
+TOO_LONG = ContextLengthError("prompt is too long")
 JOBS = parse({"prompt": ["a", "b", "c"]}, INFO, id="cmpl-1", tenant="").jobs
 
 
 class Refusing(Engine):
-    """Refuses one job."""
+    """Refuses the job with this index: for ever, or so often."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, error: ForerunError = TOO_LONG, times: float = math.inf) -> None:
         super().__init__(*HELLO)
-        self._index = index
+        self._index, self._error, self._times = index, error, times
 
     async def submit(self, job: Job) -> Run:
-        if len(self.jobs) == self._index:
-            raise ContextLengthError("prompt is too long")
+        if len(self.jobs) == self._index and self._times > 0:
+            self._times -= 1
+            raise self._error
         return await super().submit(job)
 
 
@@ -66,6 +69,16 @@ def test_a_job_that_is_refused_ends_the_request() -> None:
     told = frames(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}))
     assert [frame["choices"][0]["finish_reason"] for frame in told[:-1]] == [None, None, "stop"]
     assert told[-1]["error"]["code"] == "context_length_exceeded"
+
+
+def test_where_the_queue_is_full_a_later_job_asks_again() -> None:
+    body = {"prompt": ["a", "b", "c"]}
+    engine = Refusing(1, BusyError("16 requests wait", retry_after_s=0), times=3)
+    assert len(ask(engine, "POST", PATH, json=body).json()["choices"]) == 3
+    assert ask(Refusing(0, BusyError("16 requests wait", retry_after_s=0)), "POST", PATH, json=body).status_code == 503
+    stopping = Refusing(1, BusyError("the server is stopping", retry_after_s=0))
+    stopping.ready = False
+    assert ask(stopping, "POST", PATH, json=body).status_code == 503
 
 
 def test_all_choices_come_in_one_answer() -> None:

@@ -5,16 +5,18 @@ Knows the engine's facade; knows no dialect.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from forerun.engine.engine import Engine, Run
+from forerun.errors import BusyError
 from forerun.values import Event, Job
 
 
 class Series:
     """Iterate the events of all its jobs; a Done for each. first: the run of the first job; the others are submitted in turn.
 
-    Raises what `Engine.submit` and the runs raise.
+    Raises what `Engine.submit` and the runs raise; later jobs wait for a full queue, as long as their reader does.
     """
 
     def __init__(self, engine: Engine, first: Run, others: Sequence[Job]) -> None:
@@ -32,9 +34,19 @@ class Series:
         for job in self._others:
             if self._is_cancelled:
                 return
-            self._run = await self._engine.submit(job)
+            self._run = await self._submitted(job)
             async for event in self._run:
                 yield event
+
+    async def _submitted(self, job: Job) -> Run:
+        """The run of a later job. Where the queue is full it asks again: what is written so far must not be lost."""
+        while True:
+            try:
+                return await self._engine.submit(job)
+            except BusyError as error:
+                if not self._engine.health().ready:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
 
     def cancel(self) -> None:
         """Stop the job that runs, and begin no other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,7 @@ from tests.engine.engines import Rig
 from tests.fake_family import after
 from tests.talking import tokenizer
 
-from forerun.bank.retain import Known, marks_at
+from forerun.bank.why import TOLD_TOKENS
 from forerun.engine import echo
 from forerun.engine.engine import Run
 from forerun.engine.request_log import RequestLog
@@ -55,7 +55,7 @@ class Recorded:
 class Served:
     """A played request: its response, how many of its prompt's tokens were reused, and why not more, in words and as the `miss`.
 
-    prompt: as the test rendered it; None where there is none. stored: what the bank can have kept of it, the answer too.
+    chat, prompt: as the test parsed and rendered it; None where it was refused. stored: what the bank can have kept of it, the answer too.
     """
 
     recorded: Recorded
@@ -63,6 +63,7 @@ class Served:
     reused_tokens: int
     reason: str
     miss: Mapping[str, Any] | None
+    chat: Chat | None
     prompt: Prompt | None
     stored: tuple[int, ...]
 
@@ -72,10 +73,10 @@ class Served:
 
     @property
     def marks(self) -> frozenset[int]:
-        """Where its turn has left marks."""
+        """Where its turn has left marks at least: after the first message, before and after what asks for the answer, and after that."""
         assert self.prompt
-        within = marks_at(self.prompt.tokens, self.prompt.message_end, tokenizer().stop_ids, Known(0, 0, float("inf")))
-        return within | {len(self.stored)}
+        first = next(i + 1 for i, token in enumerate(self.prompt.tokens) if token in tokenizer().stop_ids)
+        return frozenset({first, self.prompt.message_end, len(self.prompt.tokens), len(self.stored)})
 
 
 @cache
@@ -119,6 +120,7 @@ class Player(Rig):
         self.next: Recorded | None = None
         self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
         self._ids: dict[str, str] = {}
+        self.chat: Chat | None = None
         self.prompt: Prompt | None = None
         self.stored: tuple[int, ...] = ()
         self.gate.open()
@@ -133,7 +135,7 @@ class Player(Rig):
 
     async def play(self, recorded: Recorded) -> Served:
         """The response to a request, through all of the application."""
-        self.next, self.prompt, self.stored = recorded, None, ()
+        self.next, self.chat, self.prompt, self.stored = recorded, None, None, ()
         transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=self._with_ids(recorded))
@@ -141,7 +143,7 @@ class Player(Rig):
         report = _report(response)
         reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
         assert reused + computed == (len(self.prompt.tokens) if self.prompt else 0)
-        return Served(recorded, response, reused, report.get("reason", ""), report.get("miss"), self.prompt, self.stored)
+        return Served(recorded, response, reused, report.get("reason", ""), report.get("miss"), self.chat, self.prompt, self.stored)
 
     def _with_ids(self, recorded: Recorded) -> bytes:
         """The request's body, in which calls have the ids that they were given here."""
@@ -156,6 +158,7 @@ class Player(Rig):
     async def _submit_scripted(self, job: Job) -> Run:
         assert self.next is not None
         assert isinstance(job.prompt, Chat)
+        self.chat = job.prompt
         self.prompt = prompt = echo.encode(self.engine.prompter, self.engine.worker.model().bank, job)
         answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
@@ -173,6 +176,42 @@ def events(response: httpx.Response) -> Iterator[list[dict[str, Any]]]:
 def is_enough(before: Served, after: Served) -> bool:
     """Whether a conversation that only grew was not read again."""
     return after.reused_tokens >= ENOUGH_FRAC * before.prompt_tokens
+
+
+def check_changed(after: Served, earlier: Iterable[Served]) -> None:
+    """Of a prompt that did not only grow, nothing is read again that lies before the last mark before its first difference to all that was
+    stored; and the response names that difference: its token, its message, and the text on both sides.
+    """
+    assert after.prompt
+    shared = [(_num_common(after.prompt.tokens, each.stored), each) for each in earlier if each.prompt]
+    assert after.reused_tokens >= max((mark for num, each in shared for mark in each.marks if mark <= num), default=0)
+    at = max(num for num, _ in shared)
+    nearest = [each for num, each in shared if num == at]
+    told = after.miss
+    assert told
+    assert (told["kind"], told["at_token"]) == ("differs", at)
+    assert told["prompt_text"] == _text(after.prompt.tokens, at)
+    assert told["stored_text"] in {_text(each.stored, at) for each in nearest}
+    assert told["where"] in {_changed_part(after.chat, each.chat) for each in nearest}
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _text(tokens: Sequence[int], at: int) -> str:
+    return tokenizer().decode(tokens[at : at + TOLD_TOKENS])
+
+
+def _changed_part(asked: Chat | None, stored: Chat | None) -> str:
+    """Where the first conversation leaves the second, by its messages."""
+    assert asked
+    assert stored
+    if asked.tools != stored.tools and asked.messages[:1] == stored.messages[:1]:
+        return "tools"
+    number = next((i for i, (a, b) in enumerate(zip(asked.messages, stored.messages, strict=False)) if a != b), len(stored.messages))
+    role = asked.messages[number]["role"]
+    return "system" if (number, role) == (0, "system") else f"message {number} ({role})"
 
 
 def _recorded(row: dict[str, Any]) -> Recorded:

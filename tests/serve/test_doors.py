@@ -7,7 +7,7 @@ import pytest
 from tests.serve.asking import MESSAGES, ask
 from tests.serve.engine_double import Engine
 
-from forerun.serve import doors
+from forerun.serve import doors, openapi
 from forerun.serve.app import build
 
 BODY = {"messages": MESSAGES}
@@ -126,10 +126,19 @@ def test_a_page_on_the_list_may_use_the_api() -> None:
     assert visit("POST", "/v1/chat/completions", PAGE, json=BODY).headers["access-control-allow-origin"] == PAGE["origin"]
 
 
-def test_other_pages_and_other_routes_stay_shut() -> None:
+def shares(response: httpx.Response) -> bool:
+    return any(name.startswith("access-control") for name in response.headers)
+
+
+def test_other_pages_stay_shut() -> None:
     other = {"origin": "https://other.example"}
     assert "access-control-allow-origin" not in visit("OPTIONS", "/v1/chat/completions", PREFLIGHT | other).headers
     assert "access-control-allow-origin" not in visit("POST", "/v1/chat/completions", other, json=BODY).headers
-    for path in ("/health", "/metrics", "/openapi.json", "/v1/forerun/sessions"):
-        for response in (visit("OPTIONS", path, PREFLIGHT), visit("GET", path, PAGE)):
-            assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("path", openapi.document()["paths"])
+def test_what_tells_of_the_server_or_of_what_it_keeps_stays_shut_to_all(path: str) -> None:
+    is_shared = path.startswith(("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/models"))
+    for method in ("GET", "POST", "PATCH", "DELETE"):
+        assert shares(visit("OPTIONS", path, PREFLIGHT | {"access-control-request-method": method})) == is_shared
+        assert shares(visit(method, path, PAGE, json={})) == is_shared

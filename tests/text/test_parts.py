@@ -183,6 +183,7 @@ SCRAPS = st.sampled_from(
         *('{"name": "stop", "parameters": {', "}", '"', "\\", ": ", "12", "true", "\n", " ", "a", "<", "</", "<think>", "</think>", ";"),
         *("<|tool_call>call:read{", "path:", '<|"|>', "<|", "},", "[", "]", "<tool_call|>", gemma("read", "count:2")),
         *("<start_function_call>call:read{", "<escape>", "<end_function_call>", "<|channel>thought\n", "<channel|>"),
+        '<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>',
         *("<|python_tag|>", hermes("read", path="x"), qwen("read", path="x", count="1"), glm("read", path="x")),
     ]
 )
@@ -190,6 +191,7 @@ SCRAPS = st.sampled_from(
 
 @given(st.lists(SCRAPS, max_size=14), st.data(), st.sampled_from(WAYS), st.booleans())
 @example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False)
+@example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False)
 def test_any_chunking_is_taken_apart_like_the_whole(scraps: list[str], data: Any, calls: Calls, opens: bool) -> None:
     answer = "".join(scraps)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6))) if data else []

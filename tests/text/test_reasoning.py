@@ -3,14 +3,11 @@ from hypothesis import strategies as st
 
 from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
 
-Cut = tuple[Tags, list[str]]
 
-
-def answers(tags: Tags) -> st.SearchStrategy[Cut]:
-    """Answers in chunks, made of these tags and pieces of them."""
-    halves = [tag[:at] for tag in tags for at in (1, 2, -1)] + [tag[2:] for tag in tags]
-    parts = st.sampled_from([*tags, *halves, "\n", "\n\n", "a", "b "])
-    return st.tuples(st.just(tags), st.lists(st.lists(parts, max_size=4).map("".join), max_size=10))
+def answers(tags: Tags) -> st.SearchStrategy[tuple[Tags, str, list[int]]]:
+    """Answers made of these tags and pieces of them, and where they are cut."""
+    parts = st.sampled_from([*tags, tags.open[:-1], tags.close[:-1], "<", "\n", "\n\n", "a", "b "])
+    return st.tuples(st.just(tags), st.lists(parts, max_size=12).map("".join), st.lists(st.integers(0, 60), max_size=8))
 
 
 def whole(text: str, tags: Tags, opens: bool) -> tuple[str, str]:
@@ -23,9 +20,10 @@ def whole(text: str, tags: Tags, opens: bool) -> tuple[str, str]:
 
 
 @given(st.one_of(answers(THINK), answers(CHANNEL)), st.booleans())
-def test_any_chunking_splits_like_the_whole(answer: Cut, opens: bool) -> None:
-    tags, chunks = answer
-    text, splitter = "".join(chunks), Splitter(tags, opens_reasoning=opens)
+def test_any_chunking_splits_like_the_whole(answer: tuple[Tags, str, list[int]], opens: bool) -> None:
+    tags, text, cuts = answer
+    splitter, places = Splitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
+    chunks = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
     pieces = [piece for chunk in chunks for piece in splitter.push(chunk)] + splitter.flush()
     parts = {part: "".join(text for p, text in pieces if p == part) for part in ("reasoning", "content")}
     assert (parts["reasoning"], parts["content"]) == whole(text, tags, opens)

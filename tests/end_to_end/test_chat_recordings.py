@@ -15,7 +15,7 @@ RUNS = ["opencode-chat", "opencode-echo", "pi-chat", "aider-diff", "python-sdk"]
 LONG_RUNS = ["opencode-chat-compact", "pi-chat-compact"]
 CHAT = "/v1/chat/completions"
 # Of the library's recorded requests, those that ask for what cannot be done, and the field that is named.
-REFUSED = {"python-sdk/007": "logprobs", "python-sdk/008": "messages[0].content"}
+REFUSED = {"python-sdk/007": "response_format", "python-sdk/008": "messages[0].content"}
 # The client calls the unknown tool `invalid` when it sends the answer back, with other arguments: this is another answer.
 RENAMED = {"opencode/061-request.json"}
 

@@ -175,6 +175,38 @@ def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
     assert index.identities("t", 1) == [{"weights": "bb"}]
 
 
+ANCHOR = Anchor(CHAIN.root, CHAIN.root, (1, 2))
+MEMO = Memo("name", 2, b"data")
+
+
+def test_a_memo_lives_as_long_as_a_segment_that_begins_with_its_tokens(index: Index) -> None:
+    longer, other, shorter = info(1, 2, 3, kind="segment"), info(1, 2, 4, kind="segment"), info(1, kind="segment")
+    index.add([longer, other, shorter, info(1, 2)], 0.0)
+    index.note_memo(MEMO, ANCHOR)
+    for gone, kept in ((shorter, [b"data"]), (longer, [b"data"]), (info(1, 2), [b"data"]), (other, [])):
+        index.remove([gone.key])
+        assert index.memos(CHAIN.root, ["name", "another"]) == kept
+    index.add([other], 0.0)
+    assert index.memos(CHAIN.root, ["name"]) == []
+
+
+def test_a_memo_is_found_by_name_from_its_own_root_and_replaced(index: Index) -> None:
+    index.add([info(1, 2, 3, kind="segment")], 0.0)
+    for data in (b"old", b"new"):
+        index.note_memo(replace(MEMO, data=data), ANCHOR)
+    assert index.memos(CHAIN.root, ["name"]) == [b"new"]
+    assert index.memos("ab" * 16, ["name"]) == index.memos(CHAIN.root, ["another"]) == []
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_memo_that_is_too_long_or_of_what_is_not_stored_is_not_kept(index: Index, extra: int) -> None:
+    index.note_memo(MEMO, ANCHOR)
+    assert index.memos(CHAIN.root, ["name"]) == []
+    index.add([info(1, 2, 3, kind="segment")], 0.0)
+    index.note_memo(replace(MEMO, data=b"x" * (history.MOST_MEMO_BYTES + extra)), ANCHOR)
+    assert len(index.memos(CHAIN.root, ["name"])) == 1 - extra
+
+
 LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.find(["ab" * 16]),
     lambda index: index.present(["ab" * 16]),
@@ -189,7 +221,7 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.session("", "mine"),
     lambda index: index.lost(CHAIN.root, [1]),
     lambda index: index.memos(CHAIN.root, ["name"]),
-    lambda index: index.note_memo(Memo("name", 0, 1, b"data"), Anchor(CHAIN.root, CHAIN.root, (1,))),
+    lambda index: index.note_memo(MEMO, ANCHOR),
 ]
 
 

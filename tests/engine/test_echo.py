@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.turns import Messages, turn
+from tests.engine.engines import running
+from tests.engine.turns import Messages, say, turn
 from tests.talking import tokenizer
 from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, with_arguments
 
 from forerun.models.load import DEMO_MODEL
+from forerun.state.record import SEGMENT_TOKENS
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -95,14 +98,18 @@ def test_another_tenant_gets_nothing_of_it(folder: Path) -> None:
     assert (told.prompt, told.report.reused_tokens) == (canonical(sent), 0)
 
 
-def test_what_is_kept_of_an_answer_goes_with_its_conversation(folder: Path) -> None:
-    turn(folder, (USER,), THOUGHT + CALL)
-    with closing(sqlite3.connect(folder / "index.db")) as index:
-        assert index.execute("SELECT count(*) FROM memo").fetchone() == (1,)
-        index.execute("DELETE FROM record WHERE kind = 'mark'")
-        assert index.execute("SELECT count(*) FROM memo").fetchone() == (1,)
-        index.execute("DELETE FROM record")
-        assert index.execute("SELECT count(*) FROM memo").fetchone() == (0,)
+def test_what_is_kept_of_an_answer_goes_with_its_conversation_to_the_last_byte(folder: Path) -> None:
+    async def scenario() -> None:
+        async with running(folder, forgets=True) as rig:
+            for session in ("one", "two"):
+                asked = {"role": "user", "content": session}
+                told = await say(rig, (asked,), f"{THOUGHT}{f'the word of {session} ' * 100}{CALL}", session=session)
+                assert len(told.prompt) < SEGMENT_TOKENS < len(told.stored)
+            await rig.engine.sessions.remove("", "one")
+
+    asyncio.run(scenario())
+    held = b"".join(path.read_bytes() for path in folder.glob("index.db*"))
+    assert (b"the word of one" in held, b"the word of two" in held) == (False, True)
 
 
 def test_what_is_kept_of_an_answer_and_damaged_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

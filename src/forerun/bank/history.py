@@ -52,13 +52,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What is to be known again, under a name, of the tokens from `start` up to `stop` of a conversation: for as long as they are stored.
+    """What is to be known again, under a name, of the first `stop` tokens of a conversation: for as long as they are stored.
 
     data: whatever its reader makes of it.
     """
 
     name: str
-    start: int
     stop: int
     data: bytes
 

@@ -84,9 +84,10 @@ class Live:
         return next((m for m in reversed(self.marks) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
 
     def anchor(self, memo: Memo) -> Anchor:
-        """What a memo of this conversation hangs from: the tokens of a segment up to the memo's end, or the segment's."""
-        depth = memo.start // SEGMENT_TOKENS
-        return Anchor(self.chain.root, self.nodes[depth], self.block(depth)[: memo.stop - depth * SEGMENT_TOKENS])
+        """What a memo of this conversation hangs from: of its tokens, as far as they are here, those in the last block."""
+        stop = min(memo.stop, len(self.tokens))
+        depth = (stop - 1) // SEGMENT_TOKENS
+        return Anchor(self.chain.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
 
     @property
     def num_bytes(self) -> int:

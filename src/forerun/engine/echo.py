@@ -36,7 +36,4 @@ def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
 def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: Answered) -> Memo | None:
     """Remember the answer to the job's prompt. Returns the memo that makes another process remember it, None if none would."""
     given = prompter.learn_answer(job.prompt, prompt, answer, tenant=job.tenant)
-    if given is None:
-        return None
-    stop = len(prompt.tokens) + len(answer.sampled)
-    return Memo(given.name, stop - len(given.wording.ids) if given.wording else len(prompt.tokens), stop, given.encode())
+    return Memo(given.name, len(prompt.tokens) + len(answer.sampled), given.encode()) if given else None

@@ -91,7 +91,7 @@ def engine(vocab: int, depth: int) -> LocalEngine:
     worker = Worker(load)
     worker.model()
     info = ModelInfo("still", "still", "cpu", "reference", BLAS, CONTEXT, 0, LAWS["greedy"], demo=False)
-    return LocalEngine(info, prompter, worker, vocab, lambda: (), {}, None)
+    return LocalEngine(info, prompter, worker, vocab, lambda: (), {}, None, b"")
 
 
 async def step_ms(running: LocalEngine, law: str, num_top: int | None, tokens: int) -> float:

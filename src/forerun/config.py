@@ -20,6 +20,7 @@ from forerun.errors import ConfigError
 
 ENV_PREFIX = "FORERUN_"
 DEFAULT = "default"
+KEY_BYTES, KEY_HINT = 16, "such as `openssl rand -hex 32` writes"
 UNIT_BYTES = {"": 1, "B": 1} | {f"{p}{s}": b**i for s, b in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
 
 
@@ -92,6 +93,10 @@ class Config(BaseModel):
     api_key: SecretStr | None = Field(
         None, min_length=1, description="one API key, besides those of the file; there is no flag, which others could see"
     )
+    archive_key_file: Path | None = Field(
+        None,
+        description="file with a secret that signs archives of conversations: with it they may carry state, which is believed",
+    )
     requests_per_minute: int | None = Field(None, ge=1, description="requests that each API key may send in a minute; default: no limit")
     cors_origins: Origins | None = Field(
         None, description="web pages that may use the API, as https://host:port, with commas between them; default: none"
@@ -108,6 +113,19 @@ class Config(BaseModel):
     def bank_path(self) -> Path:
         """Folder of stored conversations."""
         return self.bank_dir if self.bank_dir is not None else cache_home() / "bank"
+
+    @property
+    def archive_key(self) -> bytes:
+        """What archives of conversations are signed with, b"" for nothing. Raises ConfigError: the file cannot be read, or is too short."""
+        if self.archive_key_file is None:
+            return b""
+        try:
+            key = self.archive_key_file.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.archive_key_file}: {error.strerror}", hint="see archive_key_file") from error
+        if len(key) < KEY_BYTES:
+            raise ConfigError(f"{self.archive_key_file} holds {len(key)} bytes, a key has {KEY_BYTES} at least", hint=KEY_HINT)
+        return key
 
     @property
     def request_log_path(self) -> Path:

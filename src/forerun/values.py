@@ -359,6 +359,15 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Imported:
+    """A conversation that came in an archive. state: "taken" as it is, or "computed" anew, and then `reason` says why."""
+
+    session: SessionInfo
+    state: Literal["taken", "computed"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """`/health`. status: "ok", or "degraded" with the reasons. ready: new requests are taken. running and waiting count requests."""
 

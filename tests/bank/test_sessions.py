@@ -196,6 +196,15 @@ def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(f
         assert list(disk_of(bank).inventory()) == []
 
 
+def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
+    for _ in range(2):
+        told = talk(bank, "mine")
+        assert told.restored.source == "cold"
+        assert bank.flush(10)
+        assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
+        bank.sessions.wipe("")
+
+
 # --- forks
 
 

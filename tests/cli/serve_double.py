@@ -19,7 +19,7 @@ NEUTRAL = Sampling(1.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 class Engine:
     """Says what it is, and takes CLOSE_S seconds to close."""
 
-    registry = CollectorRegistry()
+    registry, sessions = CollectorRegistry(), None
 
     def __init__(self, config: Config, close_s: float) -> None:
         context = config.context or 4096
@@ -30,7 +30,9 @@ class Engine:
         raise NotImplementedError
 
     def health(self) -> Health:
-        return Health("ok", True, (), 0, 0, BankHealth(0, 0, 0, 0, 0, 0, 0, 0, 0, ""))
+        return Health("ok", True, (), 0, 0, BankHealth(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""))
+
+    def announce(self, address: str) -> None: ...
 
     async def close(self, limit_s: float) -> None:
         print(f"closing within {limit_s:.0f} s", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.records import record
+from tests.records import IDENTITY, record
 from tests.request_log.test_analysis import RAM
 
 from forerun.bank.disk import DiskTier
@@ -97,6 +97,28 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     assert forerun("bank", "wipe", "--bank-dir", folder, "--yes").out == "1 conversation removed\n"
     assert sessions(forerun, folder) == list((folder / "records").rglob("*/*")) == []
     assert decode(log.read_text()).content is None
+
+
+def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    index = Index.hold(folder)
+    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.close()
+    key, plain, whole = tmp_path / "key", tmp_path / "plain.tar", tmp_path / "whole.tar"
+    key.write_text("0123456789abcdef\n")
+    assert forerun("bank", "export", "refactor", plain, "--bank-dir", folder).code == 0
+    assert "state goes into signed archives only" in forerun("bank", "export", "refactor", whole, "--state", "--bank-dir", folder).err
+    assert not whole.exists()
+    monkeypatch.setenv("FORERUN_ARCHIVE_KEY_FILE", str(key))
+    assert forerun("bank", "export", "refactor", whole, "--state", "--bank-dir", folder).code == 0
+    for file, args, told in ((plain, ["new"], "it holds no state"), (whole, [], "there is a conversation 'refactor' already")):
+        assert told in forerun("bank", "import", file, *args, "--bank-dir", folder).err
+    assert forerun("bank", "import", whole, "new", "--bank-dir", folder).out == "new is kept; its state is taken as it is\n"
+    assert [each["state"] for each in sessions(forerun, folder)] == ["ssd", "ssd"]
+    assert forerun("bank", "verify", "--bank-dir", folder).code == 0
+    key.write_text("another key of 16 bytes")
+    assert "not signed by the key" in forerun("bank", "import", whole, "third", "--bank-dir", folder).err
+    key.write_text("short")
+    assert forerun("bank", "import", whole, "third", "--bank-dir", folder).code == 2
 
 
 def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:

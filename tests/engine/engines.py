@@ -81,6 +81,7 @@ class Rig:
         log: RequestLog | None = None,
         context_tokens: int = CONTEXT,
         forgets: bool = False,
+        archive_key: bytes = b"",
         **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
@@ -99,7 +100,7 @@ class Rig:
         )
         worker.model()
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, prompter, worker, self.family.vocab, lambda: (), {}, log)
+        self.engine = LocalEngine(info, prompter, worker, self.family.vocab, lambda: (), {}, log, archive_key)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""

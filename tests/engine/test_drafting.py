@@ -43,7 +43,7 @@ def model(policy: DepthPolicy, wrong_every: int) -> Model:
 def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:
     worker = Worker(lambda: model(policy, wrong_every))
     loaded, prompter = worker.model(), Prompter(tokenizer(), Template.load(DEMO_MODEL))
-    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: _degraded(loaded), {}, log=None)
+    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: _degraded(loaded), {}, log=None, archive_key=b"")
 
 
 def job(max_tokens: int) -> Job:

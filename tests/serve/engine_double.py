@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 
-from forerun.errors import ForerunError, UnknownSessionError
-from forerun.values import BankHealth, Content, Done, Event, Health, Job, ModelInfo, Prompt, Report, Sampling, SessionInfo, Usage
+from forerun.errors import BadRequestError, ForerunError, UnknownSessionError
+from forerun.values import BankHealth, Content, Done, Event, Health, Imported, Job, ModelInfo, Prompt, Report, Sampling, SessionInfo, Usage
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
 INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
@@ -84,6 +84,12 @@ class Sessions:
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
         raise UnknownSessionError(id)
+
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        raise UnknownSessionError(id)
+
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> Imported:
+        raise BadRequestError("no archive")
 
     async def wipe(self, tenant: str) -> int:
         return 0

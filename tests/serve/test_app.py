@@ -11,10 +11,18 @@ from forerun.serve import sse
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Queued, Reading, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
-GETS = ["/v1/models", "/v1/models/double", "/health", "/metrics", "/v1/forerun/sessions", "/v1/forerun/sessions/mine"]
+GETS = [
+    "/v1/models",
+    "/v1/models/double",
+    "/health",
+    "/metrics",
+    "/v1/forerun/sessions",
+    "/v1/forerun/sessions/mine",
+    "/v1/forerun/sessions/mine/export",
+]
 ONE = "/v1/forerun/sessions/mine"
 CHANGES = [("DELETE", "/v1/forerun/sessions"), ("POST", f"{ONE}/fork"), ("PATCH", ONE), ("DELETE", ONE)]
-ROUTES = [*(("POST", path) for path in POSTS), *(("GET", path) for path in GETS), *CHANGES]
+ROUTES = [*(("POST", path) for path in POSTS), *(("GET", path) for path in (*GETS, ONE, f"{ONE}/export")), *CHANGES]
 
 
 def test_a_whole_answer() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
@@ -20,18 +21,21 @@ from tests.serve.engine_double import Engine
 from tests.talking import tokenizer
 
 from forerun.serve.app import build
+from forerun.serve.doors import ARCHIVE
 
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 QUIET = settings(
     deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None, derandomize=True
 )
 NUM_LONG = 20_000
-NUM_ROUTES = 15
+NUM_ROUTES = 17
 NUM_CONTEXT = 512  # a high temperature may never draw the token that ends an answer
 RAM_BYTES = 64 << 20  # less than 20,000 conversations take
 Write = Callable[[str, dict[str, Any]], None]
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 Sent = Counter[tuple[str, int]]
+schemathesis.openapi.media_type(ARCHIVE, st.binary(max_size=2000))
+schemathesis.serializer.alias(ARCHIVE, "application/octet-stream")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from forerun.engine.request_log import RequestLog
 from forerun.request_log.entry import decode
 from forerun.request_log.file import LogFile
 
+ARCHIVE_KEY = b"k" * 32
+TAR = {"content-type": "application/x-tar"}
 KEYS = {"ann": "key-a", "bob": "key-b"}
 ODD = "a/b c?d#é"  # an id that must be spelled out in an address
 SESSIONS = "/v1/forerun/sessions"
@@ -33,7 +35,8 @@ class Server:
         self.folder, self.url, self.rig = folder, f"http://127.0.0.1:{port}", rig
 
     def ask(self, method: str, path: str, owner: str = "ann", **asked: Any) -> httpx.Response:
-        return httpx.request(method, f"{self.url}{path}", headers={"x-api-key": KEYS[owner]}, timeout=20, **asked)
+        headers = {"x-api-key": KEYS[owner], **asked.pop("headers", {})}
+        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=20, **asked)
 
     def talk(self, session: str, text: str, owner: str = "ann") -> dict[str, Any]:
         body = {"prompt": text, "max_tokens": 3, "temperature": 0, "forerun": {"session": session}}
@@ -58,7 +61,7 @@ def at(session: str) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sessions") / "bank"
     log = RequestLog(LogFile(folder.with_name("requests.jsonl"), 1 << 20), "fake", with_content=True)
-    rig = Rig(folder, forgets=True, log=log)
+    rig = Rig(folder, forgets=True, log=log, archive_key=ARCHIVE_KEY)
     rig.gate.open()
     with serving(rig.engine, keys=KEYS) as port:
         rig.engine.announce(f"http://127.0.0.1:{port}")
@@ -96,6 +99,7 @@ def test_another_owners_conversation_is_as_if_it_were_not_there(server: Server, 
     assert theirs.text.replace("private", "nowhere") == none.text
     assert server.talk("private", "a text of Ann's", "bob")["reused_tokens"] == 0
     server.ask("DELETE", at("private"), "bob")
+    assert server.ask("GET", at("private") + "/export", "bob").status_code == 404
     assert server.talk("private", "a text of Ann's", "ann")["reused_tokens"] > 0
 
 
@@ -132,6 +136,35 @@ def test_texts_go_from_the_request_log_with_their_conversation(server: Server, a
     assert "the log goes on" in log.read_text()
 
 
+@pytest.mark.parametrize(("state", "expected"), [("true", ("taken", "")), ("false", ("computed", "it holds no state"))])
+def test_a_conversation_goes_out_and_comes_back(server: Server, state: str, expected: tuple[str, str]) -> None:
+    server.talk("abroad", "a text that travels")
+    server.ask("PATCH", at("abroad"), json={"name": "traveller"})
+    before = server.written("abroad")
+    archive = server.ask("GET", at("abroad") + "/export", params={"state": state})
+    assert archive.headers["content-type"] == "application/x-tar"
+    server.ask("DELETE", at("abroad"))
+    made = server.ask("POST", f"{SESSIONS}/import", content=archive.content, headers=TAR).json()
+    assert (made["state"], made["reason"]) == expected
+    after = server.written("abroad")
+    assert (after["name"], after["tokens"], after["state"]) == ("traveller", before["tokens"], "ssd")
+    assert server.talk("abroad", "a text that travels")["reused_tokens"] > 0
+    again = server.ask("POST", f"{SESSIONS}/import", content=archive.content, headers=TAR)
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "id")
+    named = server.ask("POST", f"{SESSIONS}/import", "bob", content=archive.content, headers=TAR, params={"id": f"copy {state}"}).json()
+    assert (named["session"]["id"], named["session"]["tenant"]) == (f"copy {state}", "bob")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [(b"no tar", "application/x-tar", 400), (b"{}", "application/json", 415), (b"", "text/plain", 415), (b"", "application/x-tar", 400)],
+)
+def test_what_is_no_archive_is_refused(server: Server, content: bytes, kind: str, status: int) -> None:
+    refused = server.ask("POST", f"{SESSIONS}/import", content=content, headers={"content-type": kind})
+    assert refused.status_code == status
+    assert server.ask("POST", "/v1/completions", content=b"{}", headers=TAR).status_code == 415
+
+
 def test_no_web_page_may_ask(server: Server) -> None:
     asked = httpx.options(server.url + SESSIONS, headers={"origin": "http://x"})
     assert "access-control-allow-origin" not in asked.headers
@@ -147,6 +180,13 @@ def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forer
     assert forerun("bank", "name", "by hand", "a name", "--bank-dir", server.folder).code == 0
     shown = json.loads(forerun("bank", "show", "a name", "--bank-dir", server.folder, "--json").out)
     assert (shown["pinned"], shown["tenant"], shown["ram_bytes"] > 0, len(shown["marks"]) > 0) == (True, "ann", True, True)
+    file = server.folder.with_name("by hand.tar")
+    assert forerun("bank", "export", "a name", file, "--state", "--bank-dir", server.folder).code == 0
+    assert "name a file that is not there yet" in forerun("bank", "export", "a name", file, "--bank-dir", server.folder).err
+    assert file.stat().st_mode & 0o777 == 0o600
+    told = forerun("bank", "import", file, "again", "--bank-dir", server.folder).out
+    assert told == "again (a name) is kept; its state is taken as it is\n"
+    server.ask("DELETE", at("again"))
     assert forerun("bank", "rm", "a name", "--bank-dir", server.folder, "--yes").code == 0
     assert "by hand" not in server.sessions()
     server.talk("to go", "all of it")

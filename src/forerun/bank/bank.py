@@ -83,7 +83,7 @@ class Bank:
         self._tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
         self._lives = Lives()
         self._saving = Saving(disk, spec, self._lives) if disk is not None else None
-        self.sessions = Sessions(self._lives, self._memory, disk, self._saving, lambda tenant: self._chain(tenant).root)
+        self.sessions = Sessions(self._lives, self._memory, disk, self._saving, self._chain)
         self._figures = Figures(self._lives, self._memory, disk, self._saving)
         self._inquiry = Inquiry(self._tiers, self._lives, secret, identity)
 

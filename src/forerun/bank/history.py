@@ -164,6 +164,10 @@ class History(Database):
         sql = "INSERT INTO identity VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET used_s = excluded.used_s"
         self._many((sql, [(root, tenant, json.dumps(dict(fields)), now_s)]))
 
+    def identity(self, root: str) -> dict[str, str] | None:
+        """The fields of the identity that is noted for the root, None if none is."""
+        return next((json.loads(fields) for (fields,) in self._rows("SELECT fields FROM identity WHERE root = ?", root)), None)
+
     def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
         """The fields of the identities under which the tenant stored last."""
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"

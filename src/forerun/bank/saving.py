@@ -50,6 +50,10 @@ class Saving:
         live.told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, keys)
         self._note(live)
 
+    def forget_root(self, root: str) -> None:
+        """Have the identity of the chains that begin at `root` noted again with the next turn: the index knows it no more."""
+        self._noted_roots.discard(root)
+
     def capture_all(self, live: Live) -> None:
         """Copy all that is pending."""
         while live.pending:

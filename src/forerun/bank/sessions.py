@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from forerun.bank import stored
+from forerun.bank import stored, transfer
+from forerun.bank.archive import Archive
 from forerun.bank.disk import DiskTier
 from forerun.bank.history import Session
 from forerun.bank.live import Live
@@ -18,20 +19,22 @@ from forerun.bank.lives import Lives
 from forerun.bank.memory import MemoryTier
 from forerun.bank.saving import Saving
 from forerun.errors import BadRequestError, BankError, UnknownSessionError
+from forerun.state.record import Chain
 from forerun.values import SessionInfo
 
 _FLUSH_S = 30.0
 _ALL = -1  # as SQLite has it
+WITH_DISK = "start the server without --bank-disk-bytes 0"
 NO_DISK = "nothing is kept on disk, where names and pins are"
 
 
 class Sessions:
-    """Conversations of one bank. disk and saving are None if nothing survives the process. root_of: a tenant, under the bank's identity."""
+    """Conversations of one bank. disk and saving are None if nothing survives the process. chain_of: a tenant."""
 
     def __init__(
-        self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None, root_of: Callable[[str], str]
+        self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None, chain_of: Callable[[str], Chain]
     ) -> None:
-        self._lives, self._memory, self._disk, self._saving, self._root_of = lives, memory, disk, saving, root_of
+        self._lives, self._memory, self._disk, self._saving, self._chain_of = lives, memory, disk, saving, chain_of
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         """The tenant's, the last used first, `limit` at most. May be called from any thread."""
@@ -56,12 +59,47 @@ class Sessions:
         """Let a second conversation begin as this one is now; both go on for themselves. fork_id None: the bank gives it one. Raises
         UnknownSessionError, BadRequestError.
         """
-        index, fork_id = self._on_disk(tenant, id).index, fork_id or secrets.token_hex(6)
-        session = index.session(tenant, id)
+        (disk, session), fork_id = self.written(tenant, id), fork_id or secrets.token_hex(6)
+        stored.fork(disk.index, session, fork_id, name, time.time())
+        return self.one(tenant, fork_id)
+
+    def written(self, tenant: str, id: str) -> tuple[DiskTier, Session]:
+        """The disk and what the index knows of the conversation, when all of it is there that can be. Raises UnknownSessionError,
+        BadRequestError.
+        """
+        disk = self._on_disk(tenant, id)
+        session = disk.index.session(tenant, id)
         if session is None:
             raise UnknownSessionError(id)
-        stored.fork(index, session, fork_id, name, time.time())
-        return self.one(tenant, fork_id)
+        return disk, session
+
+    def check_new(self, tenant: str, id: str, archive: Archive) -> None:
+        """Raises BadRequestError if an archive's conversation cannot be kept under this id: there is one, nothing is kept on disk, or its
+        tokens are of another tokenizer. May be called from any thread.
+        """
+        if archive.manifest.identity.tokenizer != self._chain_of(tenant).identity.tokenizer:
+            raise BadRequestError("the archive's tokens are of another tokenizer", hint="serve the model that it was exported from")
+        if self._disk is None:
+            raise BadRequestError(NO_DISK, hint=WITH_DISK)
+        if self._find(tenant, id):
+            raise stored.taken(id)
+
+    def why_not(self, archive: Archive, key: bytes) -> str:
+        """Why an archive's state cannot be taken as it is, "" if it can."""
+        if not archive.manifest.parts:
+            return "it holds no state"
+        if not archive.manifest.is_signed_by(key):
+            return "it is not signed by this server's key"
+        differing = self._chain_of("").identity.differing(archive.manifest.identity)
+        return f"its state is of another model: {' and '.join(differing)} differ" if differing else ""
+
+    def take(self, tenant: str, id: str, archive: Archive) -> SessionInfo:
+        """Keep an archive's conversation under this id, with its state as it is. Raises BadRequestError."""
+        self.check_new(tenant, id, archive)
+        assert self._disk
+        self._flush()
+        transfer.keep(self._disk, archive, self._chain_of(tenant), tenant, id, time.time())
+        return self.one(tenant, id)
 
     def announce(self, address: str) -> None:
         """Have the folder say where its server answers."""
@@ -82,9 +120,11 @@ class Sessions:
         """Remove all that the tenant has here. Returns the number of conversations. Raises BankError: do it again then."""
         num_sessions = len(self._ids(tenant, _ALL))
         self._drop([live for live in self._lives if live.tenant == tenant])
-        stored.wipe(self._memory, tenant, [self._root_of(tenant)])
-        if self._disk:
-            removed = stored.wipe(self._disk, tenant, [self._root_of(tenant)])
+        root = self._chain_of(tenant).root
+        stored.wipe(self._memory, tenant, [root])
+        if self._disk and self._saving:
+            removed = stored.wipe(self._disk, tenant, [root])
+            self._saving.forget_root(root)
             self._disk.scrub([info.key for info in removed])
         return num_sessions
 
@@ -139,7 +179,7 @@ class Sessions:
         """The disk, when all is written there that is to be known of the conversation. Raises UnknownSessionError, BadRequestError."""
         self.one(tenant, id)
         if self._disk is None or self._saving is None:
-            raise BadRequestError(NO_DISK, hint="start the server without --bank-disk-bytes 0")
+            raise BadRequestError(NO_DISK, hint=WITH_DISK)
         for live in self._lives.of(tenant, id):
             self._saving.capture_all(live)
         self._flush()

@@ -116,8 +116,13 @@ def wipe_all(tier: Tier) -> list[RecordInfo]:
     return infos
 
 
+def taken(id: str) -> BadRequestError:
+    """What to raise where a new conversation cannot have this id."""
+    return BadRequestError(f"there is a conversation {id!r} already", param="id", hint="take another id")
+
+
 def fork(index: Index, session: Session, id: str, name: str, now_s: float) -> None:
     """Let a second conversation consist of what one consists of now; nothing is copied. Raises BadRequestError: the id is taken."""
     if index.session(session.tenant, id):
-        raise BadRequestError(f"there is a conversation {id!r} already", param="id", hint="take another id, or none")
+        raise taken(id)
     index.note_session(replace(session, id=id, name=name, used_s=now_s, is_pinned=False))

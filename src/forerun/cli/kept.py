@@ -10,17 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from forerun.bank import stored
-from forerun.bank.disk import UNLIMITED_BYTES, DiskTier
+from forerun.bank.archive import Archive
+from forerun.bank.disk import UNLIMITED_BYTES, DiskTier, secret
+from forerun.bank.history import Session
 from forerun.bank.index import Index
+from forerun.bank.transfer import keep, pack
 from forerun.config import Config
-from forerun.errors import BankLockedError, ForerunError
+from forerun.errors import BankLockedError, ForerunError, UnknownSessionError
 from forerun.request_log.file import rewrite
 from forerun.request_log.forget import without_texts
-from forerun.serve.client import RemoteSessions
-from forerun.values import SessionInfo
+from forerun.serve.auth import NO_TENANT
+from forerun.serve.remote import RemoteSessions
+from forerun.state.record import Chain
+from forerun.values import Imported, SessionInfo
 
 RECONCILE_S = 600.0
 
@@ -40,16 +45,24 @@ class Kept(Protocol):
     def remove(self, session: SessionInfo) -> None:
         """Remove it, and what no other conversation needs."""
 
+    def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        """An archive of it."""
+
+    def load(self, archive: BinaryIO, *, id: str | None) -> Imported:
+        """Keep what an archive holds, under its own id if None."""
+
     def wipe(self) -> int:
         """Remove all. Returns the number of conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSessions:
-    """Those of a folder that no server holds: of every key's owner. log: of the requests."""
+    """Those of a folder that no server holds: of every key's owner. log: of the requests. archive_key: what archives are signed with."""
 
     tier: DiskTier
+    folder: Path
     log: Path
+    archive_key: bytes
 
     def all(self) -> list[SessionInfo]:
         return [stored.told(self.tier.index, session) for session in self.tier.index.all_sessions()]
@@ -59,15 +72,28 @@ class StoredSessions:
         return self._one(session.tenant, session.id)
 
     def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
-        (whole,), fork_id = [self.tier.index.session(session.tenant, session.id)], fork_id or secrets.token_hex(6)
-        assert whole
-        stored.fork(self.tier.index, whole, fork_id, name, time.time())
+        fork_id = fork_id or secrets.token_hex(6)
+        stored.fork(self.tier.index, self._session(session.tenant, session.id), fork_id, name, time.time())
         return self._one(session.tenant, fork_id)
 
     def remove(self, session: SessionInfo) -> None:
         removed = stored.remove(self.tier, session.tenant, session.id, ())
         self.tier.scrub([info.key for info in removed])
         rewrite(self.log, lambda line: without_texts(line, {session.tenant}.__contains__, {session.id}.__contains__))
+
+    def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        return pack(self.tier, self._session(session.tenant, session.id), self.archive_key, with_state=with_state)
+
+    def load(self, archive: BinaryIO, *, id: str | None) -> Imported:
+        read = Archive.read(archive)
+        id, manifest = id or read.manifest.id, read.manifest
+        if not manifest.parts or not manifest.is_signed_by(self.archive_key):
+            why = "it holds no state" if not manifest.parts else "it is not signed by the key in archive_key_file"
+            raise ForerunError(f"no model runs here to read the archive's tokens, and {why}", hint="start the server, and try again")
+        if self.tier.index.session(NO_TENANT, id):
+            raise stored.taken(id)
+        keep(self.tier, read, Chain(secret(self.folder), NO_TENANT, manifest.identity), NO_TENANT, id, time.time())
+        return Imported(self._one(NO_TENANT, id), "taken", "")
 
     def wipe(self) -> int:
         num_sessions = len(self.all())
@@ -77,9 +103,13 @@ class StoredSessions:
         return num_sessions
 
     def _one(self, tenant: str, id: str) -> SessionInfo:
+        return stored.told(self.tier.index, self._session(tenant, id))
+
+    def _session(self, tenant: str, id: str) -> Session:
         session = self.tier.index.session(tenant, id)
-        assert session
-        return stored.told(self.tier.index, session)
+        if session is None:
+            raise UnknownSessionError(id)
+        return session
 
 
 @contextmanager
@@ -119,7 +149,7 @@ def kept_in(config: Config, *, only_looks: bool) -> Iterator[Kept]:
         yield _remote(server, config)
         return
     with (looking if only_looks else holding)(config.bank_path) as tier:
-        yield StoredSessions(tier, config.request_log_path)
+        yield StoredSessions(tier, config.bank_path, config.request_log_path, config.archive_key)
 
 
 def _remote(url: str, config: Config) -> RemoteSessions:

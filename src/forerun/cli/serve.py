@@ -67,6 +67,7 @@ def serve(
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
     eager: Annotated[bool | None, typer.Option("--eager", help=Config.model_fields["eager"].description, show_default=False)] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
+    archive_key_file: Annotated[Path | None, option("archive_key_file")] = None,
     requests_per_minute: Annotated[int | None, option("requests_per_minute")] = None,
     cors_origins: Annotated[str | None, option("cors_origins")] = None,
     log_format: Annotated[str | None, option("log_format")] = None,

@@ -68,7 +68,7 @@ def _engine(
     progress: Callable[[str, float], None],
     request_log: RequestLog | None,
 ) -> LocalEngine:
-    name, folder = located
+    (name, folder), archive_key = located, config.archive_key
     prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
     defaults = defaults_of(folder)
     worker = Worker(lambda: _load(config, folder, prompter, is_reference, blas_name, progress))
@@ -86,7 +86,7 @@ def _engine(
         demo=folder == DEMO_MODEL,
         notes=(*model.notes, *notes),
     )
-    return LocalEngine(info, prompter, worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log)
+    return LocalEngine(info, prompter, worker, model.family.vocab, lambda: _degraded(model), _gauges(model.bank), request_log, archive_key)
 
 
 def _gauges(bank: Bank) -> Gauges:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.values import Event, Health, Job, ModelInfo, Prompt, SessionInfo
+from forerun.values import Event, Health, Imported, Job, ModelInfo, Prompt, SessionInfo
 
 
 class Run(Protocol):
@@ -41,6 +41,12 @@ class Sessions(Protocol):
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
         """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        """An archive of it, as far as it is on disk."""
+
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> Imported:
+        """Keep what an archive holds, under its own id if None: its state as it is if it is signed by the server's key, else read anew."""
 
     async def wipe(self, tenant: str) -> int:
         """Remove all that the tenant has. Returns the number of conversations."""

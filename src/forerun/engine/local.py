@@ -21,7 +21,7 @@ from forerun.values import Health, Job, ModelInfo, Prompt, Raw
 
 @dataclass
 class LocalEngine:
-    """The engine of this process. log: of its requests, None for none."""
+    """The engine of this process. log: of its requests, None for none. archive_key: what archives are signed with, b"" for none."""
 
     info: ModelInfo
     prompter: Prompter
@@ -30,11 +30,12 @@ class LocalEngine:
     degraded: Callable[[], tuple[str, ...]]
     gauges: Gauges
     log: RequestLog | None
+    archive_key: bytes
 
     def __post_init__(self) -> None:
         metrics = Metrics(self.health, self.gauges)
         self.registry = metrics.registry
-        self.sessions = LocalSessions(self.worker, self.prompter, self.log)
+        self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def submit(self, job: Job) -> Run:

@@ -6,28 +6,36 @@ Knows no HTTP, no disk and no cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TypeVar
+from uuid import uuid4
 
 import mlx.core as mx
 
+from forerun.bank.archive import Archive
 from forerun.bank.sessions import Sessions
+from forerun.bank.transfer import pack
+from forerun.engine.engine import Run
 from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
 from forerun.text.prompt import Prompter
-from forerun.values import SessionInfo
+from forerun.values import Imported, Job, Raw, Sampling, SessionInfo
 
 T = TypeVar("T")
+GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSessions:
-    """Those of the engine of this process."""
+    """Those of the engine of this process. archive_key: what archives are signed with, b"" for none. submit: the engine's."""
 
     worker: Worker
     prompter: Prompter
     log: RequestLog | None
+    archive_key: bytes
+    submit: Callable[[Job], Awaitable[Run]]
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         return await asyncio.to_thread(self.worker.model().bank.sessions.all, tenant, limit)
@@ -40,6 +48,26 @@ class LocalSessions:
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
         return await self._change(lambda sessions: sessions.fork(tenant, id, fork_id=fork_id, name=name))
+
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        disk, session = await self._change(lambda sessions: sessions.written(tenant, id))
+        return await asyncio.to_thread(pack, disk, session, self.archive_key, with_state=with_state)
+
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> Imported:
+        read, sessions = Archive.read(BytesIO(archive)), self.worker.model().bank.sessions
+        id, why_not = id or read.manifest.id, sessions.why_not(read, self.archive_key)
+        if why_not:
+            return Imported(await self._compute(read, tenant, id), "computed", why_not)
+        return Imported(await self._change(lambda sessions: sessions.take(tenant, id, read)), "taken", "")
+
+    async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
+        """Read the tokens anew, up to one mark after the other, as requests that take their turn among the others."""
+        self.worker.model().bank.sessions.check_new(tenant, id, archive)
+        for stop in archive.manifest.marks:
+            job = Job(f"import-{uuid4().hex}", Raw(archive.tokens[:stop]), GREEDY, 1, (), id, tenant, "use")
+            async for _ in await self.submit(job):
+                pass
+        return await self.mark(tenant, id, name=archive.manifest.name, is_pinned=None)
 
     async def remove(self, tenant: str, id: str) -> None:
         await self._change(lambda sessions: sessions.remove(tenant, id))

@@ -11,20 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import quote
 
 import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.values import Reading, SessionInfo
+from forerun.values import Reading
 
 DEFAULT_URL = f"http://{Config.model_fields['host'].default}:{Config.model_fields['port'].default}"
 READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
 # Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
 CHANGE_TIMEOUT = httpx.Timeout(10.0, read=3600.0)
-SESSIONS = "/v1/forerun/sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
     """Values of one streamed completion, its End last. `url`: the server's, without /v1. Raises ForerunError with the server's words."""
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
     finish, closing = "", dict[str, Any]()
-    with _plain_errors(url), httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=TIMEOUT) as response:
-        _check(response)
+    with plain_errors(url), httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=TIMEOUT) as response:
+        check(response)
         for line in response.iter_lines():
             if match := READING.match(line):
                 yield Reading(int(match[1]), int(match[2]), int(match[3]), None)
@@ -70,60 +68,27 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | En
 
 def health(url: str, *, key: str = "") -> dict[str, Any]:
     """The body of /health, which names the model. key: the API key, "" for none. Raises ForerunError."""
-    with _plain_errors(url):
-        body = _asked(url, "GET", "/health", key)
+    with plain_errors(url):
+        body = ask(url, "GET", "/health", key)
         return body | {"model": dict(body["model"])}
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSessions:
-    """The conversations that a running server keeps. key: the API key, "" for none. All raise ForerunError with the server's words."""
-
-    url: str
-    key: str
-
-    def all(self) -> list[SessionInfo]:
-        """Of the key's owner, the last used first."""
-        with _plain_errors(self.url):
-            return [SessionInfo(**each) for each in _asked(self.url, "GET", SESSIONS, self.key)["data"]]
-
-    def mark(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        """Call it so, pin it or not; None: as it was."""
-        with _plain_errors(self.url):
-            return SessionInfo(**_asked(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
-
-    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
-        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
-        with _plain_errors(self.url):
-            body = {"id": fork_id, "name": name}
-            return SessionInfo(**_asked(self.url, "POST", f"{_path(session)}/fork", self.key, json=body))
-
-    def wipe(self) -> int:
-        """Remove all that the key's owner has. Returns the number of conversations."""
-        with _plain_errors(self.url):
-            return int(_asked(self.url, "DELETE", SESSIONS, self.key)["deleted"])
-
-    def remove(self, session: SessionInfo) -> None:
-        """Remove it, and what no other conversation needs."""
-        with _plain_errors(self.url):
-            _asked(self.url, "DELETE", _path(session), self.key)
+def bearer(key: str) -> dict[str, str]:
+    """The header that carries an API key, none for ""."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _path(session: SessionInfo) -> str:
-    return f"{SESSIONS}/{quote(session.id, safe='')}"
-
-
-def _asked(url: str, method: str, path: str, key: str, **asked: Any) -> dict[str, Any]:
-    """The JSON object that answers a request. A change waits for the turn that runs."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=CHANGE_TIMEOUT if method != "GET" else TIMEOUT, **asked)
-    _check(response)
+def ask(url: str, method: str, path: str, key: str, **asked: Any) -> dict[str, Any]:
+    """The JSON object that answers a request. A change waits for the turn that runs. Raises ForerunError."""
+    response = httpx.request(method, f"{url}{path}", headers=bearer(key), timeout=CHANGE_TIMEOUT if method != "GET" else TIMEOUT, **asked)
+    check(response)
     body: dict[str, Any] = response.json()
     return body
 
 
 @contextmanager
-def _plain_errors(url: str) -> Iterator[None]:
+def plain_errors(url: str) -> Iterator[None]:
+    """Turn what goes wrong on the way to a server into a ForerunError."""
     try:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
@@ -136,7 +101,8 @@ def _plain_errors(url: str) -> Iterator[None]:
         raise ForerunError(f"what answers at {url} is not forerun", hint="start one with `forerun serve`, and give its address") from error
 
 
-def _check(response: httpx.Response) -> None:
+def check(response: httpx.Response) -> None:
+    """Raises ForerunError with the server's words if it refuses."""
     if response.is_success:
         return
     response.read()

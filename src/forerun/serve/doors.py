@@ -21,6 +21,7 @@ from forerun.serve.problems import Problem, refused
 
 BODY_LIMIT_BYTES = 32 << 20
 SHARED_ROUTES = ("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/models", "/v1/responses")
+IMPORT_ROUTE, ARCHIVE = "/v1/forerun/sessions/import", "application/x-tar"  # a type that no page sends without the preflight either
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 BODY_LIMIT_S = 10.0
@@ -53,7 +54,7 @@ class Doors:
 
     async def _inside(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
         """Who answers the request, and how it gets the body."""
-        if problem := self._problem(scope["method"], Headers(scope=scope)):
+        if problem := self._problem(scope["method"], scope["path"], Headers(scope=scope)):
             return problem.response(scope["path"]), receive
         try:
             async with asyncio.timeout(BODY_LIMIT_S):
@@ -64,7 +65,7 @@ class Doors:
             return TOO_LARGE.response(scope["path"]), receive
         return self._shared if scope["path"].startswith(SHARED_ROUTES) else self._app, _replay(body, receive)
 
-    def _problem(self, method: str, headers: Headers) -> Problem | None:
+    def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
         """What is wrong with a request as far as its headers tell."""
         host = headers.get("host", "")
         if not self._may_come_as(host):
@@ -72,8 +73,9 @@ class Doors:
                 403, "host_not_allowed", f"this server does not answer to the name {host!r}", "use http://127.0.0.1 or http://localhost"
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if method == "POST" and kind != "application/json":
-            return refused(415, "not_json", f"Content-Type is {kind!r}", "send JSON with `Content-Type: application/json`")
+        wanted = ARCHIVE if path == IMPORT_ROUTE else "application/json"
+        if method == "POST" and kind != wanted:
+            return refused(415, "not_json", f"Content-Type is {kind!r}", f"send it with `Content-Type: {wanted}`")
         return None
 
     def _may_come_as(self, host_header: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from forerun import __version__
 from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses, sessions
+from forerun.serve.doors import ARCHIVE
 
 ASKED: Mapping[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_chat.Request,
@@ -65,11 +66,27 @@ def document() -> dict[str, Any]:
     for (path, method), (what, schema) in CHANGED.items():
         body = {"requestBody": _body(schemas[(schema, "validation")])} if schema else {}
         paths.setdefault(path, {})[method] = _gives(path, what) | body
+    paths |= _archives()
     paths["/metrics"] = {"get": {"summary": "for Prometheus", "responses": {"200": _content("text/plain", {"type": "string"}, "metrics")}}}
     info = {"title": "forerun", "version": __version__, "description": "A local LLM server for coding agents."}
     key = {"bearer": {"type": "http", "scheme": "bearer"}, "header": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
     components = {"schemas": defined["$defs"], "securitySchemes": key}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, "security": [{}, {"bearer": []}, {"header": []}]}
+
+
+def _archives() -> dict[str, Any]:
+    """The routes of archives, which are no JSON."""
+    archive, root = {"type": "string", "format": "binary"}, sessions.ROOT
+    export, load = _gives(f"{root}/{{id}}/export", "a conversation in an archive"), _gives(f"{root}/import", "what an archive held is kept")
+    export["parameters"].append(_query("state", {"enum": ["true", "false"]}))
+    export["responses"]["200"] = _content(ARCHIVE, archive, "the archive")
+    load["parameters"].append(_query("id", {"type": "string", "minLength": 1, "maxLength": 200}))
+    load["requestBody"] = {"required": True, "content": {ARCHIVE: {"schema": archive}}}
+    return {f"{root}/{{id}}/export": {"get": export}, f"{root}/import": {"post": load}}
+
+
+def _query(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
 def _takes(path: str, schema: Mapping[str, Any]) -> dict[str, Any]:

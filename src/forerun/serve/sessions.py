@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Literal
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field
 
 from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
+from forerun.serve.doors import ARCHIVE
 from forerun.serve.fields import Fields, parse_object, read
 
 ROOT = "/v1/forerun/sessions"
@@ -38,11 +40,29 @@ class Fork(Fields):
     name: str = Field(default="", max_length=200)
 
 
+class Export(Fields):
+    """Whether the archive is to hold the state, too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Literal["true", "false"] = "false"
+
+
+class Import(Fields):
+    """What the conversation is to be called by requests: what the archive says if left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = Field(default=None, min_length=1, max_length=200)
+
+
 def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str]) -> None:
     """Add the routes to an application."""
     routes = Routes(sessions, keys)
     app.add_api_route(ROOT, routes.show_all, methods=["GET"], response_model=None)
     app.add_api_route(ROOT, routes.wipe, methods=["DELETE"], response_model=None)
+    app.add_api_route(f"{ROOT}/import", routes.load, methods=["POST"], response_model=None)
+    app.add_api_route(f"{ROOT}/{{id:path}}/export", routes.export, methods=["GET"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}/fork", routes.fork, methods=["POST"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"], response_model=None)
     app.add_api_route(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"], response_model=None)
@@ -78,6 +98,17 @@ class Routes:
         """POST /v1/forerun/sessions/ID/fork"""
         tenant, asked = self._tenant(request), read(Fork, parse_object(await request.body()))
         return JSONResponse(asdict(await self._sessions.fork(tenant, id, fork_id=asked.id, name=asked.name)))
+
+    async def export(self, request: Request, id: str) -> Response:
+        """GET /v1/forerun/sessions/ID/export"""
+        tenant, asked = self._tenant(request), read(Export, dict(request.query_params))
+        chunks = await self._sessions.export(tenant, id, with_state=asked.state == "true")
+        return StreamingResponse(map(bytes, chunks), media_type=ARCHIVE)
+
+    async def load(self, request: Request) -> Response:
+        """POST /v1/forerun/sessions/import"""
+        tenant, asked = self._tenant(request), read(Import, dict(request.query_params))
+        return JSONResponse(asdict(await self._sessions.load(tenant, await request.body(), id=asked.id)))
 
     async def wipe(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions"""

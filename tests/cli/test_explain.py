@@ -21,6 +21,7 @@ from tests.talking import IDENTITY
 
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.live import Live
+from forerun.cli.bank import shrink
 from forerun.engine.request_log import RequestLog
 from forerun.request_log.file import LogFile
 from forerun.state.record import SEGMENT_TOKENS
@@ -99,6 +100,11 @@ async def removed(rig: Rig) -> None:
     await asks(PROMPT)(rig)
 
 
+async def pruned(rig: Rig) -> None:
+    assert list(shrink(disk(rig), 0))
+    await asks(PROMPT)(rig)
+
+
 async def without_a_table(rig: Rig) -> None:
     disk(rig).index._connection.execute("DROP TABLE lost")
     await asks(PROMPT)(rig)
@@ -150,6 +156,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
     "a failure": ([Life(fails)], "not stored", "not stored: the request that read it failed"),
     "damaged": ([Life(asks(PROMPT)), Life(damaged)], "damaged", "set aside: "),
     "removed": ([Life(asks(PROMPT)), Life(removed)], "damaged", "damaged: its file was removed"),
+    "pruned": ([Life(asks(PROMPT)), Life(pruned)], "evicted", "evicted: `forerun bank prune` removed it"),
     "an index that fails": ([Life(asks(PROMPT)), Life(without_a_table)], "failed", "the bank failed: "),
     "bypass": ([Life(asks(PROMPT, PROMPT)), Life(asks(PROMPT, bank="bypass"))], "bypass", "bypass"),
     **{f"other {name}": (other(name), "identity", f"another identity: {name} differs") for name in IDENTITY.fields},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.engines import running
+from tests.engine.engines import events, running
 from tests.engine.turns import Messages, say, turn
 from tests.talking import tokenizer
 from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, with_arguments
@@ -105,6 +105,8 @@ def test_what_is_kept_of_an_answer_goes_with_its_conversation_to_the_last_byte(f
                 asked = {"role": "user", "content": session}
                 told = await say(rig, (asked,), f"{THOUGHT}{f'the word of {session} ' * 100}{CALL}", session=session)
                 assert len(told.prompt) < SEGMENT_TOKENS < len(told.stored)
+                # Somebody goes on otherwise in the middle of the answer: its first block stays.
+                await events(await rig.ask([*told.stored[:SEGMENT_TOKENS], 5, 6], tenant="", session="a branch"))
             await rig.engine.sessions.remove("", "one")
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.text.test_echo import STRIPPING, USER
 
 from forerun.models.load import DEMO_MODEL
 from forerun.text.places import REST, Places
@@ -63,6 +64,15 @@ def test_reasoning_that_was_left_out_is_the_field_that_differs() -> None:
     char = TEXT.index("<think>\n\n</think>") + len("<think>\n")
     places = Places(TEMPLATE, Chat(MESSAGES, TOOLS, {}))
     assert places.of(char, "I look at it.\n</think>") == ("message 4 (assistant)", "reasoning_content")
+
+
+def test_reasoning_that_the_template_leaves_out_of_earlier_turns_is_the_field_that_differs() -> None:
+    chat = Chat((USER, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}, USER), (), {})
+    template = Template(STRIPPING, {})
+    text = template.render(chat, add_generation_prompt=False)
+    assert "Hm." not in text
+    assert Places(template, chat).of(text.index("Yes."), "<think>Hm.</think>Yes.") == ("message 1 (assistant)", "reasoning_content")
+    assert Places(template, chat).of(text.index("Yes."), "No.") == ("message 1 (assistant)", "content")
 
 
 def test_tokens_without_messages_have_no_places() -> None:

@@ -15,6 +15,7 @@ from forerun.values import Chat
 
 REST = "after the messages"
 TEXTS = ("content", "reasoning_content", "name")
+QUESTION = {"role": "user", "content": ""}
 OTHER = "\U0001fffe"  # a noncharacter, in place of a field: whatever stands in a text, it is not this
 
 
@@ -39,9 +40,9 @@ class Places:
             return Part("", "")
         chat, text = self._chat, self._text(self._chat)
         if self._is_in_tools(chat, text, char):
-            num = self._fewest(text, char, len(chat.tools), lambda n: replace(chat, tools=chat.tools[:n]))
+            num = _fewest(text, char, len(chat.tools), lambda n: self._text(replace(chat, tools=chat.tools[:n])))
             return Part("tools", _name_of_tool(chat.tools[min(num, len(chat.tools)) - 1]))
-        num = self._fewest(text, char, len(chat.messages), lambda n: replace(chat, messages=chat.messages[:n]))
+        num = _fewest(text, char, len(chat.messages), lambda n: self._beginning(chat, text, n))
         if num > len(chat.messages):
             return Part(REST, "")
         role = chat.messages[num - 1].get("role", "")
@@ -58,16 +59,11 @@ class Places:
         start, end = _changed(text, self._text(replace(chat, tools=())))
         return start <= char < end
 
-    def _fewest(self, text: str, char: int, most: int, first: Callable[[int], Chat]) -> int:
-        """How many messages, or tools, it takes at least to write the text beyond the character; one more than `most` if all do not."""
-        low, high = 1, most + 1
-        while low < high:
-            middle = (low + high) // 2
-            if num_common(text, self._text(first(middle))) > char:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+    def _beginning(self, chat: Chat, text: str, num: int) -> str:
+        """What the first messages make of the text: alone, or with a question behind them where the template writes them otherwise then."""
+        first = chat.messages[:num]
+        alone = self._text(replace(chat, messages=first))
+        return alone if text.startswith(alone) else self._text(replace(chat, messages=(*first, QUESTION)))
 
     def _field(self, chat: Chat, number: int, text: str, char: int, stored: str) -> str:
         """The field of a message: of those that the character lies in, the one that begins last; one that was left out, if it would stand
@@ -79,11 +75,17 @@ class Places:
             start, end = _changed(text, other)
             if other and start == char and start == end and stored.startswith(other[start : max(start, other.find(OTHER))]):
                 return field
-            found.append((start, end, field))
-        inside = max((each for each in found if each[0] <= char < each[1]), default=None)
-        if inside is None:
-            return "role" if found and char < min(start for start, _, _ in found) else ""
-        return inside[2]
+            found += [(start, end, field)] if other else []
+        if self._thinks(stored) and not self._thinks(text[char:]):
+            return "reasoning_content"
+        if found and char < min(start for start, _, _ in found):
+            return "role"
+        return max((each for each in found if each[0] <= char < each[1]), default=(0, 0, ""))[2]
+
+    def _thinks(self, text: str) -> bool:
+        """Whether what stands there first is reasoning: a template may leave out that of earlier turns."""
+        tags = self._template.form.reasoning
+        return tags is not None and text.lstrip().startswith(tags.open)
 
 
 def _with_fields_changed(message: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -97,6 +99,18 @@ def _with_fields_changed(message: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
             changed = {**call, "function": {**call["function"], field: other}}
             name = f"tool_calls[{number}].function.{field}"
             yield name, {**message, "tool_calls": [*calls[:number], changed, *calls[number + 1 :]]}
+
+
+def _fewest(text: str, char: int, most: int, written: Callable[[int], str]) -> int:
+    """How many messages, or tools, it takes at least to write the text beyond the character; one more than `most` if all do not."""
+    low, high = 1, most + 1
+    while low < high:
+        middle = (low + high) // 2
+        if num_common(text, written(middle)) > char:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def _name_of_tool(tool: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from tests.records import path_of
 from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, Told
 
-from forerun.bank import writer
+from forerun.bank import format, writer
 from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.live import Live, Unit
@@ -173,6 +173,19 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
         with pytest.raises(ValueError, match="is not the state after"):
             bank.remember(cache, told, [cache.snapshot()], Turned("s", "", 1, 0, 1))
     assert bank.health().sessions == 0
+
+
+def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = turn(home.bank, tiny.words("long", 2 * SEGMENT_TOKENS + 100))
+    turn(home.bank, first.stored + tiny.words(2, 2 * SEGMENT_TOKENS))  # what it says later is of no use to who goes on before
+    home.reopen()
+    read: list[Path] = []
+    monkeypatch.setattr(format, "read", lambda path, call=format.read: read.append(path) or call(path))
+    restored = turn(home.bank, first.stored + tiny.words("edited", 20)).restored
+    assert (restored.source, restored.reused_tokens) == ("ssd", len(first.stored))
+    assert len(read) == 3 + 1
+    assert restored.read_bytes == sum(path.stat().st_size for path in read) > 0
+    assert turn(home.bank, first.stored + tiny.words("edited", 20)).restored.read_bytes == 0
 
 
 # --- forks

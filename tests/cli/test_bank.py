@@ -147,6 +147,15 @@ def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None
     assert "checksum" in found["damaged"][0]
 
 
+def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
+    content = bytearray((folder / "index.db").read_bytes())
+    content[content.rfind(MARK.key.encode())] ^= 1  # the key stands in the row and in what finds it
+    (folder / "index.db").write_bytes(content)
+    ran = forerun("bank", "verify", "--bank-dir", folder)
+    assert ran.code == 1
+    assert f"{folder / 'index.db'}: row 2 missing from index" in ran.out
+
+
 def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
     damage(folder, MARK.key)
     before = sorted((folder / "records").rglob("*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running, until
 from tests.running import greedy, read
 from tests.talking import GREEDY, tokenizer
 
+from forerun.bank.disk import DiskTier
 from forerun.bank.live import Live, Unit
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine.engine import Run
@@ -541,6 +543,21 @@ def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path) -> No
         async with running(tmp_path / "bank") as again:
             report = done(await events(await again.ask(LONG))).report
             assert (report.source, report.reused_tokens) == ("ssd", len(LONG))
+
+    asyncio.run(scenario())
+
+
+def test_closing_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(LIMIT_S), put(tier, record))[1])
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            await events(await rig.ask(PROMPT))
+            start_s = time.monotonic()
+            await rig.engine.close(1.5)
+            assert time.monotonic() - start_s < 4
+            may_write.set()
 
     asyncio.run(scenario())
 

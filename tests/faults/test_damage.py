@@ -161,6 +161,43 @@ def test_a_damaged_index_serves_nothing_wrong(tmp_path: Path) -> None:
     assert served > 300
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("watched_calls")
+def test_every_byte_of_every_record_of_a_store_may_be_wrong(tmp_path: Path) -> None:
+    stored = [record("mark", tokens=[7], num_bytes=0), record(tokens=[1, 2], num_bytes=9), record(tokens=list(range(900)), num_bytes=500)]
+    tier = opened(tmp_path)
+    for given in stored:
+        tier.put(given)
+    for given in stored:
+        path = path_of(tmp_path, given.key)
+        whole = path.read_bytes()
+        for at, byte in enumerate(whole):
+            path.write_bytes(whole[:at] + bytes([byte ^ 1]) + whole[at + 1 :])
+            with pytest.raises(DamagedRecordError):
+                tier.get(given.key)
+            tier.put(given)
+        assert all(tier.get(each.key) == each for each in stored)
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("watched_calls")
+def test_any_byte_of_the_index_may_be_wrong(tmp_path: Path) -> None:
+    """Every seventh that is not zero, and some of the others."""
+    stored = {given.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(3))}
+    tier = opened(tmp_path)
+    for given in stored.values():
+        tier.put(given)
+    tier.close()
+    whole, files = (tmp_path / "index.db").read_bytes(), {key: path_of(tmp_path, key).read_bytes() for key in stored}
+    for at in [at for at, byte in enumerate(whole) if at % (7 if byte else 211) == 0]:
+        (tmp_path / "index.db").write_bytes(whole[:at] + bytes([whole[at] ^ 0x21]) + whole[at + 1 :])
+        assert all(found == stored[key] for key, found in served_by(tmp_path))
+        for key, content in files.items():
+            path_of(tmp_path, key).write_bytes(content)
+
+
 def served_by(folder: Path) -> Iterator[tuple[str, Record]]:
     """All that a tier in the folder hands out."""
     with suppress(BankError):

@@ -251,6 +251,10 @@ class Index(History):
         """All records."""
         return self._infos("")
 
+    def damage(self) -> list[str]:
+        """What SQLite finds wrong with the database, every page of which it reads."""
+        return [f"{self._path}: {found}" for (found,) in self._rows("PRAGMA integrity_check") if found != "ok"]
+
     def keys(self, prefix: str) -> set[str]:
         """All keys that begin with `prefix`, lower-case hex digits."""
         return {key for (key,) in self._rows("SELECT key FROM record WHERE key >= ? AND key < ?", prefix, f"{prefix}g")}

@@ -45,11 +45,11 @@ EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", 
 
 @app.command()
 def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Read every record and check every byte of it; exit code 1 if one is damaged."""
+    """Read the index and every record, and check every byte; exit code 1 if something is damaged."""
     with looking(load({"bank_dir": bank_dir}).bank_path) as tier:
         infos = list(tier.inventory())
         shown = track(infos, "reading", console=Console(stderr=True), transient=True)
-        damage = [text for info in shown if (text := tier.damage(info.key))]
+        damage = tier.index.damage() + [text for info in shown if (text := tier.damage(info.key))]
     if as_json:
         typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
     else:

@@ -177,15 +177,16 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
 
 def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     first = turn(home.bank, tiny.words("long", 2 * SEGMENT_TOKENS + 100))
-    turn(home.bank, first.stored + tiny.words(2, 2 * SEGMENT_TOKENS))  # what it says later is of no use to who goes on before
+    second = turn(home.bank, first.stored + tiny.words(2, 3 * SEGMENT_TOKENS))
+    prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last mark
     home.reopen()
     read: list[Path] = []
     monkeypatch.setattr(format, "read", lambda path, call=format.read: read.append(path) or call(path))
-    restored = turn(home.bank, first.stored + tiny.words("edited", 20)).restored
+    restored = turn(home.bank, prompt).restored
     assert (restored.source, restored.reused_tokens) == ("ssd", len(first.stored))
     assert len(read) == 3 + 1
     assert restored.read_bytes == sum(path.stat().st_size for path in read) > 0
-    assert turn(home.bank, first.stored + tiny.words("edited", 20)).restored.read_bytes == 0
+    assert turn(home.bank, prompt).restored.read_bytes == 0
 
 
 # --- forks

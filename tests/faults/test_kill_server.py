@@ -44,6 +44,13 @@ class Nursery:
 
     def wait_until_dead(self) -> None:
         assert _stream(self._process.stdout).readline() == "dead\n"
+        self.pid = 0
+
+    def close(self) -> None:
+        """Leave no server behind."""
+        if self.pid:
+            self.kill()
+        _stream(self._process.stdin).close()
 
     def ask(self, messages: list[dict[str, Any]], bank: str = "use") -> dict[str, Any]:
         body = {"messages": messages, "max_tokens": 12, "temperature": 0, "enable_thinking": False, "forerun": {"bank": bank}}
@@ -61,8 +68,9 @@ class Nursery:
 def nursery(tmp_path: Path) -> Iterator[Nursery]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.faults.serving"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Nursery(process, tmp_path / "bank")
-        _stream(process.stdin).close()
+        nursery = Nursery(process, tmp_path / "bank")
+        yield nursery
+        nursery.close()
 
 
 def _stream(given: IO[str] | None) -> IO[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -67,7 +68,7 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
 
     Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
     """
-    events, submitted_s, is_served = aiter(run), time.monotonic(), False
+    events, waits_since_s = aiter(run), time.monotonic()
     gone = asyncio.ensure_future(_disconnected(receive))
     coming = asyncio.ensure_future(anext(events, None))
     try:
@@ -75,16 +76,15 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
             await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise ClientDisconnect
-            if not is_served and time.monotonic() - submitted_s > WAIT_LIMIT_S:
+            if time.monotonic() - waits_since_s > WAIT_LIMIT_S:
                 raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
             if not coming.done():
                 yield None
                 continue
             if (event := coming.result()) is None:
                 return
-            is_served = is_served or not isinstance(event, Queued)
-            if isinstance(event, Done):  # another job may follow, and has to wait for its turn like any other
-                is_served, submitted_s = False, time.monotonic()
+            if not isinstance(event, Queued):
+                waits_since_s = time.monotonic() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
             yield event
             coming = asyncio.ensure_future(anext(events, None))
     finally:

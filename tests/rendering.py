@@ -6,26 +6,36 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.text.prompt import Prompter
 
 Asked = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
+
+
+@cache
+def prompter() -> Prompter:
+    """The bundled model's."""
+    from forerun.models.load import DEMO_MODEL
+    from forerun.text.prompt import Prompter
+    from forerun.text.template import Template
+    from forerun.text.tokenizer import Tokenizer
+
+    return Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
 
 
 def tokens_of(asked: Asked) -> list[int]:
     """The ids of the request's prompt, by the bundled model's template and tokenizer."""
     from tests.serve.engine_double import INFO
 
-    from forerun.models.load import DEMO_MODEL
     from forerun.serve.app import CHAT, MESSAGES, RESPONSES
-    from forerun.text.prompt import Prompter
-    from forerun.text.template import Template
-    from forerun.text.tokenizer import Tokenizer
 
     path, body = asked
     dialect: Any = {"/v1/chat/completions": CHAT, "/v1/messages": MESSAGES, "/v1/responses": RESPONSES}[path]
-    prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
-    return list(prompter.encode(dialect.parse(body, INFO, id="id_1", tenant="").job.prompt, tenant="").tokens)
+    return list(prompter().encode(dialect.parse(body, INFO, id="id_1", tenant="").jobs[0].prompt, tenant="").tokens)
 
 
 def tokens_elsewhere(requests: list[Asked]) -> list[list[int]]:

@@ -104,6 +104,7 @@ def test_chat_whole_and_again(gpt: openai.OpenAI) -> None:
 
 
 def test_chat_stream(gpt: openai.OpenAI) -> None:
+    """opencode asks again without end where no chunk has a `finish_reason`."""
     chunks = list(gpt.chat.completions.create(**chat(HELLO), stream=True, stream_options={"include_usage": True}))
     choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
     assert "".join(choice.delta.content or "" for choice in choices) == "Hello"

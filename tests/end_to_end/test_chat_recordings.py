@@ -103,7 +103,7 @@ def test_a_run_goes_on_after_a_restart_as_if_there_had_been_none(run: str, tmp_p
     played = asyncio.run(play_in_two_lives(requests, tmp_path / "bank"))
     for pair in pairs(run):
         if pair["from"] in played and pair["to"] in played:
-            compare(pair, played[pair["from"]], played[pair["to"]])
+            compare(pair, played[pair["from"]], played[pair["to"]], list(played.values()))
 
 
 async def play_in_two_lives(requests: list[Recorded], folder: Path) -> dict[str, Served]:

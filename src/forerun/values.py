@@ -133,7 +133,9 @@ class Miss:
     @property
     def place(self) -> str:
         """The field and the part in words; "" where they are not known."""
-        return f"{self.field} of {self.where}" if self.field else self.where
+        if not self.field:
+            return self.where
+        return f"tool {self.field}" if self.where == "tools" else f"{self.field} of {self.where}"
 
 
 @dataclass(frozen=True, slots=True)

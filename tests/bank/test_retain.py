@@ -45,10 +45,22 @@ def on_the_way(ends: list[int], **known: float) -> set[int]:
         ([100], {"reused": 100, "shared": 1123}, set()),
         ([100], {"reused": 100, "shared": 1124}, {1124}),
         ([100, 1200, 3000], {"reused": 100, "shared": 1500}, {1500, 3000}),
+        ([5000], {"reused": 100, "shared": 3000}, {3000}),
         ([100], {"reused": 100, "shared": 9500}, set()),
         ([100], {"reused": 100, "shared": 10_005}, set()),
     ],
-    ids=["ends", "known ones", "costly", "too costly", "near", "parted", "parted among ends", "parted at the end", "the same"],
+    ids=[
+        "ends",
+        "known ones",
+        "costly",
+        "too costly",
+        "near",
+        "parted",
+        "parted among ends",
+        "parted in the first message",
+        "parted at the end",
+        "the same",
+    ],
 )
 def test_a_long_prompt_leaves_marks_on_the_way_where_they_are_worth_it(
     ends: list[int], known: dict[str, float], expected: set[int]

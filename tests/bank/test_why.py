@@ -74,7 +74,7 @@ def test_an_edit_is_found_to_the_token(at: int, way: str, folder: Path) -> None:
         found = why(bank, edited)
     assert (found.kind, found.shared_tokens) == ("differs", at)
     assert found.stored == tuple(told[at : at + TOLD_TOKENS])
-    assert f"goes on otherwise after {at} tokens" in found.words
+    assert f"goes on otherwise after {at:,} tokens" in found.words
 
 
 def test_leaving_between_marks_is_said(bank: Bank) -> None:

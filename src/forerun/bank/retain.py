@@ -37,7 +37,7 @@ def _on_the_way(ends: Sequence[int], start: int, message_end: int, known: Known)
     """Where the prompt parts from a stored conversation, since where two have parted a third may; and ends of messages, behind which a
     client may change the next one: no nearer to each other than a mark is worth.
     """
-    found = {known.shared} if start + APART_TOKENS <= known.shared <= message_end - APART_TOKENS else set[int]()
+    found = {known.shared} if known.reused + APART_TOKENS <= known.shared <= message_end - APART_TOKENS else set[int]()
     apart = max(APART_TOKENS, known.mark_tokens / MOST_COST)
     for end in ends:
         if end > start and all(abs(end - other) >= apart for other in (start, message_end, *found)):

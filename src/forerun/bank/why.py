@@ -74,18 +74,18 @@ def why(problems: Problems, reused: int, near: Near, lost: Lost | None, other: t
     kind, words, shared = problems.kind, list(problems.words), near.shared_tokens
     if lost is not None and lost.position > reused:
         kind = kind or lost.kind
-        words.append(f"what was known at {lost.position} tokens is not here, {lost.kind}: {lost.why}")
+        words.append(f"what was known at {lost.position:,} tokens is not here, {lost.kind}: {lost.why}")
     if other:
         kind = kind or "identity"
         words.append(f"it is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
     if near.following:
         kind = kind or "differs"
-        words.append(f"the nearest stored conversation goes on otherwise after {shared} token{'' if shared == 1 else 's'}")
+        words.append(f"the nearest stored conversation goes on otherwise after {shared:,} token{'' if shared == 1 else 's'}")
     if reused < shared:
         if not words:
-            words.append(f"the prompt is stored up to token {shared}")
+            words.append(f"the prompt is stored up to token {shared:,}")
         kind = kind or "no mark"
-        words.append(f"the last mark before that is at {reused}" if reused else "no mark lies before that")
+        words.append(f"the last mark before that is at {reused:,}" if reused else "no mark lies before that")
     if not words and shared == 0:
         kind, words = "new", ["no stored conversation begins like this prompt"]
     return Why(kind, "; ".join(words), shared, near.following)

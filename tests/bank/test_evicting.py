@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.records import opened, record
 
+from forerun.bank import retain
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.history import Session
 from forerun.bank.index import Label
@@ -99,6 +100,15 @@ def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, wr
     tier.limit_bytes = INDEX_SLACK_BYTES + INDEX_BYTES
     write(writer, "the last", 9, rank_s=99.0)
     assert usable(tier.index, live[0]).position == 0
+
+
+def test_one_shots_of_now_go_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
+    now_s = 1e9
+    long = write(writer, "long", 1, 2, rank_s=retain.rank_s(now_s - 1800, 10, 1.0))
+    for number in range(2 * ROOM):
+        shot = write(writer, f"title {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 1, 1.0))
+    assert usable(tier.index, long).position == 2
+    assert usable(tier.index, shot).position == 1
 
 
 def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier, writer: Writer) -> None:

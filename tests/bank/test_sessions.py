@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -280,6 +281,29 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
         assert tier.num_bytes == bytes_under(folder)
         tier.close()
     assert traces(folder, own) == []
+
+
+def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
+    opened(folder).close()
+    stop = threading.Event()
+    looking = threading.Thread(target=lambda: [Index.holder(folder) for _ in iter(stop.is_set, True)])
+    looking.start()
+    for _ in range(20):
+        Index.hold(folder).close()
+    stop.set()
+    looking.join()
+
+
+def test_without_a_disk_what_is_in_ram_goes() -> None:
+    with closing(opened(None)) as bank:
+        told = {who: talk(bank, who) for who in ("mine", "other")}
+        turn(bank, told["mine"].stored, session="beside")  # makes records of it
+        bank.sessions.remove("", "mine")
+        bank.sessions.remove("", "beside")
+        assert turn(bank, told["mine"].stored, session="new").restored.reused_tokens <= len(SYSTEM)
+        assert reused(on(bank, told["other"], "other")) == ("ram", len(told["other"].stored))
+        assert bank.sessions.wipe("") == 2
+        assert (bank.sessions.all("", 10), bank.ram_bytes) == ([], 0)
 
 
 def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:

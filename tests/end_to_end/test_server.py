@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from tests.cli.conftest import Ran, forerun
 
 from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
 
+__all__ = ["forerun"]
 SYSTEM = {"role": "system", "content": "You are a helpful assistant. " * 6}
 ASKED = ["Hello!", "Write a list of three colours.", "Count to five.", "Say it again.", "Thank you. Anything else?", "One more thing."]
 NUM = 12
@@ -100,6 +103,19 @@ def test_a_damaged_record_is_read_from_the_prompt_instead(home: Home) -> None:
     assert report["reason"].startswith("set aside: ")
     assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] > 0
     assert next_turn(home, messages, ASKED[2])["forerun"]["source"] == "ram"
+
+
+def test_the_commands_look_after_the_server_that_holds_the_folder(home: Home, forerun: Callable[..., Ran]) -> None:
+    messages = [{"role": "user", "content": "You will be looked after. " * 20}]
+    home.ask(messages, forerun={"session": "mine"})
+    assert forerun("bank", "pin", "mine", "--bank-dir", home.bank).out == "mine is pinned\n"
+    home.server.kill()
+    shown = json.loads(forerun("bank", "show", "mine", "--bank-dir", home.bank, "--json").out)
+    assert (shown["pinned"], shown["state"]) == (True, "ssd")
+    home.start()
+    assert home.ask(messages, forerun={"session": "mine"})["forerun"]["source"] == "ssd"
+    assert forerun("bank", "rm", "mine", "--bank-dir", home.bank, "--yes").out == "mine is removed\n"
+    assert home.ask(messages, forerun={"session": "mine"})["forerun"]["reused_tokens"] == 0
 
 
 def test_the_openai_sdk(home: Home, client: openai.OpenAI) -> None:

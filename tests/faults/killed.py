@@ -1,6 +1,6 @@
-"""Kills a process before every call to the disk or to SQLite of a removal, with one copy of the folder each: `killed.py ACT FOLDER INTO`.
+"""Kills a process before every call to the disk or to SQLite of a removal or an import: `killed.py ACT FOLDER INTO`.
 
-Prints how many times; the copies are INTO/0, INTO/1, ... Alone in its process, since it forks.
+Prints how many times; the copies of the folder are INTO/0, INTO/1, ... Alone in its process, since it forks.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tests.faults.failing import CALLS, Connection, Failure
-from tests.records import opened, record
+from tests.records import CHAIN, IDENTITY, opened, record
 
 from forerun.bank import stored
+from forerun.bank.archive import Archive
 from forerun.bank.disk import DiskTier
 from forerun.bank.history import Session
 from forerun.bank.index import Label
+from forerun.bank.transfer import keep, pack
+from forerun.state.record import Chain
 
 NAMES = ("mine", "other")
 
@@ -38,7 +42,17 @@ def wipe(tier: DiskTier) -> None:
     tier.scrub([info.key for info in stored.wipe(tier, "", [])])
 
 
-ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe}
+def load(tier: DiskTier) -> None:
+    """Keep a copy of one of them, out of an archive."""
+    session = tier.index.session("", "mine")
+    assert session
+    archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
+    keep(tier, archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
+
+
+ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}
+LEFT = {"remove": {"other": 2}, "wipe": {}, "load": {"mine": 2, "other": 2, "again": 2}}  # conversations and their tokens
+RECORDS = {"remove": 2, "wipe": 0, "load": 7}
 
 
 def prepare(folder: Path) -> None:
@@ -51,6 +65,7 @@ def prepare(folder: Path) -> None:
             tier.put(each)
             tier.index.label(each.key, Label(name, "", 1.0, 1.0))
         tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
+    tier.index.note_identity(CHAIN.root, "", IDENTITY.fields, 1.0)
     tier.put(record(tokens=[8]))
     tier.set_aside(record(tokens=[8]).key)
     tier.close()

@@ -24,6 +24,19 @@ def test_lines_are_appended_across_openings(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_all_files_are_rewritten_and_the_log_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    log = LogFile(path, 4 * 100)
+    for number in range(20):
+        log.append(f"secret {number:02} {'x' * 20}")
+    assert sorted(each.name for each in tmp_path.iterdir())[1:] == [f"requests.jsonl.{number}" for number in range(1, NUM_FILES)]
+    log.rewrite(lambda line: "" if "secret 19" in line else line.replace("secret", "gone"))
+    log.append("after")
+    log.close()
+    assert not [each for each in tmp_path.iterdir() if "secret" in each.read_text() or each.stat().st_mode & 0o777 != 0o600]
+    assert read_lines(path)[-2:] == [f"gone 18 {'x' * 20}", "after"]
+
+
 def test_a_line_ends_where_it_was_ended(tmp_path: Path) -> None:
     path, lines = tmp_path / "requests.jsonl", ['"a\u2028b\x85c"', '"d"']
     log = LogFile(path, 1 << 20)

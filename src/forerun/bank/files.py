@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from forerun.errors import BankError, BankFullError, BankLockedError
 
 Buffer = bytes | memoryview
-_HOLDER_BYTES = 1000
+_HOLDER_BYTES, _LOOK_S = 1000, 0.1
 _OTHER_FOLDER = "give --bank-dir a folder in which this user may write"
 HINTS = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST), _OTHER_FOLDER)
 
@@ -110,7 +111,7 @@ def lock(path: Path) -> int:
     """Hold `path` until the returned descriptor is closed or the process ends, however it ends. Raises BankLockedError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_within(file, _LOOK_S)
     except OSError as error:
         os.close(file)
         if error.errno not in (errno.EAGAIN, errno.EACCES):
@@ -118,6 +119,18 @@ def lock(path: Path) -> int:
         hint = "stop that server, or give this one a folder of its own with --bank-dir"
         raise BankLockedError(f"{path.parent} belongs to another running server", hint=hint) from error
     return file
+
+
+def _lock_within(file: int, limit_s: float) -> None:
+    """Lock it. Who only looks whether it is locked (`locked_by`) holds it for a moment, and is waited for. Raises OSError."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(limit_s / 20)
 
 
 def locked_by(path: Path) -> str | None:

@@ -58,7 +58,8 @@ def build(
     API. requests_per_minute: of each key, None for no limit.
     """
     app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    routes = Routes(engine, keys, Rate(requests_per_minute))
+    rate = Rate(requests_per_minute)
+    routes = Routes(engine, keys, rate)
     app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/messages", routes.create_message, methods=["POST"], response_model=None)
@@ -66,7 +67,7 @@ def build(
     app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
-    sessions.add_routes(app, engine.sessions, keys)
+    sessions.add_routes(app, engine.sessions, keys, rate)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
     app.add_api_route("/health/live", routes.show_live, methods=["GET"], response_model=None)
     app.add_api_route("/health/ready", routes.show_ready, methods=["GET"], response_model=None)

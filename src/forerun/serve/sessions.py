@@ -17,6 +17,7 @@ from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
 from forerun.serve.doors import ARCHIVE
 from forerun.serve.fields import Fields, parse_object, read
+from forerun.serve.rate import Rate
 
 ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
@@ -56,9 +57,9 @@ class Import(Fields):
     id: str | None = Field(default=None, min_length=1, max_length=200)
 
 
-def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str]) -> None:
+def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
     """Add the routes to an application."""
-    routes = Routes(sessions, keys)
+    routes = Routes(sessions, keys, rate)
     app.add_api_route(ROOT, routes.show_all, methods=["GET"], response_model=None)
     app.add_api_route(ROOT, routes.wipe, methods=["DELETE"], response_model=None)
     app.add_api_route(f"{ROOT}/import", routes.load, methods=["POST"], response_model=None)
@@ -72,8 +73,8 @@ def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str]) -> Non
 class Routes:
     """One method a route. Each asks for the key first."""
 
-    def __init__(self, sessions: Sessions, keys: Mapping[str, str]) -> None:
-        self._sessions, self._keys = sessions, keys
+    def __init__(self, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
+        self._sessions, self._keys, self._rate = sessions, keys, rate
 
     async def show_all(self, request: Request) -> Response:
         """GET /v1/forerun/sessions"""
@@ -108,6 +109,7 @@ class Routes:
     async def load(self, request: Request) -> Response:
         """POST /v1/forerun/sessions/import"""
         tenant, asked = self._tenant(request), read(Import, dict(request.query_params))
+        self._rate.take(tenant)  # it makes work as any prompt does
         return JSONResponse(asdict(await self._sessions.load(tenant, await request.body(), id=asked.id)))
 
     async def wipe(self, request: Request) -> Response:

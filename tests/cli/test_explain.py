@@ -119,6 +119,12 @@ async def edited(rig: Rig) -> None:
         await events(await rig.ask([], prompt=chat(text), max_tokens=4))
 
 
+async def with_another_tool(rig: Rig) -> None:
+    for words in ("Looks at it.", "Looks into it."):
+        tool = {"type": "function", "function": {"name": "look", "description": words, "parameters": {}}}
+        await events(await rig.ask([], prompt=replace(chat("Look!"), tools=(tool,)), max_tokens=4))
+
+
 def other(name: str) -> list[Life]:
     return [Life(asks(PROMPT)), Life(asks(PROMPT), {"identity": replace(IDENTITY, **{name: "other"})})]
 
@@ -129,6 +135,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
     "new": ([Life(asks(PROMPT))], "new", "no stored conversation begins like this prompt"),
     "another tenant's": ([Life(asks(PROMPT)), Life(asks(PROMPT, tenant="b"))], "new", "no stored conversation begins like this prompt"),
     "edited": ([Life(edited)], "differs", "content of message 1 (user)"),
+    "a tool edited": ([Life(with_another_tool)], "differs", "in tool look"),
     "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no mark", "stored up to token 30; no mark lies before that"),
     "RAM was short": ([Life(asks(PROMPT, PROMPT), {"ram_limit_bytes": 0, "folder": None})], "evicted", "RAM was short"),
     "the quota": (

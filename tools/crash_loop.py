@@ -4,12 +4,14 @@
 
 Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under `reference` numerics, and compares the
 logits after every prompt with those of the same prompt read from nothing; it is killed (SIGKILL) at a random moment. Exit code 1 if a logit
-was wrong, a byte is unaccounted for, or a request was not served. Run it from the root of the repository.
+was wrong, a byte is unaccounted for, or a request was not served. After FOLDER_CYCLES it begins with an empty folder: a folder full of
+what was used lately takes nothing new, and then there is little to come back. Run it from the root of the repository.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -20,10 +22,10 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
-MOST_WORDS, LONGEST_WAIT_S = 10, 0.2
+MOST_WORDS, LONGEST_WAIT_S, FOLDER_CYCLES = 10, 0.2, 40
 
 
 def main() -> int:
@@ -37,7 +39,7 @@ def main() -> int:
         found = loop(Path(folder), asked.cycles, asked.seed)
     print(json.dumps(found))
     if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        asked.out.write_text(json.dumps(_evidence() | found, indent=1) + "\n")
     return int(any(found[fault] for fault in ("wrong_logits", "unaccounted", "failed")))
 
 
@@ -70,8 +72,8 @@ def cycle_of(nursery: subprocess.Popen[str], number: int, rng: random.Random) ->
     raise RuntimeError("the children's process is gone")
 
 
-def nurse(folder: Path) -> None:
-    """Start a child for each line that is read; say its number when it is ready to open the bank, and when it is dead, of what."""
+def nurse(home: Path) -> None:
+    """Start a child for each cycle, whose number is read; say the child's when it is ready to open the bank, and of what it died."""
     import forerun.bank.bank
     import forerun.decode.generate
     import forerun.models.load  # noqa: F401 - before the fork, as long as it computes nothing: a child has none of MLX's threads
@@ -81,9 +83,21 @@ def nurse(folder: Path) -> None:
         if child == 0:
             from tests.crashing import live
 
+            folder = home / str(int(line) // FOLDER_CYCLES)
+            folder.mkdir(exist_ok=True)
             live(folder, int(line))
         _, status = os.waitpid(child, 0)
         print("dead", status, flush=True)
+
+
+def _evidence() -> dict[str, Any]:
+    """Where, when and on what it ran."""
+    sys.path.append(str(ROOT))
+    evidence = importlib.import_module("benchmarks.evidence").evidence
+    config = {"most_words": MOST_WORDS, "longest_wait_s": LONGEST_WAIT_S, "folder_cycles": FOLDER_CYCLES}
+    model = {"name": "a tiny Qwen3.5 with random weights (tests/tiny.py)"}
+    found: dict[str, Any] = evidence(blas="reference BLAS of the MLX wheel", model_digest="", numerics="reference", config=config)
+    return found | {"model": model}
 
 
 def _stream(given: IO[str] | None) -> IO[str]:

@@ -10,7 +10,8 @@ from forerun.bank.index import Index
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
 
 IDENTITY = Identity("weights", "mtp", "tokenizer", "template", "float32", "1")
-CHAIN = Chain(b"secret", "", IDENTITY)
+SECRET = bytes(range(32))
+CHAIN = Chain(SECRET, "", IDENTITY)
 
 
 def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes: int = 1000, before: list[int] | None = None) -> Record:

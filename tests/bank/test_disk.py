@@ -12,12 +12,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.records import bytes_under, files_under, opened, path_of, record
+from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, record
 
 from forerun.bank import database, disk, files, reconcile
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier, secret
 from forerun.bank.index import Index
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
+from forerun.state.record import Chain
 
 ONE, TWO = record(tokens=[1]), record(tokens=[2])
 
@@ -254,6 +255,18 @@ def test_a_damaged_secret_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"short")
     with pytest.raises(BankError, match="expected 32 bytes, found 5"):
         secret(tmp_path)
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(bytes(32))], ids=["lost", "another"])
+def test_another_secret_than_what_is_stored_was_named_with_is_an_error(spoil: Callable[[Path], object], tmp_path: Path) -> None:
+    tier = opened(tmp_path)
+    chain = Chain(secret(tmp_path), "me", IDENTITY)
+    tier.index.note_identity(chain.root, "me", chain.identity.fields, 1.0)
+    tier.close()
+    opened(tmp_path).close()
+    spoil(tmp_path / "secret")
+    with pytest.raises(BankError, match="is not the secret with which"):
+        opened(tmp_path)
 
 
 def test_opening_opens_no_record_that_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

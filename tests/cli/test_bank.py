@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.records import IDENTITY, record
+from tests.records import IDENTITY, SECRET, record
 from tests.request_log.test_analysis import RAM
 
 from forerun.bank.disk import DiskTier
@@ -103,6 +103,7 @@ def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     index = Index.hold(folder)
     index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
     index.close()
+    (folder / "secret").write_bytes(SECRET)
     key, plain, whole = tmp_path / "key", tmp_path / "plain.tar", tmp_path / "whole.tar"
     key.write_text("0123456789abcdef\n")
     assert forerun("bank", "export", "refactor", plain, "--bank-dir", folder).code == 0

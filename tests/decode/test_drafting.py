@@ -17,16 +17,14 @@ from tests import tiny
 from tests.drafting import GREEDY, SEEDED, Plain, check, eager, generation, plainly, run
 from tests.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
+from tests.talking import opened
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.state.cache import lend
 from forerun.state.layout import Contiguous
-from forerun.state.record import Identity
 from forerun.values import Source
 
 PROMPTS, TOKENS = range(24), 48
@@ -40,15 +38,6 @@ def plain(number: int) -> Plain:
     return plainly(tiny.family(), prompt, SEEDED if number % 3 == 0 else GREEDY, TOKENS)
 
 
-def open_bank(disk: DiskTier | None) -> Bank:
-    identity = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
-    return Bank(tiny.family().spec, identity, disk=disk, secret=b"secret", ram_limit_bytes=1 << 30)
-
-
-def open_disk(folder: Path) -> DiskTier:
-    return DiskTier(folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(folder))
-
-
 def remember_prompts(bank: Bank) -> None:
     for wanted in map(plain, PROMPTS):
         state = read(tiny.family(), wanted.prompt)
@@ -59,7 +48,7 @@ def remember_prompts(bank: Bank) -> None:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the states of all prompts."""
     folder = tmp_path_factory.mktemp("bank")
-    bank = open_bank(open_disk(folder))
+    bank = opened(folder)
     remember_prompts(bank)
     assert bank.flush(60)
     bank.close()
@@ -69,7 +58,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ssd(kept: Path) -> Iterator[Bank]:
     """A bank as after a restart."""
-    bank = open_bank(open_disk(kept))
+    bank = opened(kept)
     yield bank
     bank.close()
 
@@ -77,7 +66,7 @@ def ssd(kept: Path) -> Iterator[Bank]:
 @pytest.fixture(scope="module")
 def ram() -> Bank:
     """A bank that has the prompts, and in time what each test made of them."""
-    bank = open_bank(None)
+    bank = opened(None)
     remember_prompts(bank)
     return bank
 

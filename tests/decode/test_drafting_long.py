@@ -22,7 +22,7 @@ from tests.running import read
 from tests.talking import tokenizer
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier
+from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
@@ -50,7 +50,7 @@ def steps() -> StepTable:
 
 def open_bank(folder: Path) -> Bank:
     disk = DiskTier(folder, limit_bytes=1 << 32, daily_limit_bytes=1 << 62, index=Index.hold(folder))
-    return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=b"secret", ram_limit_bytes=1 << 30)
+    return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=secret(folder), ram_limit_bytes=1 << 30)
 
 
 def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:

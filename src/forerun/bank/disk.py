@@ -22,7 +22,7 @@ from forerun.bank.index import LOCK, Index
 from forerun.bank.ledger import Ledger
 from forerun.bank.reconcile import Reconciling
 from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
-from forerun.state.record import Record, RecordInfo
+from forerun.state.record import Chain, Identity, Record, RecordInfo
 from forerun.values import Source
 
 # What the index may grow by until the next look at the quota: its log, and the pages that the log brings to the database.
@@ -227,7 +227,17 @@ class DiskTier:
         files.make_folder(self._records)
         files.sync_folder(self._records)
         files.temporary(self._folder / _SECRET).unlink(missing_ok=True)
-        secret(self._folder)
+        self._check_secret(secret(self._folder))
+
+    def _check_secret(self, found: bytes) -> None:
+        """Raises BankError if it is another one than that with which the stored records were named: none of them would be found."""
+        known = self.index.last_root()
+        if known is None:
+            return
+        root, tenant, fields = known
+        if Chain(found, tenant, Identity(**fields)).root != root:
+            told = f"{self._folder / _SECRET} is not the secret with which the stored conversations were named"
+            raise BankError(told, hint="put the old file back; if it is lost, nothing in the folder can be found: delete the folder")
 
     def _prefixes(self) -> Iterable[str]:
         with files.explained(f"cannot reconcile {self._folder}"):

@@ -168,6 +168,11 @@ class History(Database):
         """The fields of the identity that is noted for the root, None if none is."""
         return next((json.loads(fields) for (fields,) in self._rows("SELECT fields FROM identity WHERE root = ?", root)), None)
 
+    def last_root(self) -> tuple[str, str, dict[str, str]] | None:
+        """The root under which was stored last, whose it is, and the fields of its identity; None if nothing was."""
+        rows = self._rows("SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1")
+        return next(((root, tenant, json.loads(fields)) for root, tenant, fields in rows), None)
+
     def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
         """The fields of the identities under which the tenant stored last."""
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"

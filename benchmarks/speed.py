@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
+from forerun.kernels import arithmetic
+from forerun.kernels.arithmetic import Arithmetic
 
 
 def main() -> None:
@@ -23,15 +24,18 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    prepare(Config())
-    name = blas.load("auto", row_invariant=options.numerics == "reference")
+    settings = Config(numerics=options.numerics)
+    prepare(settings)
+    chosen = arithmetic.choose(settings)
     if options.dry_run:
-        print(f"would read {options.tokens} tokens and generate {options.answer}, {options.repeats} times, {options.numerics} ({name})")
+        print(
+            f"would read {options.tokens} tokens and generate {options.answer}, {options.repeats} times, {options.numerics} ({chosen.blas})"
+        )
         return
-    measure(options, name)
+    measure(options, chosen)
 
 
-def measure(options: argparse.Namespace, blas_name: str) -> None:
+def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     import mlx.core as mx
 
     from evidence import evidence, write
@@ -39,7 +43,6 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     from forerun.decode.depth import DepthPolicy
     from forerun.decode.generate import Generation
     from forerun.decode.prefill import prefill
-    from forerun.kernels.numerics import REFERENCE, SERVED
     from forerun.models.load import DEMO_MODEL, load
     from forerun.state.layout import Contiguous
     from forerun.state.records import materialise
@@ -48,8 +51,7 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
     from forerun.text.tokenizer import Tokenizer
     from forerun.values import Sampling
 
-    numerics = REFERENCE if options.numerics == "reference" else SERVED
-    loaded, tokenizer = load(DEMO_MODEL, numerics, "float32", lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
+    loaded, tokenizer = load(DEMO_MODEL, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
     tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
     greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
     plain = DepthPolicy((0,))
@@ -73,9 +75,9 @@ def measure(options: argparse.Namespace, blas_name: str) -> None:
             samples["decode_tok_per_s"].append(options.answer / (done - read))
     config = {"tokens": options.tokens, "answer": options.answer, "repeats": options.repeats, "sampling": "temperature 0"}
     medians = {key: statistics.median(values) for key, values in samples.items()}
-    head = evidence(blas=blas_name, model_digest=loaded.digest, numerics=options.numerics, config=config)
+    head = evidence(blas=chosen.blas, model_digest=loaded.digest, numerics=options.numerics, config=config)
     write(options.out, head | {"samples": samples, "median": medians})
-    print(f"{options.numerics} ({blas_name}): " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()))
+    print(f"{options.numerics} ({chosen.blas}): " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()))
 
 
 if __name__ == "__main__":

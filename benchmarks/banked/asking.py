@@ -15,6 +15,7 @@ from forerun.config import Config
 from forerun.engine.assemble import assemble
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
+from forerun.kernels.arithmetic import Arithmetic
 from forerun.values import BankUse, Event, Job, Prompt
 
 _PAUSE_S = 0.005
@@ -24,7 +25,7 @@ _PAUSE_S = 0.005
 async def running(folder: Path, blas: str, **settings: Any) -> AsyncIterator[LocalEngine]:
     """An engine with a bank in the folder."""
     config = Config(numerics="served", bank_dir=folder, request_log_bytes=0, bank_disk_bytes=4 << 30, **settings)
-    engine = assemble(config, False, blas, lambda doing, done_frac: None)
+    engine = assemble(config, Arithmetic(is_reference=False, blas=blas), lambda doing, done_frac: None)
     try:
         yield engine
     finally:

@@ -10,14 +10,15 @@ import pytest
 from forerun.cli.demo import MODEL
 from forerun.demo import near_ties as module
 from forerun.demo.compare import NearTies
+from forerun.kernels.arithmetic import Arithmetic
 
 PROBE = json.loads((MODEL / "reference.json").read_text())["prompts"][0]
 
 
 @pytest.fixture(scope="module")
 def model() -> module.Forced:
-    """The model on one probe; the BLAS is the one that all tests share."""
-    forced = module.Forced()
+    """The model on one probe."""
+    forced = module.Forced(Arithmetic(is_reference=False, blas="that of all tests"))
     forced._probes = [PROBE]
     return forced
 

@@ -17,7 +17,8 @@ from forerun.config import Config, load
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import WARN_DRAFTS, WARNING, DepthPolicy
 from forerun.decode.tally import Round
-from forerun.engine.assemble import _degraded, _policy
+from forerun.engine import loading
+from forerun.engine.assemble import degraded
 from forerun.engine.local import LocalEngine
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
@@ -43,7 +44,7 @@ def model(policy: DepthPolicy, wrong_every: int) -> Model:
 def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:
     worker = Worker(lambda: model(policy, wrong_every))
     loaded, prompter = worker.model(), Prompter(tokenizer(), Template.load(DEMO_MODEL))
-    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: _degraded(loaded), {}, log=None, archive_key=b"")
+    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: degraded(loaded), {}, log=None, archive_key=b"")
 
 
 def job(max_tokens: int) -> Job:
@@ -130,7 +131,7 @@ def test_a_cancelled_request_latches_nothing() -> None:
 
 @pytest.mark.parametrize(("setting", "choices"), [("auto", (0, 1, 2, 3)), (0, (0,)), (7, (7,)), ("2", (2,))])
 def test_the_setting_is_a_depth_or_auto(setting: str | int, choices: tuple[int, ...]) -> None:
-    assert _policy(load({"draft_depth": setting}), tiny.family())._choices == choices
+    assert loading.policy(load({"draft_depth": setting}), tiny.family())._choices == choices
 
 
 @pytest.mark.parametrize("setting", ["8", "-1", "some", "1.5"])
@@ -146,6 +147,6 @@ def test_a_checkpoint_without_a_draft_head_runs_without_drafts_and_says_so(
 ) -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     family.spec = replace(family.spec, draft_layers=())
-    policy = _policy(Config.model_validate({"draft_depth": setting}), family)
+    policy = loading.policy(Config.model_validate({"draft_depth": setting}), family)
     assert policy.choose(100, 99) == 0
     assert len(caplog.records) == warnings

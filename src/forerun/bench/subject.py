@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forerun.config import Config, prepare
-from forerun.engine.start import is_reference, runs_on_cpu
 from forerun.errors import UnsupportedError
-from forerun.kernels import blas
+from forerun.kernels import arithmetic
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -30,16 +29,17 @@ class Subject:
 
 
 def load(config: Config) -> Subject:
-    """The model of these settings. Nothing may have imported mlx.core before. Raises ModelError; UnsupportedError without a draft head."""
+    """The model of these settings. Nothing may have imported mlx.core before.
+
+    Raises ConfigError, ModelError; UnsupportedError without a draft head.
+    """
     prepare(config)
-    blas_name = blas.load(config.blas, row_invariant=is_reference(config))
+    chosen = arithmetic.choose(config)
     from forerun.engine.assemble import model_of
-    from forerun.kernels.numerics import REFERENCE, SERVED
     from forerun.models import load as models
 
     name, folder = model_of(config)
-    numerics, dtype = REFERENCE if is_reference(config) else SERVED, "float32" if runs_on_cpu() else "bfloat16"
-    loaded, tokenizer = models.load(folder, numerics, dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
+    loaded, tokenizer = models.load(folder, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
     if not loaded.family.spec.draft_layers:
         raise UnsupportedError(f"{name} has no MTP layers: there is nothing to compare")
-    return Subject(name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), blas_name)
+    return Subject(name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), chosen.blas)

@@ -52,22 +52,21 @@ def _settings() -> Iterator[Finding]:
 
 def _on_device(config: Config) -> Iterator[Finding]:
     prepare(config)
-    from forerun.engine.start import is_reference
-    from forerun.kernels import blas
+    from forerun.kernels import arithmetic
 
     try:
-        blas_name = blas.load(config.blas, row_invariant=is_reference(config))
+        chosen = arithmetic.choose(config)
     except UnsupportedError as error:  # nothing can be computed as it is set
         yield failure("blas", str(error), error.hint)
         return
     from forerun.doctor import numbers
-    from forerun.engine.assemble import is_cpu, memory_bytes
+    from forerun.engine.loading import memory_bytes
 
-    yield from looked("compiler", lambda: machine.compiler(is_cpu()))
+    yield from looked("compiler", lambda: machine.compiler(arithmetic.is_cpu()))
     yield from looked("memory", lambda: machine.memory(config, memory_bytes()))
     yield from looked("disk", lambda: machine.disk(config))
-    yield from looked("blas", lambda: numbers.device(blas_name))
-    yield from looked("model", lambda: numbers.model(blas_name, is_reference(config)))
+    yield from looked("blas", lambda: numbers.device(chosen.blas))
+    yield from looked("model", lambda: numbers.model(chosen))
 
 
 def line(finding: Finding) -> Table:

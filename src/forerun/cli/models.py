@@ -173,7 +173,8 @@ def described(entry: Pulled) -> dict[str, Any]:
 def this_machine() -> Machine:
     """The memory and disk that a server would have here, with the settings of file and environment."""
     from forerun.bank.limits import disk_limit
-    from forerun.engine.assemble import is_cpu, memory_bytes
+    from forerun.engine.loading import memory_bytes
+    from forerun.kernels.arithmetic import is_cpu
     from forerun.models.fit import Machine
 
     return Machine(memory_bytes(), disk_limit(load({}), held_bytes=0), is_cpu())

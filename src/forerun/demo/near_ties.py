@@ -15,7 +15,8 @@ import numpy as np
 
 from forerun.config import Config, prepare
 from forerun.demo.compare import NearTies
-from forerun.kernels import blas
+from forerun.kernels import arithmetic
+from forerun.kernels.arithmetic import Arithmetic
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -33,20 +34,18 @@ def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence
 @cache
 def _model() -> Forced:
     # As a served process does, before MLX is imported.
-    settings = Config.model_validate({})
+    settings = Config.model_validate({"numerics": "served"})
     prepare(settings)
-    blas.load(settings.blas, row_invariant=False)
-    return Forced()
+    return Forced(arithmetic.choose(settings))
 
 
 class Forced:
-    """The bundled model under `served` numerics, made to follow given tokens."""
+    """The bundled model, made to follow given tokens."""
 
-    def __init__(self) -> None:
-        from forerun.kernels.numerics import SERVED
+    def __init__(self, chosen: Arithmetic) -> None:
         from forerun.models.load import DEMO_MODEL, load
 
-        self._family = load(DEMO_MODEL, SERVED, "float32", lambda doing, done_frac: None).family
+        self._family = load(DEMO_MODEL, chosen.numerics, chosen.dtype, lambda doing, done_frac: None).family
         self._probes = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
 
     def gaps(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:

@@ -21,7 +21,7 @@ from forerun.bank.index import Index
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.kernels import blas
-from forerun.kernels.numerics import REFERENCE, SERVED
+from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.cache import Cache, Snapshot
@@ -37,7 +37,7 @@ WRONG = "what is computed here cannot be trusted: try --numerics served, FORERUN
 def device(blas_name: str) -> Iterator[Finding]:
     """MLX, where it runs, and its BLAS."""
     yield ok("mlx", f"{version('mlx')} on {mx.default_device()}")
-    if mx.default_device() != mx.cpu:
+    if not is_cpu():
         return
     blas.prove_correct(blas_name)
     if "slow" in blas_name:
@@ -46,15 +46,14 @@ def device(blas_name: str) -> Iterator[Finding]:
         yield ok("blas", f"{blas_name}, agrees with float64")
 
 
-def model(blas_name: str, is_reference: bool) -> Iterator[Finding]:
+def model(arithmetic: Arithmetic) -> Iterator[Finding]:
     """The bundled model: what it computes, and whether it comes back from a bank as it was."""
-    dtype = "float32" if mx.default_device() == mx.cpu else "bfloat16"
-    family = load(DEMO_MODEL, REFERENCE if is_reference else SERVED, dtype, lambda doing, done_frac: None).family
-    if is_reference:
-        blas.prove_row_invariant(blas_name, set(family.linear_shapes))
+    family = load(DEMO_MODEL, arithmetic.numerics, arithmetic.dtype, lambda doing, done_frac: None).family
+    if arithmetic.is_reference:
+        blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
         yield ok("rows", "a row of a product has the same bits, whatever the number of rows")
     prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
-    yield _reference(family, prompts, TOLERANCE[dtype])
+    yield _reference(family, prompts, TOLERANCE[arithmetic.dtype])
     yield _restore(family, max((prompt["token_ids"] for prompt in prompts), key=len))
 
 

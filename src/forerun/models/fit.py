@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from rich.filesize import decimal
 
+from forerun.kernels.arithmetic import dtype_on
 from forerun.models.families import KINDS
 from forerun.models.inspect import Checkpoint
 from forerun.state.spec import StateSpec
@@ -33,7 +34,7 @@ class Machine:
 
     @property
     def dtype(self) -> str:
-        return "float32" if self.is_cpu else "bfloat16"
+        return dtype_on(is_cpu=self.is_cpu)
 
     @property
     def usable_bytes(self) -> int:

@@ -1,0 +1,44 @@
+"""Which numerics a process has, by what is asked for and what the machine has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from forerun.config import Config
+from forerun.errors import ConfigError
+from forerun.kernels import arithmetic, blas
+from forerun.kernels.arithmetic import Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("asked", "system", "package", "is_reference"),
+    [
+        ("auto", "Linux", "mlx-cpu", True),
+        ("auto", "Linux", "mlx-cuda-13", False),
+        ("auto", "Darwin", "mlx-metal", False),
+        ("served", "Linux", "mlx-cpu", False),
+        ("reference", "Linux", "mlx-cuda-13", True),
+    ],
+)
+def test_numerics_are_those_asked_for_or_the_machines(
+    monkeypatch: pytest.MonkeyPatch, asked: str, system: str, package: str, is_reference: bool
+) -> None:
+    monkeypatch.setattr(arithmetic.platform, "system", lambda: system)
+    monkeypatch.setattr(arithmetic, "distributions", lambda: [SimpleNamespace(name="numpy"), SimpleNamespace(name=package)])
+    monkeypatch.setattr(blas, "load", lambda choice, *, row_invariant: f"{choice}, {row_invariant}")
+    chosen = arithmetic.choose(Config.model_validate({"numerics": asked, "blas": "wheel"}))
+    assert chosen == Arithmetic(is_reference, f"wheel, {is_reference}")
+
+
+@pytest.mark.parametrize(("is_cpu", "dtype"), [(True, "float32"), (False, "bfloat16")])
+def test_a_gpu_has_16_bits_and_no_reference(monkeypatch: pytest.MonkeyPatch, is_cpu: bool, dtype: str) -> None:
+    monkeypatch.setattr(arithmetic, "is_cpu", lambda: is_cpu)
+    assert Arithmetic(False, "").numerics.name == "served"
+    assert Arithmetic(False, "").dtype == dtype
+    if is_cpu:
+        assert Arithmetic(True, "").numerics.name == "reference"
+        return
+    with pytest.raises(ConfigError, match="runs on CPU only"):
+        _ = Arithmetic(True, "").numerics

@@ -302,7 +302,9 @@ def test_without_a_disk_what_is_in_ram_goes() -> None:
         bank.sessions.remove("", "beside")
         assert turn(bank, told["mine"].stored, session="new").restored.reused_tokens <= len(SYSTEM)
         assert reused(on(bank, told["other"], "other")) == ("ram", len(told["other"].stored))
+        bank.note_unstored(tuple(told["other"].stored), "", "for the test")
         assert bank.sessions.wipe("") == 2
+        assert bank._memory.index._rows("SELECT * FROM lost") == []
         assert (bank.sessions.all("", 10), bank.ram_bytes) == ([], 0)
 
 

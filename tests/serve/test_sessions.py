@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.cli.conftest import forerun
 from tests.engine.engines import Rig
+from tests.records import files_under
 from tests.serve.asking import serving, wait_for
 
 from forerun.engine.request_log import RequestLog
@@ -134,6 +135,22 @@ def test_texts_go_from_the_request_log_with_their_conversation(server: Server, a
     assert (server.sessions() == {}) == (act == "wipe")
     server.talk("after", "the log goes on")
     assert "the log goes on" in log.read_text()
+
+
+def test_no_word_of_an_answer_stays_in_the_folder(server: Server) -> None:
+    asked = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 30, "forerun": {"session": "told"}}
+    message = server.ask("POST", "/v1/chat/completions", json=asked | {"temperature": 0}).json()["choices"][0]["message"]
+    said = message["reasoning_content"] or message["content"]
+    server.written("told")
+    words = [json.dumps(said[start : start + 12])[1:-1].encode() for start in range(0, len(said) - 12, 6)]
+
+    def holders() -> list[str]:
+        return [path.name for path in files_under(server.folder) if any(word in path.read_bytes() for word in words)]
+
+    assert len(words) > 4
+    assert holders() != []
+    server.ask("DELETE", at("told"))
+    assert holders() == []
 
 
 @pytest.mark.parametrize(("state", "expected"), [("true", ("taken", "")), ("false", ("computed", "it holds no state"))])

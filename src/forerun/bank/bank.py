@@ -24,6 +24,7 @@ from forerun.bank.lives import Lives, Reach
 from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.memory import MemoryTier
 from forerun.bank.recall import recall
+from forerun.bank.room import Room
 from forerun.bank.saving import NO_COPY, Saving
 from forerun.bank.sessions import Sessions
 from forerun.bank.tier import Tier
@@ -85,6 +86,7 @@ class Bank:
         self._saving = Saving(disk, spec, self._lives) if disk is not None else None
         self.sessions = Sessions(self._lives, self._memory, disk, self._saving, self._chain)
         self._figures = Figures(self._lives, self._memory, disk, self._saving)
+        self._room = Room(self._lives, self._memory, self._saving, self._figures)
         self._inquiry = Inquiry(self._tiers, self._lives, secret, identity)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
@@ -161,38 +163,21 @@ class Bank:
         return True
 
     def trim(self) -> int:
-        """Let go of what is least likely to be asked for again (see `retain.rank_s`), until RAM is within its limit. Returns how many.
-        What goes was captured for the disk before, if there is one.
+        """Let go of what is least likely to be asked for again, until RAM is within its limit. Returns of how many conversations and
+        records. What goes was captured for the disk before, if there is one.
         """
-        num_evicted = 0
-        while self._figures.held_bytes > self._ram_limit_bytes:
-            self._evict_one()
-            num_evicted += 1
+        num_evicted = self._room.shrink(self._ram_limit_bytes)
         if num_evicted:
             self._arena.shrink()
         return num_evicted
 
-    def _evict_one(self) -> None:
-        live = min(self._lives, key=lambda x: x.rank_s, default=None)
-        record = next(iter(self._memory.index.lowest(1, ())), None)
-        if record and (live is None or record.rank_s <= live.rank_s):
-            self._memory.delete(record.info.key)
-            self._note_gone([record.info])
-            self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
-        elif live:
-            self._let_go(live)
-            self._note_gone([live.info(unit) for unit in live.units(live.marks)])
-
-    def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
-        """Note what left RAM, if that was the only place."""
-        if self._disk is None:
-            self._memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())
-
     def flush(self, limit_s: float) -> bool:
         """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
+        if self._saving is None:
+            return True
         for live in self._lives:
-            self._capture_all(live)
-        return self._saving is None or self._saving.writer.flush(limit_s)
+            self._saving.capture_all(live)
+        return self._saving.writer.flush(limit_s)
 
     def close(self) -> None:
         """Stop writing and let go of the tiers. What is still pending is lost: `flush` first."""
@@ -251,7 +236,7 @@ class Bank:
     def _take(self, reach: Reach, layout: L, capacity: int, why: Why) -> Restored[L]:
         """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
         live, mark = reach.live, reach.mark
-        self._let_go(live)
+        self._room.let_go(live)
         live.cache.cut(mark)
         live.cache.store.reserve(capacity)
         marks = tuple(m for m in live.marks if m.position <= mark.position)
@@ -306,15 +291,6 @@ class Bank:
     def _cold(self, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:
         return Restored(materialise(self._arena, [], None, layout, room_tokens), 0, "cold", why, (), session or _new_session(), 0, 0)
 
-    def _let_go(self, live: Live) -> None:
-        """Take a conversation out of the live ones; what is pending is captured first."""
-        self._capture_all(live)
-        self._lives.remove(live)
-
-    def _capture_all(self, live: Live) -> None:
-        if self._saving is not None:
-            self._saving.capture_all(live)
-
     def _settle(self, live: Live, problems: Problems) -> None:
         """Turn a live conversation into records in RAM, so that several can go on from it. What cannot be copied stays as it is."""
         try:
@@ -322,7 +298,7 @@ class Bank:
         except NO_COPY as error:
             problems.pass_over(live, error)
             return
-        self._let_go(live)
+        self._room.let_go(live)
         told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, tuple(r.key for r in records))
         self._memory.index.note_session(told)
         for record in records:

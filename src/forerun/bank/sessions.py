@@ -112,6 +112,7 @@ class Sessions:
         self._drop(self._lives.of(tenant, id))
         others = {key for live in self._lives if live.told for key in live.told.keys}
         stored.remove(self._memory, tenant, id, others)
+        self._memory.index.scrub()
         if self._disk:
             removed = stored.remove(self._disk, tenant, id, others)
             self._disk.scrub([info.key for info in removed])
@@ -122,6 +123,7 @@ class Sessions:
         self._drop([live for live in self._lives if live.tenant == tenant])
         root = self._chain_of(tenant).root
         stored.wipe(self._memory, tenant, [root])
+        self._memory.index.scrub()
         if self._disk and self._saving:
             removed = stored.wipe(self._disk, tenant, [root])
             self._saving.forget_root(root)

@@ -37,6 +37,7 @@ class Metrics:
             ("forerun_bank_pending_writes", "Records not yet safe on disk", lambda: health().bank.pending_writes),
             ("forerun_bank_ram_bytes", "Conversations in RAM", lambda: health().bank.ram_bytes),
             ("forerun_bank_disk_bytes", "Everything under the bank's folder", lambda: health().bank.disk_bytes),
+            ("forerun_bank_pinned_bytes", "What on disk is never evicted", lambda: health().bank.pinned_bytes),
             ("forerun_bank_quarantined_records", "Damaged records set aside", lambda: health().bank.quarantined),
             *((f"forerun_{name}", help_, read) for name, (help_, read) in gauges.items()),
         ):

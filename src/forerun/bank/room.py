@@ -1,0 +1,53 @@
+"""Makes room in RAM: lets go of what is least likely to be asked for again, live conversations and records by one order (`retain.rank_s`).
+
+Runs on the thread that owns MLX. Knows nothing of prompts or of how much room there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from forerun.bank.figures import Figures
+from forerun.bank.live import Live
+from forerun.bank.lives import Lives
+from forerun.bank.memory import MemoryTier
+from forerun.bank.saving import Saving
+from forerun.state.record import RecordInfo
+
+
+class Room:
+    """Of one bank. saving is None if nothing survives the process."""
+
+    def __init__(self, lives: Lives, memory: MemoryTier, saving: Saving | None, figures: Figures) -> None:
+        self._lives, self._memory, self._saving, self._figures = lives, memory, saving, figures
+
+    def shrink(self, limit_bytes: int) -> int:
+        """Let go of conversations and records until no more than this is held. Returns of how many."""
+        num_evicted = 0
+        while self._figures.held_bytes > limit_bytes:
+            self._evict_one()
+            num_evicted += 1
+        return num_evicted
+
+    def let_go(self, live: Live) -> None:
+        """Take a conversation out of the live ones; what is pending is captured first."""
+        if self._saving is not None:
+            self._saving.capture_all(live)
+        self._lives.remove(live)
+
+    def _evict_one(self) -> None:
+        live = min(self._lives, key=lambda x: x.rank_s, default=None)
+        record = next(iter(self._memory.index.lowest(1, ())), None)
+        if record and (live is None or record.rank_s <= live.rank_s):
+            self._memory.delete(record.info.key)
+            self._note_gone([record.info])
+            self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
+        elif live:
+            self.let_go(live)
+            self._note_gone([live.info(unit) for unit in live.units(live.marks)])
+
+    def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
+        """Note what left RAM, if that was the only place."""
+        if self._saving is None:
+            self._memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())

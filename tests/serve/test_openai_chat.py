@@ -198,6 +198,8 @@ def test_a_wrong_value_is_named(field: str, value: Any) -> None:
         ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
         ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 1, "arguments": ""}}]}]}),
         ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]}]}),
+        ("messages[0].tool_calls", {"messages": [USER | {"tool_calls": [CALL]}]}),
+        ("messages[0].tool_calls", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c1", "tool_calls": [CALL]}]}),
         ("tools[0]", {"tools": [{"type": "web_search"}]}),
         ("tools[0]", {"tools": [{"type": "function", "function": {}}]}),
         ("forerun.cache", {"forerun": {"cache": 1}}),

@@ -42,7 +42,7 @@ class LocalEngine:
         arrived_s = time.monotonic()
         prompt = await asyncio.to_thread(echo.encode, self.prompter, self.worker.model().bank, job)
         if not prompt.tokens:
-            raise BadRequestError("the prompt is empty", param="messages")
+            raise BadRequestError("the prompt is empty", param="prompt")
         if isinstance(job.prompt, Raw) and not all(0 <= t < self.vocab for t in prompt.tokens):
             raise BadRequestError(f"token ids run from 0 to {self.vocab - 1}", param="prompt")
         if any(not 0 <= token < self.vocab for token in job.sampling.logit_bias):

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from forerun.errors import BadRequestError
+from forerun.serve import shapes
 from forerun.serve.anthropic_answer import Asked, reasoning_of
 from forerun.serve.deferred import Deferred
 from forerun.serve.fields import Fields, JobFields, Stops, read, refuse
@@ -44,6 +45,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "system": frozenset({"text"}),
     "tool_result": frozenset({"text", "tool_reference"}),
 }
+SPOKEN = {kind: names for kind, names in NEEDS.items() if kind in ALLOWED["user"] | ALLOWED["assistant"]}
 THINKS: Mapping[str, bool] = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
 
 
@@ -52,7 +54,7 @@ def _blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-Listed = BeforeValidator(_blocks, json_schema_input_type=str | list[dict[str, Any]])
+Listed = BeforeValidator(_blocks)
 
 
 class Block(Fields):
@@ -83,7 +85,7 @@ class Message(Fields):
     """One message. A system message may stand anywhere."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], Listed]
+    content: Annotated[list[Block], Listed, WithJsonSchema(shapes.blocks(SPOKEN))]
 
 
 class Tool(Fields):
@@ -125,7 +127,7 @@ class Prompt(Fields):
 
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
-    system: Annotated[list[Block], Listed] = Field([])
+    system: Annotated[list[Block], Listed, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
     tools: list[Tool] = Field([])
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: Thinking | None = None

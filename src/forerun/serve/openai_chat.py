@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from forerun.errors import BadRequestError
 from forerun.serve.fields import Fields, JobFields, Stops, joined, read, refuse
 from forerun.serve.logprobs import entries
 from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
+from forerun.serve.shapes import CALL, SAYS_SOMETHING, TOOL, TextPart
 from forerun.text.message import AssistantMessage
 from forerun.values import (
     CallArguments,
@@ -69,10 +70,12 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
 class Message(Fields):
     """One message. What goes to the template is what is known here, with developer under its older name."""
 
+    model_config = ConfigDict(json_schema_extra=SAYS_SOMETHING)
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, Any]] | None)] = None
+    content: Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[TextPart] | None)] = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
-    tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call)]] | None = None
+    tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call), CALL]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -92,7 +95,7 @@ class Request(JobFields):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stop: Stops = Field([])
-    tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool)]] = Field([])
+    tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
@@ -137,6 +140,8 @@ def _check_supported(request: Request) -> None:
     for index, message in enumerate(request.messages):
         if message.content is None and message.role != "assistant":
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
+        if message.tool_calls and message.role != "assistant":
+            raise BadRequestError(f"messages[{index}].tool_calls: the assistant alone calls tools", param=f"messages[{index}].tool_calls")
     if request.tool_choice not in ("auto", "none"):
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
     if request.top_logprobs and not request.logprobs:

@@ -36,6 +36,7 @@ def _several(prompt: Any) -> Any:
     return [prompt] if is_one else prompt
 
 
+Text = Annotated[str, Field(min_length=1)]
 Prompts = Annotated[list[str | list[int]], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
@@ -43,7 +44,7 @@ class Request(JobFields):
     """A completion request. `model` may be any name: one model is served."""
 
     model: str | None = None
-    prompt: Annotated[Prompts, BeforeValidator(_several, json_schema_input_type=str | list[Any])]
+    prompt: Annotated[Prompts, BeforeValidator(_several, json_schema_input_type=Text | list[Text] | list[int] | list[list[int]])]
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=5)

@@ -39,6 +39,14 @@ def test_the_page_says_what_was_measured() -> None:
     assert all(found["checks"].values())
 
 
+def test_the_page_says_what_a_thousand_kills_showed() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "crash_loop.json").read_text())
+    page = " ".join((ROOT / "docs" / "bank.md").read_text().split())
+    assert f"{found['cycles']:,} kills and {found['turns']:,} turns, {found['reused_turns']:,} of them from stored state, showed no" in page
+    assert (found["cycles"], found["killed_at_work"]) == (1000, 1000)
+    assert found["wrong_logits"] == found["unaccounted"] == found["failed"] == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", ["look_up", "written", "saving", "restoring"])
 def test_it_can_be_measured(part: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 NUM_KILLS = 10
 LONGEST_WAIT_S = 0.2
 LIMIT_S = 10.0
-SYSTEM = {"role": "system", "content": "You are killed at random. " * 60}
+SYSTEM = {"role": "system", "content": "You are killed at random. " * 20}
 
 
 class Nursery:
@@ -31,6 +31,7 @@ class Nursery:
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process, self.folder = process, folder
         self.pid, self.url = 0, ""
+        self._client = httpx.Client(timeout=LIMIT_S)
 
     def start(self) -> None:
         """Start a server and wait until it answers."""
@@ -48,19 +49,20 @@ class Nursery:
 
     def close(self) -> None:
         """Leave no server behind."""
+        self._client.close()
         if self.pid:
             self.kill()
         _stream(self._process.stdin).close()
 
     def ask(self, messages: list[dict[str, Any]], bank: str = "use") -> dict[str, Any]:
-        body = {"messages": messages, "max_tokens": 12, "temperature": 0, "enable_thinking": False, "forerun": {"bank": bank}}
-        response = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=LIMIT_S)
+        body = {"messages": messages, "max_tokens": 6, "temperature": 0, "enable_thinking": False, "forerun": {"bank": bank}}
+        response = self._client.post(f"{self.url}/v1/chat/completions", json=body)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         return answer
 
     def health(self) -> dict[str, Any]:
-        bank: dict[str, Any] = httpx.get(f"{self.url}/health", timeout=LIMIT_S).json()["bank"]
+        bank: dict[str, Any] = self._client.get(f"{self.url}/health").json()["bank"]
         return bank
 
 

@@ -1,4 +1,4 @@
-"""`forerun doctor` as a program: a machine that is well, and one whose settings are not."""
+"""`forerun doctor`: as a program on a machine that is well; and what it makes of settings that cannot be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from forerun.cli import doctor as module
 from forerun.config import environ_without_settings
+from forerun.doctor.finding import ok
 
 
 def examined(tmp_path: Path, **settings: object) -> tuple[int, dict[str, Any]]:
@@ -32,9 +36,11 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
 
 
-def test_settings_that_cannot_be_are_a_finding_and_not_the_end(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_are_a_finding_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("prot = 1\n")
-    code, found = examined(tmp_path, config=tmp_path / "config.toml")
-    assert (code, found["status"]) == (1, "failure")
-    assert "did you mean 'port'?" in found["settings"]["remedy"]
-    assert found["restore"]["status"] == "ok"
+    monkeypatch.setenv("FORERUN_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setattr(module, "_on_device", lambda config: [ok("restore", f"{config.numerics} numerics")])
+    found = {finding.name: finding for finding in module.findings()}
+    assert found["settings"].status == "failure"
+    assert "did you mean 'port'?" in found["settings"].remedy
+    assert found["restore"].text == "auto numerics"

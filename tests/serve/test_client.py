@@ -60,7 +60,7 @@ def test_a_stream_that_breaks_off(wire: Wire) -> None:
     ("status", "body"), [(200, "ok"), (200, {"status": "ok"}), (200, {"model": "x"}), (404, {"detail": "Not Found"}), (500, {"error": "x"})]
 )
 def test_another_kind_of_server(monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
-    monkeypatch.setattr(httpx, "get", lambda url, **asked: httpx.Response(status, json=body))
+    monkeypatch.setattr(httpx, "request", lambda method, url, **asked: httpx.Response(status, json=body))
     with pytest.raises(ForerunError, match="what answers at http://x is not forerun"):
         health("http://x")
 

@@ -1,0 +1,36 @@
+"""Each benchmark can be started: its imports and its options are those of the code that it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
+OPTIONS = {"speed.py": ["--numerics", "served"]}
+# One process for all of them, since each would load MLX; the BLAS can be loaded before that only, and so once.
+PROGRAM = """
+import json, runpy, sys
+from forerun.kernels import blas
+
+name = blas.load("auto", row_invariant=True)
+blas.load = lambda choice, *, row_invariant: name
+for sys.argv in json.loads(sys.argv[1]):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    print("done", sys.argv[0])
+"""
+
+
+def test_every_benchmark_says_what_it_would_do() -> None:
+    commands = [[str(path), *OPTIONS.get(path.name, []), "--dry-run"] for path in SCRIPTS]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks", "."))}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = ran.stdout.splitlines()
+    assert [line for line in told if line.startswith("done ")] == [f"done {path}" for path in SCRIPTS]
+    assert len(told) >= 2 * len(SCRIPTS), "one says nothing"

@@ -19,15 +19,15 @@ from typing import Any
 from unittest import mock
 
 from tests.faults.failing import CALLS, Connection, Failure
-from tests.records import CHAIN, IDENTITY, opened, record
+from tests.records import IDENTITY, opened
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.disk import DiskTier
+from forerun.bank.disk import DiskTier, secret
 from forerun.bank.history import Session
 from forerun.bank.index import Label
 from forerun.bank.transfer import keep, pack
-from forerun.state.record import Chain
+from forerun.state.record import Chain, Kind, Record
 
 NAMES = ("mine", "other")
 
@@ -57,17 +57,22 @@ RECORDS = {"remove": 2, "wipe": 0, "load": 7}
 
 def prepare(folder: Path) -> None:
     """Two conversations, one with a mark of an earlier turn, and a record that was set aside."""
-    tier = opened(folder)
+    tier, chain = opened(folder), Chain(secret(folder), "", IDENTITY)
+
+    def record(kind: Kind, *tokens: int) -> Record:
+        return Record(kind, chain.key(kind, chain.root, tokens), chain.root, chain.root, 0, tokens, memoryview(bytes(tokens)))
+
     for number, name in enumerate(NAMES):
-        own = [record("segment", tokens=[7, number]), record("mark", tokens=[7, number])]
-        earlier = [record("mark", tokens=[7, number, 9])] if name == "mine" else []
+        own = [record("segment", 7, number), record("mark", 7, number)]
+        earlier = [record("mark", 7, number, 9)] if name == "mine" else []
         for each in own + earlier:
             tier.put(each)
             tier.index.label(each.key, Label(name, "", 1.0, 1.0))
         tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
-    tier.index.note_identity(CHAIN.root, "", IDENTITY.fields, 1.0)
-    tier.put(record(tokens=[8]))
-    tier.set_aside(record(tokens=[8]).key)
+    tier.index.note_identity(chain.root, "", IDENTITY.fields, 1.0)
+    damaged = record("segment", 8)
+    tier.put(damaged)
+    tier.set_aside(damaged.key)
     tier.close()
 
 

@@ -45,6 +45,7 @@ CREATE TABLE session (
   tenant TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, used_s REAL NOT NULL, turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
   is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
+CREATE INDEX ended ON session (num_tokens);
 CREATE INDEX pinned ON session (is_pinned) WHERE is_pinned = 1;
 CREATE INDEX owner ON record (tenant, session) WHERE session <> '';
 CREATE TRIGGER session_added AFTER INSERT ON session BEGIN UPDATE total SET sessions = sessions + 1; END;

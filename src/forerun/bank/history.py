@@ -99,8 +99,13 @@ class History(Database):
         """Every tenant's conversations that are pinned."""
         return self._sessions("WHERE is_pinned = 1")
 
+    def is_end_of_another(self, tail: RecordInfo, tenant: str, id: str) -> bool:
+        """Whether another conversation of the tenant than this one ends with this segment. Looks at those that end there only."""
+        sql = "SELECT EXISTS (SELECT 1 FROM session WHERE +tenant = ? AND num_tokens = ? AND id <> ? AND instr(keys, ?))"
+        return bool(self._rows(sql, tenant, tail.stop, id, bytes.fromhex(tail.key))[0][0])
+
     def is_shared(self, key: str, tenant: str, id: str) -> bool:
-        """Whether another conversation of the tenant than this one consists of the record, too."""
+        """Whether another conversation of the tenant than this one consists of the record, too. Looks at each of them."""
         sql = "SELECT EXISTS (SELECT 1 FROM session WHERE tenant = ? AND id <> ? AND instr(keys, ?))"
         return bool(self._rows(sql, tenant, id, bytes.fromhex(key))[0][0])
 

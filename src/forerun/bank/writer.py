@@ -181,7 +181,7 @@ class Writer:
         """
         index = self._disk.index
         for info in index.along("segment", record.parent, record.tokens):
-            if info.key != record.key and not index.is_shared(info.key, label.tenant, label.session):
+            if info.key != record.key and not index.is_end_of_another(info, label.tenant, label.session):
                 self._disk.delete(info.key)
 
     def _evict(self, below_rank_s: float) -> bool:

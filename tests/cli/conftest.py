@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +17,15 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that serves logs to a stderr that is closed when its test is over: later tests must not."""
+    root, ours = logging.getLogger(), logging.getLogger("forerun")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], root.level, ours.level = before
 
 
 @pytest.fixture

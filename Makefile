@@ -26,7 +26,7 @@ demo: .venv/.installed
 	$(BIN)/forerun demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 test-long: .venv/.developed
 	$(BIN)/pytest -m long

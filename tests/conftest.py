@@ -14,7 +14,8 @@ from forerun.kernels import blas
 
 for name in [name for name in os.environ if name.startswith(config.ENV_PREFIX)]:
     del os.environ[name]
-_home = Path(__file__).parents[1] / ".pytest_cache" / "home"
+# Each of several processes has its own: MLX does not expect two to compile the same kernel into one folder.
+_home = Path(__file__).parents[1] / ".pytest_cache" / f"home{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 os.environ["XDG_CACHE_HOME"] = str(_home / "cache")
 os.environ["XDG_CONFIG_HOME"] = str(_home / "config")
 os.environ["XDG_STATE_HOME"] = str(_home / "state")

@@ -79,19 +79,17 @@ class Still:
 
 def engine(vocab: int, depth: int) -> LocalEngine:
     """An engine around a still family that always drafts `depth` tokens, all of which are accepted."""
-    prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
 
     def load() -> Model:
         steps = StepTable(Still(vocab), eager_reason="")
         warm_up(steps, Contiguous(), depth, lambda doing, done_frac: None)
         identity = Identity("still", "mtp1", "tokenizer", "template", "float32", "reference")
         bank = Bank(steps.family.spec, identity, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
+        prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
         return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), ())
 
-    worker = Worker(load)
-    worker.model()
     info = ModelInfo("still", "still", "cpu", "reference", BLAS, CONTEXT, 0, LAWS["greedy"], demo=False)
-    return LocalEngine(info, prompter, worker, vocab, lambda: (), {}, None, b"")
+    return LocalEngine(info, Worker(load), {}, None, b"")
 
 
 async def step_ms(running: LocalEngine, law: str, num_top: int | None, tokens: int) -> float:

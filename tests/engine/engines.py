@@ -98,9 +98,8 @@ class Rig:
                 (),
             )
         )
-        worker.model()
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, prompter, worker, self.family.vocab, lambda: (), {}, log, archive_key)
+        self.engine = LocalEngine(info, worker, {}, log, archive_key)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""

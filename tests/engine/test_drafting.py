@@ -18,7 +18,6 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import WARN_DRAFTS, WARNING, DepthPolicy
 from forerun.decode.tally import Round
 from forerun.engine import loading
-from forerun.engine.assemble import degraded
 from forerun.engine.local import LocalEngine
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
@@ -42,9 +41,7 @@ def model(policy: DepthPolicy, wrong_every: int) -> Model:
 
 
 def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:
-    worker = Worker(lambda: model(policy, wrong_every))
-    loaded, prompter = worker.model(), Prompter(tokenizer(), Template.load(DEMO_MODEL))
-    return LocalEngine(INFO, prompter, worker, VOCAB, lambda: degraded(loaded), {}, log=None, archive_key=b"")
+    return LocalEngine(INFO, Worker(lambda: model(policy, wrong_every)), {}, log=None, archive_key=b"")
 
 
 def job(max_tokens: int) -> Job:

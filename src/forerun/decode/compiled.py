@@ -20,6 +20,7 @@ from forerun.state.trace import CompiledPass
 
 Kind = Literal["verify", "draft"]
 MAX_WIDTH = 8
+NO_COMPILER = "no compiler"  # an eager_reason
 
 
 class StepTable:

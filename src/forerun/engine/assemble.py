@@ -9,13 +9,11 @@ import mlx.core as mx
 
 from forerun.bank.bank import Bank
 from forerun.config import Config
-from forerun.decode.depth import WARNING
 from forerun.engine.defaults import defaults_of
-from forerun.engine.loading import NO_COMPILER, Loading, context
+from forerun.engine.loading import Loading, context
 from forerun.engine.local import LocalEngine
 from forerun.engine.metrics import Gauges
 from forerun.engine.request_log import RequestLog
-from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.hub.catalogue import Located, locate
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
@@ -64,8 +62,7 @@ def _engine(name: str, loading: Loading, request_log: RequestLog | None) -> Loca
         demo=loading.folder == DEMO_MODEL,
         notes=(*model.notes, *notes),
     )
-    gauges, vocab = gauges_of(model.bank), model.family.vocab
-    return LocalEngine(info, loading.prompter, worker, vocab, lambda: degraded(model), gauges, request_log, archive_key)
+    return LocalEngine(info, worker, gauges_of(model.bank), request_log, archive_key)
 
 
 def _request_log(config: Config, model: str) -> RequestLog | None:
@@ -82,13 +79,3 @@ def gauges_of(bank: Bank) -> Gauges:
         "paged_blocks": ("Pages that caches hold", lambda: bank.paged_blocks[0]),
         "paged_blocks_free": ("Pages that nobody holds", lambda: bank.paged_blocks[1]),
     }
-
-
-def degraded(model: Model) -> tuple[str, ...]:
-    """Why it serves worse than it could, in words; nothing if it does not."""
-    reasons = [f"{count} records could not be written ({reason})" for reason, count in model.bank.skipped.items()]
-    if model.policy.acceptance.is_failing:
-        reasons.append(WARNING)
-    if model.steps.eager_reason == NO_COMPILER:
-        reasons.append("steps run eager: MLX compiles them with g++; install it, or say --eager")
-    return tuple(reasons)

@@ -18,7 +18,7 @@ from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.bank.limits import check_disk_limit, daily_limit, disk_limit
 from forerun.config import Config
-from forerun.decode.compiled import StepTable, warm_up
+from forerun.decode.compiled import NO_COMPILER, StepTable, warm_up
 from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.engine.context import context_of
 from forerun.engine.turn import Model
@@ -34,7 +34,6 @@ from forerun.text.prompt import Prompter
 
 log = logging.getLogger(__name__)
 MLX_CACHE_BYTES = 1 << 30
-NO_COMPILER = "no compiler"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from forerun.engine import echo
@@ -15,38 +14,39 @@ from forerun.engine.request_log import RequestLog
 from forerun.engine.sessions import LocalSessions
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
-from forerun.text.prompt import Prompter
 from forerun.values import Health, Job, ModelInfo, Prompt, Raw
 
 
 @dataclass
 class LocalEngine:
-    """The engine of this process. log: of its requests, None for none. archive_key: what archives are signed with, b"" for none."""
+    """The engine of this process. log: of its requests, None for none. archive_key: what archives are signed with, b"" for none.
+
+    Waits for the worker's model to be loaded when it is made.
+    """
 
     info: ModelInfo
-    prompter: Prompter
     worker: Worker
-    vocab: int
-    degraded: Callable[[], tuple[str, ...]]
     gauges: Gauges
     log: RequestLog | None
     archive_key: bytes
 
     def __post_init__(self) -> None:
-        metrics = Metrics(self.health, self.gauges)
+        self.model = self.worker.model()
+        self.prompter, metrics = self.model.prompter, Metrics(self.health, self.gauges)
         self.registry = metrics.registry
         self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def submit(self, job: Job) -> Run:
         arrived_s = time.monotonic()
-        prompt = await asyncio.to_thread(echo.encode, self.prompter, self.worker.model().bank, job)
+        prompt = await asyncio.to_thread(echo.encode, self.prompter, self.model.bank, job)
+        vocab = self.model.family.vocab
         if not prompt.tokens:
             raise BadRequestError("the prompt is empty", param="prompt")
-        if isinstance(job.prompt, Raw) and not all(0 <= t < self.vocab for t in prompt.tokens):
-            raise BadRequestError(f"token ids run from 0 to {self.vocab - 1}", param="prompt")
-        if any(not 0 <= token < self.vocab for token in job.sampling.logit_bias):
-            raise BadRequestError(f"logit_bias: token ids run from 0 to {self.vocab - 1}", param="logit_bias")
+        if isinstance(job.prompt, Raw) and not all(0 <= t < vocab for t in prompt.tokens):
+            raise BadRequestError(f"token ids run from 0 to {vocab - 1}", param="prompt")
+        if any(not 0 <= token < vocab for token in job.sampling.logit_bias):
+            raise BadRequestError(f"logit_bias: token ids run from 0 to {vocab - 1}", param="logit_bias")
         request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
         self.worker.submit(request)
         return request
@@ -56,12 +56,12 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
-        bank = self.worker.model().bank.health()
-        reasons = (*self.degraded(), *filter(None, [bank.failure]))
+        bank = self.model.bank.health()
+        reasons = (*self.model.degraded, *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 
     def announce(self, address: str) -> None:
-        self.worker.model().bank.sessions.announce(address)
+        self.model.bank.sessions.announce(address)
 
     async def close(self, limit_s: float) -> None:
         await asyncio.to_thread(self.worker.close, limit_s)

@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored, Turned
-from forerun.decode.compiled import StepTable
-from forerun.decode.depth import DepthPolicy
+from forerun.decode.compiled import NO_COMPILER, StepTable
+from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.decode.scores import prompt_scores
@@ -64,6 +64,16 @@ class Model:
     @property
     def family(self) -> Family:
         return self.steps.family
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """Why it serves worse than it could, in words; nothing if it does not."""
+        reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.skipped.items()]
+        if self.policy.acceptance.is_failing:
+            reasons.append(WARNING)
+        if self.steps.eager_reason == NO_COMPILER:
+            reasons.append("steps run eager: MLX compiles them with g++; install it, or say --eager")
+        return tuple(reasons)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ Sources: the published config and modeling files of the family; names of tensors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,21 +49,15 @@ class Config:
         """From config.json, with or without a nested text_config. Raises ModelError naming a field that is missing or not supported."""
         text = config.get("text_config", config)
         try:
-            if text.get("attention_bias") or text.get("hidden_act", "silu") != "silu" or not text.get("attn_output_gate", True):
-                raise ModelError(
-                    "config.json: attention_bias, hidden_act or attn_output_gate has a value that this family does not support"
-                )
-            rope, layers, interval = rope_fields(text), text["num_hidden_layers"], text.get("full_attention_interval", 4)
-            if rope["rope_type"] != "default":
-                raise ModelError(f"config.json: rope_type {rope['rope_type']!r} is not supported")
-            every = tuple("full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(layers))
+            rope = rope_fields(text)
+            _check_supported(text, rope)
             return cls(
                 hidden=text["hidden_size"],
                 ffn=text.get("intermediate_size", 0),
                 vocab=text["vocab_size"],
                 context_tokens=text["max_position_embeddings"],
                 eps=text["rms_norm_eps"],
-                layer_types=tuple(text.get("layer_types") or every),
+                layer_types=tuple(text.get("layer_types") or _every_few(text)),
                 heads=text["num_attention_heads"],
                 kv_heads=text["num_key_value_heads"],
                 head_dim=text["head_dim"],
@@ -96,6 +90,19 @@ class Config:
         )
         layers = tuple(attention if kind == "full_attention" else recurrent for kind in self.layer_types)
         return StateSpec(layers, (attention,) * self.draft_layers, ArraySpec("hidden", (self.hidden,), dtype))
+
+
+def _check_supported(text: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
+    if text.get("attention_bias") or text.get("hidden_act", "silu") != "silu" or not text.get("attn_output_gate", True):
+        raise ModelError("config.json: attention_bias, hidden_act or attn_output_gate has a value that this family does not support")
+    if rope["rope_type"] != "default":
+        raise ModelError(f"config.json: rope_type {rope['rope_type']!r} is not supported")
+
+
+def _every_few(text: Mapping[str, Any]) -> Iterator[str]:
+    """Types of layers where they are not listed: every few of them attend to all tokens."""
+    interval = text.get("full_attention_interval", 4)
+    return ("linear_attention" if (i + 1) % interval else "full_attention" for i in range(text["num_hidden_layers"]))
 
 
 @dataclass(frozen=True, slots=True)

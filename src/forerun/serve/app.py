@@ -59,7 +59,18 @@ def build(
     """
     app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     rate = Rate(requests_per_minute)
-    routes = Routes(engine, keys, rate)
+    add_routes(app, Routes(engine, keys, rate))
+    sessions.add_routes(app, engine.sessions, keys, rate)
+    for kind in (ForerunError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_middleware(Doors, host=host, origins=origins)
+    app.add_middleware(Access)
+    return app
+
+
+def add_routes(app: FastAPI, routes: Routes) -> None:
+    """All but those of stored conversations."""
     app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/messages", routes.create_message, methods=["POST"], response_model=None)
@@ -67,18 +78,11 @@ def build(
     app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
-    sessions.add_routes(app, engine.sessions, keys, rate)
     app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
     app.add_api_route("/health/live", routes.show_live, methods=["GET"], response_model=None)
     app.add_api_route("/health/ready", routes.show_ready, methods=["GET"], response_model=None)
     app.add_api_route("/openapi.json", routes.show_routes, methods=["GET"], response_model=None)
     app.add_api_route("/metrics", routes.show_metrics, methods=["GET"], response_model=None)
-    for kind in (ForerunError, HTTPException, Exception):
-        app.add_exception_handler(kind, _answer_error)
-    app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(Doors, host=host, origins=origins)
-    app.add_middleware(Access)
-    return app
 
 
 class Routes:

@@ -21,7 +21,7 @@ from forerun.values import Finish, Sampling
 class Generation:
     """Iterate for the answer's text, a piece a round; then `finish` says why it ended and `stored` which tokens the cache holds.
 
-    tokens: the answer's tokens, without the stop token; sampled: with it. tally: of all rounds so far.
+    answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. tally: of all rounds so far.
     num_top: see Rounds; scores: of `sampled`, if they are asked for.
     """
 
@@ -39,7 +39,7 @@ class Generation:
         num_top: int | None = None,
     ) -> None:
         self._rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
-        self._cache, self._answer, self._prompt = cache, answer, prompt
+        self.answer, self._cache, self._prompt = answer, cache, prompt
         self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
         self._whole = cache.snapshot()
         self._text = ""
@@ -58,7 +58,7 @@ class Generation:
         yield self._piece()
         while self.finish is None:
             self._round()
-            if self._answer.kept_tokens == len(self.tokens):
+            if self.answer.kept_tokens == len(self.tokens):
                 self._whole = self._cache.snapshot()
             yield self._piece()
 
@@ -67,24 +67,9 @@ class Generation:
         return len(self.sampled)
 
     @property
-    def stop_string(self) -> str:
-        """The stop string that ended the answer, "" if none did."""
-        return self._answer.stop_string
-
-    @property
-    def ends(self) -> list[int]:
-        """For each of `tokens`: characters of the answer up to its last one."""
-        return self._answer.ends
-
-    @property
-    def num_given(self) -> int:
-        """How many of `tokens` have all of their text in what was given out so far."""
-        return self._answer.kept_tokens
-
-    @property
     def num_shown(self) -> int:
         """How many of `tokens` the client saw: all, unless a stop string cut them."""
-        return self._answer.kept_tokens if self._answer.stopped else len(self.tokens)
+        return self.answer.kept_tokens if self.answer.stopped else len(self.tokens)
 
     def store(self) -> list[int]:
         """Bring the cache in step with what was given out, draft rows included. Returns prompt and answer tokens that it now holds."""
@@ -110,18 +95,18 @@ class Generation:
                 self.finish = "stop"
                 break
             self.tokens.append(token)
-            self._text += self._answer.push(token)
-            if self._answer.stopped or len(self.tokens) >= self._max_tokens:
-                self.finish = "stop" if self._answer.stopped else "length"
+            self._text += self.answer.push(token)
+            if self.answer.stopped or len(self.tokens) >= self._max_tokens:
+                self.finish = "stop" if self.answer.stopped else "length"
                 break
         self._rounds.give(tokens[:taken])
         self.scores += self._rounds.scores[:taken]
-        if not self._answer.stopped:
+        if not self.answer.stopped:
             return taken
-        return min(taken, max(0, self._answer.kept_tokens - before + 1))
+        return min(taken, max(0, self.answer.kept_tokens - before + 1))
 
     def _piece(self) -> str:
-        if self.finish is not None and not self._answer.stopped:
-            self._text += self._answer.flush()
+        if self.finish is not None and not self.answer.stopped:
+            self._text += self.answer.flush()
         text, self._text = self._text, ""
         return text

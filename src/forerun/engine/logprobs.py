@@ -25,11 +25,11 @@ class AnswerLogprobs:
 
     def within(self, start: int, stop: int) -> tuple[TokenLogprob, ...]:
         """Those of the answer's characters from start to stop, which are content. Nothing if scores were not asked for."""
-        ends, first = self._generation.ends, self._next
+        ends, first = self._generation.answer.ends, self._next
         while start > self._stop and first < len(ends) and ends[first] <= start:
             first += 1
         self._next, self._stop = first, stop
-        while self._next < self._generation.num_given and self._is_before(stop):
+        while self._next < self._generation.answer.kept_tokens and self._is_before(stop):
             self._next += 1
         return self._told(first, self._next)
 
@@ -40,7 +40,7 @@ class AnswerLogprobs:
 
     def _is_before(self, stop: int) -> bool:
         """Whether the next token has text before `stop`; one without text of its own, as inside a character, may end there."""
-        ends = self._generation.ends
+        ends = self._generation.answer.ends
         return ends[self._next] <= stop or self._next == 0 or ends[self._next - 1] < stop
 
     def _told(self, first: int, last: int) -> tuple[TokenLogprob, ...]:

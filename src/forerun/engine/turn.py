@@ -142,7 +142,7 @@ class Turn:
         if generation.finish is None:
             raise Cancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
-        return Done(finish, *cost, generation.stop_string, logprobs.rest())
+        return Done(finish, *cost, generation.answer.stop_string, logprobs.rest())
 
     def _write(self, generation: Generation, parts: AnswerParts) -> Mapping[str, Any]:
         """Post the answer as it is made, to its end or until nobody wants it. Returns the message that it is."""

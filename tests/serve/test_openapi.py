@@ -30,6 +30,7 @@ QUIET = settings(
 NUM_LONG = 20_000
 NUM_ROUTES = 17
 NUM_CONTEXT = 512  # a high temperature may never draw the token that ends an answer
+LIMIT_S = 120  # many choices of many prompts take their time
 RAM_BYTES = 64 << 20  # less than 20,000 conversations take
 Write = Callable[[str, dict[str, Any]], None]
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -63,7 +64,7 @@ def try_out(document: schemathesis.BaseSchema, num_requests: int) -> Sent:
         @settings(QUIET, max_examples=ceil(num_requests / (len(ways) - num_fixed)))
         @given(route.as_strategy(way))
         def ask_and_check(case: Case) -> None:
-            response = case.call()
+            response = case.call(timeout=LIMIT_S)
             sent[f"{case.method} {case.operation.path}", response.status_code] += 1
             case.validate_response(response, checks=CHECKS)
 

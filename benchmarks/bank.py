@@ -15,7 +15,7 @@ from typing import Any
 from forerun.config import Config, prepare
 from forerun.kernels import blas
 
-prepare(Config())
+prepare(Config.model_validate({}))
 BLAS = blas.load("auto", row_invariant=False)
 
 from banked import look_up, restoring, saving, written  # noqa: E402

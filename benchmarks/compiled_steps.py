@@ -17,7 +17,7 @@ from typing import Any
 from forerun.config import Config, prepare
 from forerun.kernels import blas
 
-prepare(Config())
+prepare(Config.model_validate({}))
 BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402
@@ -49,7 +49,7 @@ def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
 def measure(loaded: Loaded, context_tokens: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each layout and width: samples of both ways, their medians, eager over compiled; seconds of the first compiled step."""
     compiled, eager = StepTable(loaded.family, eager_reason=""), StepTable(loaded.family, eager_reason="compared")
-    tokens = [int(t) for t in mx.random.randint(0, 8000, (context_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
+    tokens = [int(t) for t in mx.random.randint(0, 8000, (context_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
     rows = []
     for layout in LAYOUTS:
         cache = materialise(Arena(loaded.family.spec), [], None, Contiguous(), context_tokens)

@@ -48,7 +48,7 @@ def main() -> None:
     if options.dry_run:
         print(f"would answer five turns at {options.context} tokens, {options.repeats} times greedy and sampled, in each of {list(ARMS)}")
         return
-    measure(load(Config(model=options.model, numerics=options.numerics)), options)
+    measure(load(Config.model_validate({"model": options.model, "numerics": options.numerics})), options)
 
 
 def measure(subject: Subject, options: argparse.Namespace) -> None:

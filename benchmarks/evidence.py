@@ -11,6 +11,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "device": str(mx.default_device()),
         },
-        "mlx": mx.__version__,
+        "mlx": version("mlx"),
         "blas": blas,
         "model": {"name": "demo-model", "digest": model_digest, "quantisation": "none (bfloat16 weights, computed in float32)"},
         "numerics": numerics,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from forerun.config import Config, prepare
 
-prepare(Config())
+prepare(Config.model_validate({}))
 
 import mlx.core as mx  # noqa: E402
 
@@ -127,7 +127,7 @@ def products(report: Report, sections: list[str], scale: Scale, *, is_tiny: bool
     if "experts" in sections:
         for shape, rows in product(EXPERTS_OF_TINY if is_tiny else EXPERTS_OF_35B, (*widths, *BETWEEN)):
             part = "{1} of {0}, {2} x {3}, ".format(*shape) + f"{rows} rows"
-            report.part("experts", part, lambda s=shape, r=rows: experts.products(*s, r))
+            report.part("experts", part, lambda s=shape, r=rows: experts.products(*s, r))  # type: ignore[call-arg]
     free()
 
 
@@ -193,7 +193,7 @@ def short_context(report: Report, name: str, family: Qwen35, tables: Mapping[str
 def long_context(report: Report, name: str, table: StepTable, scale: Scale) -> None:
     for layout in (Contiguous(), Paged(PAGE_TOKENS)):
         for length in (scale.short, scale.long):
-            cache = filled(table.family, layout, length, ROOM_TOKENS)  # type: ignore[arg-type]
+            cache = filled(table.family, layout, length, ROOM_TOKENS)
             for rows in (1, 4):
                 part = f"step_{rows}_{layout}_at_{length}"
                 report.part(name, part, lambda c=cache, r=rows: steps.step(table, c, r, repeats=scale.repeats))

@@ -18,7 +18,7 @@ from pathlib import Path
 from forerun.config import Config, prepare
 from forerun.kernels import blas
 
-prepare(Config())
+prepare(Config.model_validate({}))
 BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402
@@ -41,7 +41,7 @@ class Arms:
 
     def __init__(self, loaded: Loaded, folder: Path, num_tokens: int) -> None:
         self.loaded, self.folder = loaded, folder
-        self.tokens = [int(t) for t in mx.random.randint(0, 8000, (num_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
+        self.tokens = [int(t) for t in mx.random.randint(0, 8000, (num_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
         self.live = self._open(disk=False)
         self._read(self.live)
         bank = self._open(disk=True)

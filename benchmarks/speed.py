@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    settings = Config(numerics=options.numerics)
+    settings = Config.model_validate({"numerics": options.numerics})
     prepare(settings)
     chosen = arithmetic.choose(settings)
     if options.dry_run:
@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     from forerun.values import Sampling
 
     loaded, tokenizer = load(DEMO_MODEL, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
-    tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr]
+    tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
     greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
     plain = DepthPolicy((0,))
     samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}

@@ -20,7 +20,7 @@ from typing import Any
 from forerun.config import Config, prepare
 from forerun.kernels import blas
 
-prepare(Config())
+prepare(Config.model_validate({}))
 BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402

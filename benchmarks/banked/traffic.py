@@ -38,7 +38,7 @@ class Log:
                 yield
             self.look()
 
-        database.transaction = looked_at
+        database.transaction = looked_at  # type: ignore[assignment]
         try:
             self.look()
             self.num_bytes = 0

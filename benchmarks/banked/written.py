@@ -100,7 +100,7 @@ def puts() -> Iterator[Counter[str]]:
         found["marks" if record.kind == "mark" else "segments"] += 1
         found["segment_tokens"] += len(record.tokens) if record.kind == "segment" else 0
 
-    DiskTier.put = noted  # type: ignore[method-assign]
+    DiskTier.put = noted  # type: ignore[method-assign, assignment]
     try:
         yield found
     finally:

@@ -42,7 +42,7 @@ def spoil() -> None:
 
         return step
 
-    Bank._load = load  # type: ignore[method-assign]
+    Bank._load = load  # type: ignore[method-assign, assignment]
     turn.relayout_as_chosen = arrange  # type: ignore[attr-defined]
     StepTable.forward, StepTable.draft = falling_back(StepTable.forward), falling_back(StepTable.draft)  # type: ignore[method-assign]
 

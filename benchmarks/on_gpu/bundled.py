@@ -37,7 +37,7 @@ def run(report: Report, family: Family, *, num_prompts: int, answer: int, repeat
     prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"][:num_prompts]
     report.part("bundled", "reference_outputs", lambda: agreement(family, prompts))
     tables = {"compiled": StepTable(family, eager_reason=""), "eager": StepTable(family, eager_reason=EAGER)}
-    cache = filled(family, Contiguous(), 1000, 1024)  # type: ignore[arg-type]
+    cache = filled(family, Contiguous(), 1000, 1024)
     for kind, table in tables.items():
         for rows in WIDTHS:
             report.part("bundled", f"step_{rows}_{kind}", lambda table=table, rows=rows: step(table, cache, rows, repeats=repeats))

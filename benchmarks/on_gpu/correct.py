@@ -10,6 +10,7 @@ import numpy as np
 from forerun.bank.bank import Bank, Turned
 from forerun.decode.compiled import StepTable
 from forerun.kernels import delta_inputs, delta_rule, gated_delta, paged_attention, quantised
+from forerun.kernels.numerics import SERVED
 from forerun.kernels.write_rows import put_rows, write_rows
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
@@ -45,7 +46,8 @@ def one_page_error() -> float | None:
         return None
     positions = mx.arange(2500, 2504, dtype=mx.int32)
     found = paged_attention.walk(q, paged_attention.one_page(keys, values), positions, 1).astype(mx.float32)
-    expected = paged_attention.SERVED.attention(*(x.astype(mx.float32) for x in (q, keys, values)), positions, 1)
+    exact_q, exact_keys, exact_values = (x.astype(mx.float32) for x in (q, keys, values))
+    expected = SERVED.attention(exact_q, exact_keys, exact_values, positions, 1)
     return float(mx.abs(found - expected).max() / mx.abs(expected).max())
 
 
@@ -131,7 +133,7 @@ def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
     bank.remember(cache, tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
     found: dict[str, bool] = {}
     for asked in LAYOUTS:
-        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, room_tokens=64)  # type: ignore[type-var]
+        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, room_tokens=64)
         back = restored.cache
         assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", asked)
         same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]
@@ -149,7 +151,7 @@ def chunked_error() -> dict[str, float]:
     expected = gated_delta.steps(q, k, v, g, beta, state)
     found: dict[str, float] = {}
     for dtype in (mx.float32, mx.bfloat16):
-        y, new = gated_delta.chunks(*(x.astype(dtype) for x in (q, k, v)), g, beta.astype(dtype), state)
+        y, new = gated_delta.chunks(*(x.astype(dtype) for x in (q, k, v)), g, beta.astype(dtype), state)  # type: ignore[call-arg]
         for name, a, b in (("y", y, expected[0]), ("state", new, expected[1])):
             found[f"{name}_{str(dtype).split('.')[-1]}"] = float(mx.linalg.norm(a.astype(mx.float32) - b) / mx.linalg.norm(b))
     return found

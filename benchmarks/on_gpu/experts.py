@@ -55,7 +55,7 @@ def _packed(x: mx.array, experts: mx.array) -> dict[str, Way]:
 
     def taken(w: Packed) -> mx.array:
         parts = [None if part is None else part[experts] for part in w[:3]]
-        return (dequantise(Packed(*parts, w.scheme), x.dtype) @ x[:, None, :, None])[..., 0]  # type: ignore[arg-type]
+        return (dequantise(Packed(*parts, w.scheme), x.dtype) @ x[:, None, :, None])[..., 0]  # type: ignore[arg-type, call-arg]
 
     def unpacked(w: Packed) -> mx.array:
         return _in_order(x, dequantise(w, x.dtype), experts)

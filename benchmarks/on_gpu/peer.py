@@ -49,7 +49,7 @@ def build(config: Mapping[str, Any]) -> Any:
     model = family.Model(family.ModelArgs.from_dict(copy.deepcopy(dict(config))))
     weights = model.sanitize(tensors(config))
     if "quantization" in config:
-        nn.quantize(model, **config["quantization"], class_predicate=lambda path, _: f"{path}.scales" in weights)
+        nn.quantize(model, **config["quantization"], class_predicate=lambda path, _: f"{path}.scales" in weights)  # type: ignore[attr-defined]
     model.load_weights(list(weights.items()))
     for _, array in tree_flatten(model.parameters()):
         mx.eval(array)

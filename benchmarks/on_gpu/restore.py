@@ -117,7 +117,7 @@ class Restores:
         return {"first_ms": measured["first_ms"], "later_ms": measured["ms"]}
 
     def _filled(self) -> Cache[Any]:
-        return filled(self._table.family, Contiguous(), len(self._tokens), ROOM_TOKENS)  # type: ignore[arg-type]
+        return filled(self._table.family, Contiguous(), len(self._tokens), ROOM_TOKENS)
 
     def _bank(self, *, disk: bool) -> Bank:
         tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, daily_limit_bytes=1 << 62, index=Index.hold(self._folder)) if disk else None

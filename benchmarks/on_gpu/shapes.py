@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.kernels.numerics import SERVED
+from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.families import KINDS
 from forerun.models.moe import Moe
@@ -171,7 +172,7 @@ def _read_frac(family: Qwen35, array: mx.array) -> float:
 _OF_THE_DRAFT = ("_join", "_embedding_norm", "_hidden_norm", "_draft_layers", "_draft_norm")
 
 
-def filled(family: Qwen35, layout: Layout, tokens: int, room_tokens: int) -> Cache[Any]:
+def filled(family: Family, layout: Layout, tokens: int, room_tokens: int) -> Cache[Any]:
     """A cache that looks as if it held `tokens` tokens, in an arena of its own."""
     cache: Cache[Any] = materialise(Arena(family.spec), [], None, layout, tokens + room_tokens)
     for i, buffer in enumerate(cache.store.buffers):
@@ -191,4 +192,4 @@ def noise(like: mx.array, seed: int) -> mx.array:
 
 def tokens_of(family: Qwen35, count: int) -> list[int]:
     """Random token ids."""
-    return [int(t) for t in mx.random.randint(0, family.vocab, (count,), key=mx.random.key(count)).tolist()]  # type: ignore[union-attr]
+    return [int(t) for t in mx.random.randint(0, family.vocab, (count,), key=mx.random.key(count)).tolist()]  # type: ignore[union-attr, arg-type]

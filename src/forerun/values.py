@@ -13,6 +13,8 @@ Finish = Literal["stop", "length", "calls"]
 Source = Literal["cold", "ram", "ssd"]
 StepKind = Literal["compiled", "eager", "mixed"]
 BankUse = Literal["use", "bypass"]
+# An id is a part of addresses, in which clients take dots alone for "here" or "above": with "." one would remove all conversations.
+SESSION_ID = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f.][^\x00-\x1f\x7f]*$"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,11 @@ from tests.records import bytes_under
 from tests.running import differing_state, read
 from tests.talking import IDENTITY
 
+from forerun.bank import stored, transfer
 from forerun.bank.archive import MANIFEST, MOST_MANIFEST_BYTES, TOKENS, Archive
 from forerun.bank.bank import Bank
 from forerun.bank.transfer import pack
-from forerun.errors import BadRequestError
+from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
@@ -123,6 +124,24 @@ def test_only_the_conversation_itself_goes_out(tmp_path: Path) -> None:
         assert token_bytes(theirs[len(mine) + 2 : len(mine) + 30]) not in packed(bank)
 
 
+@pytest.mark.parametrize("num_read", [0, 3])
+def test_what_is_removed_while_it_goes_out_is_not_there(num_read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(opened(tmp_path / "bank")) as bank:
+        turn(bank, PROMPT, session="mine")
+        disk, session = bank.sessions.written("", "mine")
+        place, read_before = stored.usable(disk.index, session), pack(disk, session, KEY, with_state=True)
+        for _ in range(num_read):
+            next(read_before)
+        bank.sessions.remove("", "mine")
+        with pytest.raises(UnknownSessionError):
+            list(read_before)
+        monkeypatch.setattr(transfer, "usable", lambda index, session: place)  # as it was a moment ago
+        monkeypatch.setattr(disk.index, "identity", lambda root: IDENTITY.fields)
+        monkeypatch.setattr(disk.index, "find", lambda keys: {info.key: info for info in place.infos})
+        with pytest.raises(UnknownSessionError):
+            pack(disk, session, KEY, with_state=True)
+
+
 @pytest.mark.parametrize(
     ("key", "change", "why"),
     [
@@ -215,6 +234,7 @@ REFUSED: dict[str, Callable[[bytes], bytes]] = {
     "a negative size": huge(TOKENS, -1),
     "other tokens": lambda archive: tar_of([members(archive)[0], (TOKENS, members(archive)[1][1][::-1]), *members(archive)[2:]]),
     "a field of the wrong type": lambda archive: manifest_with(archive, num_tokens="3"),
+    "dots for an id": lambda archive: manifest_with(archive, id=".."),
     "an unknown field": lambda archive: manifest_with(archive, path="/etc"),
     "another format": lambda archive: manifest_with(archive, format="forerun session 2"),
     "a mark beyond the end": lambda archive: manifest_with(archive, marks=[1 << 20]),

@@ -89,6 +89,7 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     log = tmp_path / "requests.jsonl"
     monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
     log.write_text(f"{encode(replace(RAM[0], content=Content(Plain('a secret'), 'another')))}\n")
+    assert forerun("bank", "fork", "refactor", "..", "--bank-dir", folder).code == 2
     assert forerun("bank", "fork", "refactor", "--name", "second", "--bank-dir", folder).out.endswith(" (second)\n")
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").code == 0
     assert [(each["name"], each["state"]) for each in sessions(forerun, folder)] == [("second", "ssd")]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 from urllib.parse import quote
 
 import httpx
@@ -15,9 +18,11 @@ from tests.engine.engines import Rig
 from tests.records import files_under
 from tests.serve.asking import serving, wait_for
 
+from forerun.bank.archive import Manifest, chunks
 from forerun.engine.request_log import RequestLog
 from forerun.request_log.entry import decode
 from forerun.request_log.file import LogFile
+from forerun.state.record import tokens_of
 
 ARCHIVE_KEY = b"k" * 32
 TAR = {"content-type": "application/x-tar"}
@@ -180,6 +185,29 @@ def test_what_is_no_archive_is_refused(server: Server, content: bytes, kind: str
     refused = server.ask("POST", f"{SESSIONS}/import", content=content, headers={"content-type": kind})
     assert refused.status_code == status
     assert server.ask("POST", "/v1/completions", content=b"{}", headers=TAR).status_code == 415
+
+
+def test_of_an_import_that_fails_nothing_is_left(server: Server) -> None:
+    server.talk("fine", "a text that is spoilt on its way, " * 3)
+    server.written("fine")
+    archive = server.ask("GET", at("fine") + "/export").content
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar}
+    manifest, tokens = json.loads(found["manifest.json"]), found["tokens"][:-4] + b"\xff\xff\xff\x7f"
+    told = manifest | {"id": "spoilt", "marks": [4, manifest["num_tokens"]], "tokens_sha256": sha256(tokens).hexdigest()}
+    spoilt = b"".join(chunks(Manifest.model_validate_json(json.dumps(told)), tokens_of(tokens), ()))
+    assert server.ask("POST", f"{SESSIONS}/import", content=spoilt, headers=TAR).status_code == 400
+    assert "spoilt" not in server.sessions()
+
+
+@pytest.mark.parametrize("id", [".", "..", "line\n", "\x00", ""])
+def test_what_an_address_cannot_say_is_no_id(server: Server, id: str) -> None:
+    """A client that asks for "SESSIONS/." to be removed would ask for SESSIONS."""
+    server.talk("trunk", "one beginning")
+    asked = {"prompt": "hello", "max_tokens": 1, "forerun": {"session": id}}
+    assert server.ask("POST", "/v1/completions", json=asked).json()["error"]["param"] == "forerun.session"
+    assert server.ask("POST", at("trunk") + "/fork", json={"id": id}).json()["error"]["param"] == "id"
+    assert server.ask("POST", f"{SESSIONS}/import", params={"id": id}, content=b"", headers=TAR).json()["error"]["param"] == "id"
 
 
 def test_no_web_page_may_ask(server: Server) -> None:

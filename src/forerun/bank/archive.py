@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forerun.errors import BadRequestError
 from forerun.state.record import SEGMENT_TOKENS, Identity, token_bytes, tokens_of
+from forerun.values import SESSION_ID
 
 MOST_TOKENS = 1 << 24
 MOST_MARKS = 16
@@ -45,7 +46,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     format: Literal["forerun session 1"] = "forerun session 1"
-    id: str = Field(min_length=1, max_length=200)
+    id: str = Field(min_length=1, max_length=200, pattern=SESSION_ID)
     name: str = Field(max_length=200)
     turns: int = Field(ge=0)
     num_tokens: int = Field(ge=1, le=MOST_TOKENS)

@@ -12,13 +12,13 @@ from forerun.bank.history import Session
 from forerun.bank.index import Label
 from forerun.bank.stored import Usable, usable
 from forerun.bank.tier import Tier
-from forerun.errors import BadRequestError
-from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record, token_bytes
+from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record, RecordInfo, token_bytes
 
 
 def pack(tier: Tier, session: Session, key: bytes, *, with_state: bool) -> Iterator[bytes | memoryview]:
-    """The archive of as much of a conversation as can be taken up, signed if there is a key. Raises BadRequestError, BankError; while it is
-    read, also KeyError if it goes meanwhile.
+    """The archive of as much of a conversation as can be taken up, signed if there is a key. Raises BadRequestError, BankError;
+    now, and while it is read, UnknownSessionError if it goes meanwhile.
     """
     place = usable(tier.index, session)
     identity = tier.index.identity(place.infos[0].root) if place.infos else None
@@ -39,13 +39,20 @@ def pack(tier: Tier, session: Session, key: bytes, *, with_state: bool) -> Itera
         tokens_sha256=sha256(token_bytes(tokens)).hexdigest(),
         marks=tuple(mark.stop for mark in marks),
         identity=Identity(**identity),
-        parts=tuple(_part(tier.get(info.key)) for info in infos),
+        parts=tuple(_part(_payload(tier, session, info)) for info in infos),
     )
-    return chunks(manifest.signed(key) if key else manifest, tokens, (tier.get(info.key).payload for info in infos))
+    return chunks(manifest.signed(key) if key else manifest, tokens, (_payload(tier, session, info) for info in infos))
 
 
-def _part(record: Record) -> Part:
-    return Part(num_bytes=record.payload.nbytes, sha256=sha256(record.payload).hexdigest())
+def _payload(tier: Tier, session: Session, info: RecordInfo) -> memoryview:
+    try:
+        return tier.get(info.key).payload
+    except KeyError as error:
+        raise UnknownSessionError(session.id) from error
+
+
+def _part(payload: memoryview) -> Part:
+    return Part(num_bytes=payload.nbytes, sha256=sha256(payload).hexdigest())
 
 
 def _tokens(place: Usable, session: Session) -> tuple[tuple[int, ...], bool]:

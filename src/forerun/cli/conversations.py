@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +25,21 @@ from forerun.bank.index import Entry
 from forerun.cli.kept import chosen, kept_in, looking
 from forerun.config import load
 from forerun.errors import ForerunError
-from forerun.values import SessionInfo
+from forerun.values import SESSION_ID, SessionInfo
+
+
+def _checked(id: str | None) -> str | None:
+    if id is not None and not re.match(SESSION_ID, id):
+        raise typer.BadParameter("dots alone, and control characters, are no id")
+    return id
+
 
 BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
 Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or as much of the id as is unique")]
 Name = Annotated[str, typer.Argument(help='its name for people; "" takes it away')]
-NewId = Annotated[str | None, typer.Argument(help="id of the new conversation; the bank gives it one if not given", show_default=False)]
+
+NEW_ID_HELP = "id of the new conversation; the bank gives it one if not given"
+NewId = Annotated[str | None, typer.Argument(help=NEW_ID_HELP, show_default=False, callback=_checked)]
 GivenName = Annotated[str, typer.Option("--name", help="its name for people", show_default=False)]
 ArchiveFile = Annotated[Path, typer.Argument(help="the archive")]
 WithState = Annotated[bool, typer.Option("--state", help="what the model remembers, too")]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from forerun.errors import BadRequestError
-from forerun.values import BankUse, Job, LogprobsAsked, ModelInfo, Prompt, Sampling
+from forerun.values import SESSION_ID, BankUse, Job, LogprobsAsked, ModelInfo, Prompt, Sampling
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
@@ -41,12 +41,15 @@ class Fields(BaseModel):
         return self.model_extra or {}
 
 
+SessionId = Annotated[str, Field(min_length=1, max_length=200, pattern=SESSION_ID)]
+
+
 class ForerunFields(Fields):
     """The `forerun` object of a request: what no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
-    session: str | None = Field(default=None, min_length=1, max_length=200)
+    session: SessionId | None = None
     bank: BankUse = "use"
 
 

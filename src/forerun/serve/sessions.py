@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
 from forerun.serve.doors import ARCHIVE
-from forerun.serve.fields import Fields, parse_object, read
+from forerun.serve.fields import Fields, SessionId, parse_object, read
 from forerun.serve.rate import Rate
 
 ROOT = "/v1/forerun/sessions"
@@ -37,7 +37,7 @@ class Fork(Fields):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: str | None = Field(default=None, min_length=1, max_length=200)
+    id: SessionId | None = None
     name: str = Field(default="", max_length=200)
 
 
@@ -54,7 +54,7 @@ class Import(Fields):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: str | None = Field(default=None, min_length=1, max_length=200)
+    id: SessionId | None = None
 
 
 def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:

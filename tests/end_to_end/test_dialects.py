@@ -9,9 +9,9 @@ import anthropic
 import httpx
 import openai
 import pytest
+from tests.end_to_end.home import home_at
 
-from forerun.demo.server import Server, serve_command
-from forerun.models.load import DEMO_MODEL
+from forerun.demo.server import Server
 
 SYSTEM = "You are a helpful assistant. " * 6
 ASKED = "Write a list of three colours."
@@ -20,10 +20,8 @@ TOOL: Any = {"name": "read", "description": "Reads a file.", "input_schema": {"t
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("dialects")
-    running = Server.start(serve_command(DEMO_MODEL, folder / "bank", "reference"), folder / "server.log")
-    yield running
-    running.stop()
+    with home_at(tmp_path_factory.mktemp("dialects")) as home:
+        yield home.server
 
 
 @pytest.fixture

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 import pytest
-
-from forerun.demo.server import Server, serve_command
-from forerun.models.load import DEMO_MODEL
+from tests.end_to_end.home import Home, home_at
 
 Moment = Literal["prefill", "decode", "saving"]
 BEGINS: dict[Moment, str] = {"prefill": ": reading 512/", "decode": '"content":', "saving": "data: [DONE]"}
 SUFFIX = 8  # tokens that ask for an answer: the stored conversation goes on before them
-OLD = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
-
-
-class Home:
-    """A bank's folder and the server on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bank, self.log = folder / "bank", folder / "server.log"
-        self.start()
-
-    def start(self) -> None:
-        self.server = Server.start([*serve_command(DEMO_MODEL, self.bank, "reference"), "--eager"], self.log)
-
-    def ask(self, body: dict[str, Any], bank: str = "use") -> dict[str, Any]:
-        asked = body | {"forerun": {"bank": bank}}
-        answer: dict[str, Any] = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60).json()
-        return answer
+OLD: dict[str, Any] = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    home.ask(OLD)
-    home.server.wait_until_written()
-    yield home
-    home.server.stop()
+    with home_at(tmp_path_factory.mktemp("home"), "--eager") as home:
+        home.ask(**OLD)
+        home.server.wait_until_written()
+        yield home
 
 
 def long(name: str) -> dict[str, Any]:
@@ -82,10 +62,10 @@ def test_ended_during(home: Home, moment: Moment, is_forced: bool) -> None:
     lines = lines_while_ended(home.server.url, body | {"stream": True}, moment, home.server.kill if is_forced else home.server.stop)
     assert is_forced or lines[-2] == "data: [DONE]", "an answer under way is finished"
     home.start()
-    assert reread(home.ask(OLD)) <= SUFFIX, "what was stored before is lost"
-    again = home.ask(body)
+    assert reread(home.ask(**OLD)) <= SUFFIX, "what was stored before is lost"
+    again = home.ask(**body)
     if is_forced:
-        assert again["choices"] == home.ask(body, "bypass")["choices"]
+        assert again["choices"] == home.ask(**body, forerun={"bank": "bypass"})["choices"]
     else:
         assert reread(again) <= SUFFIX
     assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] == 0

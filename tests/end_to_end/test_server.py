@@ -4,61 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from tests.cli.conftest import Ran, forerun
-
-from forerun.demo.server import Server, serve_command
-from forerun.models.load import DEMO_MODEL
+from tests.end_to_end.home import NUM, Home, home_at, text
 
 __all__ = ["forerun"]
 SYSTEM = {"role": "system", "content": "You are a helpful assistant. " * 6}
 ASKED = ["Hello!", "Write a list of three colours.", "Count to five.", "Say it again.", "Thank you. Anything else?", "One more thing."]
-NUM = 12
-
-
-class Home:
-    """A bank's folder and the server that runs on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bank, self._log = folder / "bank", folder / "server.log"
-        self.start()
-
-    def start(self) -> None:
-        self.server = Server.start(serve_command(DEMO_MODEL, self.bank, "reference"), self._log)
-
-    def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
-        """The completion, checked for what every completion keeps."""
-        asked = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
-        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
-        assert response.status_code == 200, response.text
-        answer: dict[str, Any] = response.json()
-        report, usage = answer["forerun"], answer["usage"]
-        assert report["reused_tokens"] + report["computed_tokens"] == usage["prompt_tokens"]
-        assert usage["prompt_tokens_details"]["cached_tokens"] == report["reused_tokens"]
-        assert (report["layout"], report["numerics"]) == ("contiguous", "reference")
-        return answer
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    yield home
-    home.server.stop()
+    with home_at(tmp_path_factory.mktemp("home")) as home:
+        yield home
 
 
 @pytest.fixture
 def client(home: Home) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-def text(answer: dict[str, Any]) -> str:
-    return str(answer["choices"][0]["message"]["content"])
 
 
 def next_turn(home: Home, messages: list[dict[str, Any]], asked: str) -> dict[str, Any]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-
-from forerun.demo.server import Server, serve_command
-from forerun.models.load import DEMO_MODEL
+from tests.end_to_end.home import Home, home_at
 
 FILES = {"utils.py": "def add(a, b):\n    return a + b\n", "main.py": "from utils import add\n\nprint(add(1, 2))\n"}
 TOOL: Any = {
@@ -33,32 +30,22 @@ GREP: Any = {
 ASKED: Any = {"model": "any", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
 
 
-class Home:
-    """A bank's folder and the server that runs on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.start()
-
-    def start(self) -> None:
-        self.server = Server.start(serve_command(DEMO_MODEL, self._folder / "bank", "reference"), self._folder / "server.log")
-
-    def ask(self, messages: list[Any], **body: Any) -> Any:
-        with openai.OpenAI(base_url=f"{self.server.url}/v1", api_key="none", max_retries=0) as client:
-            return client.chat.completions.create(**ASKED | body, messages=messages)
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    home = Home(tmp_path_factory.mktemp("tools"))
-    yield home
-    home.server.stop()
+    with home_at(tmp_path_factory.mktemp("tools")) as home:
+        yield home
 
 
 @pytest.fixture
 def client(home: Home) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
+
+
+def complete(home: Home, messages: list[Any], **body: Any) -> Any:
+    """The completion of the server that runs now."""
+    with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
+        return client.chat.completions.create(**ASKED | body, messages=messages)
 
 
 def rewritten(message: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +110,7 @@ def test_a_call_cut_off_ends_as_length(client: openai.OpenAI) -> None:
 
 def test_a_call_that_is_written_anew_is_known_again_after_a_kill(home: Home) -> None:
     messages: list[Any] = [{"role": "user", "content": "Where is `add` defined?"}]
-    before = home.ask(messages, tools=[GREP])
+    before = complete(home, messages, tools=[GREP])
     message = before.choices[0].message.model_dump(exclude_none=True)
     (call,) = message["tool_calls"]
     arguments = json.loads(call["function"]["arguments"])
@@ -133,8 +120,8 @@ def test_a_call_that_is_written_anew_is_known_again_after_a_kill(home: Home) -> 
     home.server.wait_until_written()
     home.server.kill()
     home.start()
-    after = home.ask(messages, tools=[GREP])
+    after = complete(home, messages, tools=[GREP])
     assert after.forerun["source"] == "ssd"
     assert after.forerun["reused_tokens"] == before.usage.total_tokens - 1
-    plain = home.ask(messages, tools=[GREP], extra_body={"forerun": {"bank": "bypass"}})
+    plain = complete(home, messages, tools=[GREP], extra_body={"forerun": {"bank": "bypass"}})
     assert (plain.choices[0].message.content, plain.forerun["source"]) == (after.choices[0].message.content, "cold")

@@ -1,0 +1,56 @@
+"""A bank's folder and the real server process on it, which tests end and start again; and a plain way to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from forerun.demo.server import Server, serve_command
+from forerun.models.load import DEMO_MODEL
+
+NUM = 12
+
+
+class Home:
+    """bank: the folder; server: the one that was started last, under `reference` numerics."""
+
+    def __init__(self, folder: Path, *options: str, model: Path) -> None:
+        self.bank, self._log = folder / "bank", folder / "server.log"
+        self._command = [*serve_command(model, self.bank, "reference"), *options]
+        self.start()
+
+    def start(self) -> None:
+        """Start a server; the one before must have ended."""
+        self.server = Server.start(self._command, self._log)
+
+    def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
+        """The completion, checked for what every completion keeps: of NUM greedy tokens, without thinking, unless asked otherwise."""
+        asked = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
+        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        report, usage = answer["forerun"], answer["usage"]
+        assert report["reused_tokens"] + report["computed_tokens"] == usage["prompt_tokens"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == report["reused_tokens"]
+        assert (report["layout"], report["numerics"]) == ("contiguous", "reference")
+        return answer
+
+
+@contextmanager
+def home_at(folder: Path, *options: str, model: Path = DEMO_MODEL) -> Iterator[Home]:
+    """A home in `folder`, whose server leaves in order at the end, and in any case. options: of `forerun serve`."""
+    home = Home(folder, *options, model=model)
+    try:
+        yield home
+        home.server.stop()
+    finally:
+        home.server.kill()
+
+
+def text(answer: dict[str, Any]) -> str:
+    """What a completion says."""
+    return str(answer["choices"][0]["message"]["content"])

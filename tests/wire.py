@@ -39,11 +39,16 @@ def frame(value: dict[str, Any]) -> bytes:
 
 @dataclass
 class Wire:
-    """answers: what the next chat requests get, frames or (status, body). bodies: what they asked. health: what /health says, in turn."""
+    """A server's script, and what happened.
+
+    answers: what the next chat requests get, frames or (status, body). bodies: what they asked.
+    keys: what they were authorised with. health: what /health says, in turn.
+    """
 
     url: str = ""
     answers: deque[Any] = field(default_factory=deque)
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
     pending_writes: deque[int] = field(default_factory=deque)
 
 
@@ -66,6 +71,7 @@ def serving() -> Iterator[Wire]:
 def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            wire.keys.append(self.headers["authorization"])
             pending = wire.pending_writes.popleft() if wire.pending_writes else 0
             self._send(
                 200,
@@ -76,6 +82,7 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             assert self.path == "/v1/chat/completions"
+            wire.keys.append(self.headers["authorization"])
             wire.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             answer = wire.answers.popleft()
             if isinstance(answer, tuple):

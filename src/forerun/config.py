@@ -115,6 +115,11 @@ class Config(BaseModel):
         return self.bank_dir if self.bank_dir is not None else cache_home() / "bank"
 
     @property
+    def sent_key(self) -> str:
+        """The API key that commands send to a server, "" for none."""
+        return self.api_key.get_secret_value() if self.api_key else ""
+
+    @property
     def archive_key(self) -> bytes:
         """What archives of conversations are signed with, b"" for nothing. Raises ConfigError: the file cannot be read, or is too short."""
         if self.archive_key_file is None:

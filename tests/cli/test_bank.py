@@ -15,6 +15,7 @@ from tests.request_log.test_analysis import RAM
 from forerun.bank.disk import DiskTier
 from forerun.bank.history import Session
 from forerun.bank.index import Index, Label
+from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
 from forerun.values import Miss, Plain
 
@@ -50,10 +51,27 @@ def sessions(forerun: Forerun, folder: Path) -> list[Any]:
 def test_ls_lists_conversations(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "ls", "--bank-dir", folder)
     header, row, total = ran.out.splitlines()
-    assert row.split() == ["refactor", "4", "3", "158.2", "kB", "0", "bytes", "2033-05-18T03:33:20+00:00", "ssd"]
+    assert row.split() == ["refactor", "4", "3", "158.2", "kB", "0", "bytes", "now", "ssd"]
     assert header.split()[:2] == ["id", "name"]
     assert total.startswith("1 conversation, 2 records, ")
     assert [(each["id"], each["stored_tokens"], each["state"]) for each in sessions(forerun, folder)] == [("refactor", 3, "ssd")]
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "said"), [(-5, "now"), (59, "now"), (60, "1 min ago"), (7199, "1 h ago"), (86400, "1 day ago"), (9e5, "10 days ago")]
+)
+def test_how_long_ago(passed_s: float, said: str) -> None:
+    assert ago(passed_s) == said
+
+
+def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forerun("bank", "pin", "refactor", "--bank-dir", folder)
+    forerun("bank", "fork", "refactor", "a1b2c3d4e5f6", "--name", "what we tried before lunch", "--bank-dir", folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = forerun("bank", "ls", "--bank-dir", folder).out
+    assert "a1b2c3d4e5f6  " in shown
+    assert "ssd, pinned" in shown
+    assert "…" not in shown
 
 
 def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
@@ -64,7 +82,7 @@ def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: P
 
 
 def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
-    assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).code == 0
+    assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).out == "refactor is called 'the big one' now\n"
     assert forerun("bank", "pin", "the big one", "--bank-dir", folder).out == "refactor (the big one) is pinned\n"
     assert "ssd, pinned" in forerun("bank", "ls", "--bank-dir", folder).out
     assert json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0", "--json").out)["removed"] == 0

@@ -30,6 +30,18 @@ def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyP
     assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off: no room left\n" in ran.out
 
 
+def test_address_and_key_are_those_of_the_settings(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    monkeypatch.setenv("FORERUN_API_KEY", "sesame")
+    with serving() as wire:
+        monkeypatch.setenv("FORERUN_PORT", wire.url.rsplit(":", 1)[1])
+        monkeypatch.setenv("FORERUN_HOST", "0.0.0.0")
+        wire.answers.append(stream("good day", report()))
+        ran = forerun("chat")
+    assert (ran.code, wire.keys) == (0, ["Bearer sesame"] * 2)
+    assert f"scripted at {wire.url}. Ctrl-C" in ran.out
+
+
 def test_thoughts_are_shown_and_sent_back(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand?\n"))
     thought = frame({"choices": [{"index": 0, "delta": {"reasoning_content": "hm\n"}, "finish_reason": None}]})

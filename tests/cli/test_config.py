@@ -35,7 +35,25 @@ def test_people_see_them_as_they_are_written(forerun: Callable[..., Any], file: 
     lines = [line.split() for line in forerun("config", "show").out.splitlines()]
     assert ["bank_disk_bytes", "50GiB", str(file)] in lines
     assert ["eager", "false", "default"] in lines
-    assert ["context", "not", "set", "default"] in lines
+    assert ["api_key", "none", "default"] in lines
+
+
+def test_what_is_left_open_comes_to_something(forerun: Callable[..., Any], file: Path, tmp_path: Path) -> None:
+    file.write_text(f'bank_dir = "{tmp_path}"\nbank_ram_bytes = 0\n')
+    lines = {line.split()[0]: line.split() for line in forerun("config", "show").out.splitlines() if line}
+    assert lines["model"][1] == "demo-model,"
+    assert lines["context"][1:] == ["32,768", "tokens", "default"]
+    assert lines["bank_dir"][1:] == [str(tmp_path), str(file)]
+    settings = json.loads(forerun("config", "show", "--json").out)["settings"]
+    assert settings["bank_disk_bytes"] == {"value": None, "origin": "default", "comes_to": " ".join(lines["bank_disk_bytes"][1:3])}
+    assert lines["bank_disk_bytes"][2] in ("kB", "MB", "GB")
+    assert "comes_to" not in settings["bank_dir"]
+
+
+def test_a_model_that_is_not_there_ends_nothing(forerun: Callable[..., Any], file: Path) -> None:
+    file.write_text('model = "/not/there"\n')
+    shown = forerun("config", "show")
+    assert (shown.code, "not known: no such folder: /not/there" in shown.out) == (0, True)
 
 
 def test_what_is_wrong_is_told_with_its_place(forerun: Callable[..., Any], file: Path) -> None:

@@ -45,6 +45,14 @@ def test_inspect_of_a_family_that_is_not_served(forerun: Forerun, tmp_path: Path
     assert json.loads(forerun("models", "inspect", tmp_path / "m", "--json").out)["here"] is None
 
 
+def test_what_can_be_no_name_is_not_to_be_pulled(forerun: Forerun) -> None:
+    ran = forerun("models", "rm", "../../x")
+    assert (ran.code, ran.err) == (
+        1,
+        "forerun: '../../x' is no model's name on the hub\nhint: `forerun models ls` lists what was pulled\n",
+    )
+
+
 def test_inspect_of_nothing(forerun: Forerun, tmp_path: Path) -> None:
     ran = forerun("models", "inspect", tmp_path / "none")
     assert ran.code == 1

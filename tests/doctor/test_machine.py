@@ -74,7 +74,8 @@ def test_a_port_that_somebody_uses() -> None:
         assert only(machine.port(config(port=port))).status == "ok"
     with serving() as wire:
         port = int(wire.url.rsplit(":", 1)[1])
-        assert only(machine.port(config(port=port))).text == f"a server of scripted listens at {wire.url}"
+        assert only(machine.port(config(port=port, api_key="sesame"))).text == f"a server of scripted listens at {wire.url}"
+    assert wire.keys == ["Bearer sesame"]
 
 
 def test_an_error_is_a_finding() -> None:

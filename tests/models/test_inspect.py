@@ -13,8 +13,8 @@ from forerun.errors import ModelError
 from forerun.models.fit import Fit, Machine, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
 
-MAC = Machine(memory_bytes=64 << 30, bank_bytes=20 << 30, is_cpu=False)
-CPU = Machine(memory_bytes=16 << 30, bank_bytes=0, is_cpu=True)
+MAC = Machine(memory_bytes=64 << 30, bank_ram_bytes=2 << 30, bank_bytes=20 << 30, is_cpu=False)
+CPU = Machine(memory_bytes=16 << 30, bank_ram_bytes=0, bank_bytes=0, is_cpu=True)
 SMALL = checkpoints.dense(1024, 24, 3584, 8, 2, 16, tied=True)
 LARGE = checkpoints.dense(5120, 64, 17408, 24, 4, 48)
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def test_the_vision_tower_is_seen_and_not_counted(small: Checkpoint) -> None:
 def test_a_context_that_does_not_fit(large: Checkpoint) -> None:
     found = fit(large, replace(MAC, memory_bytes=24 << 30))
     assert 0 < found.memory_tokens < 60_000
-    assert found.memory_tokens == ((24 << 30) * 3 // 4 - large.num_bytes - found.bytes_per_mark) // (68 * 1024)
+    assert found.memory_tokens == ((24 << 30) * 3 // 4 - (2 << 30) - large.num_bytes - found.bytes_per_mark) // (68 * 1024)
 
 
 def test_weights_that_do_not_fit(large: Checkpoint) -> None:

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from tests.wire import DONE, Wire, frame, report, serving, stream
 
+from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.serve.client import Delta, End, health, stream_chat
+from forerun.serve.client import Delta, End, health, stream_chat, url_of
 from forerun.values import Reading
 
 
@@ -42,6 +43,25 @@ def test_a_refusal_in_the_servers_words(wire: Wire) -> None:
     with pytest.raises(ForerunError, match="the server says: too long") as caught:
         list(stream_chat(wire.url, {}))
     assert caught.value.hint == "shorten it"
+
+
+def test_a_missing_key_is_asked_for_where_commands_look(wire: Wire) -> None:
+    wire.answers.append((401, {"error": {"message": "API key missing or wrong", "hint": "send `x-api-key: KEY`"}}))
+    with pytest.raises(ForerunError, match="wants an API key") as caught:
+        list(stream_chat(wire.url, {}))
+    assert caught.value.hint == "put it into FORERUN_API_KEY"
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "url"),
+    [
+        ({}, "", "http://127.0.0.1:8484"),
+        ({"port": 8500, "host": "::"}, "", "http://[::1]:8500"),
+        ({"port": 8500}, "http://desk:80/v1/", "http://desk:80"),
+    ],
+)
+def test_where_a_server_is(settings: dict[str, Any], given: str, url: str) -> None:
+    assert url_of(Config.model_validate(settings), given) == url
 
 
 def test_an_error_inside_the_stream(wire: Wire) -> None:

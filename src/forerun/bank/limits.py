@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from forerun.bank import files
 from forerun.bank.disk import INDEX_SLACK_BYTES
 from forerun.config import Config
 from forerun.errors import ConfigError
@@ -24,6 +25,11 @@ def disk_limit(config: Config, held_bytes: int) -> int:
     if config.bank_disk_bytes is not None:
         return config.bank_disk_bytes
     return min(DISK_LIMIT_BYTES, (free_bytes(config.bank_path) + held_bytes) // 10)
+
+
+def held_bytes(config: Config) -> int:
+    """Bytes that the bank's folder holds; none if it is not there. For who does not hold it: it looks at every file."""
+    return sum(size for _, size in files.sizes(config.bank_path))
 
 
 def daily_limit(config: Config) -> int:

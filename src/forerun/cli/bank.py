@@ -80,6 +80,8 @@ def explanation(report: Report) -> list[str]:
         lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.place}")
     if report.miss and (report.miss.prompt_text or report.miss.stored_text):
         lines += [f"  prompt  {report.miss.prompt_text!r}", f"  stored  {report.miss.stored_text!r}"]
+    elif report.miss and report.miss.where:
+        lines.append("both texts were in the response; the log has them with request_log_content = true")
     return lines
 
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from forerun.chat.transcript import Transcript
 from forerun.chat.typed import keep_history, read_message
-from forerun.config import state_home
+from forerun.config import load, state_home
 from forerun.errors import ForerunError
-from forerun.serve.client import DEFAULT_URL, Delta, End, base_of, health, stream_chat
+from forerun.serve.client import Delta, End, health, stream_chat, url_of
 from forerun.values import Reading
 
 HELP = """Ctrl-C ends an answer, Ctrl-D the conversation.
@@ -25,13 +25,14 @@ A message goes on after a backslash at the end of a line, and from three quotes 
 
 
 def chat(
-    url: Annotated[str, typer.Option(help="address of the server")] = DEFAULT_URL,
+    url: Annotated[str, typer.Option(help="address of the server; that of the settings if not given", show_default=False)] = "",
     session: Annotated[str, typer.Option(help="name of the conversation: it is kept, and taken up again by this name")] = "",
 ) -> None:
     """Talk to a running server. Ctrl-C ends an answer, Ctrl-D the conversation; /help tells the rest."""
     console = Console(highlight=False)
-    url = base_of(url)
-    talk = Talk(console, url, health(url)["model"]["id"], Transcript.open(state_home() / "chats", session))
+    config = load({})
+    url, key = url_of(config, url), config.sent_key
+    talk = Talk(console, url, key, health(url, key=key)["model"]["id"], Transcript.open(state_home() / "chats", session))
     keep_history(state_home() / "chat_history")
     console.print(f"{talk.model} at {url}. Ctrl-C ends an answer, Ctrl-D the conversation, /help tells the rest.", style="dim")
     if talk.transcript.messages:
@@ -55,6 +56,7 @@ class Talk:
 
     console: Console
     url: str
+    key: str
     model: str
     transcript: Transcript
     ends: list[End] = field(default_factory=list)
@@ -104,7 +106,7 @@ class Talk:
         said = {"content": "", "reasoning": ""}
         try:
             with self.console.status("waiting") as status:
-                for piece in stream_chat(self.url, body):
+                for piece in stream_chat(self.url, body, key=self.key):
                     match piece:
                         case Reading():
                             status.update(f"reading {piece.done_tokens:,} of {piece.total_tokens:,} tokens ({piece.reused_tokens:,} known)")

@@ -11,17 +11,17 @@ import typer
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.serve.agents import KEY_VARIABLE, Agent, Served, Setup, merged, setup
-from forerun.serve.client import DEFAULT_URL, base_of, health
+from forerun.serve.client import health, url_of
 
 
 def connect(
     agent: Annotated[Agent, typer.Argument(help="opencode, codex, claude-code, pi or aider", show_default=False)],
-    url: Annotated[str, typer.Option(help="address of the server")] = DEFAULT_URL,
+    url: Annotated[str, typer.Option(help="address of the server; that of the settings if not given", show_default=False)] = "",
     write: Annotated[bool, typer.Option("--write", help="write the settings file; asks before it changes one that exists")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show what an agent must be told to use a running server: its settings, environment and command; with --write, write the settings."""
-    made = setup(agent, served_at(base_of(url)))
+    made = setup(agent, served_at(url))
     file = Path.home() / made.file
     content = combined(file, made)
     if write:
@@ -34,10 +34,11 @@ def connect(
 
 
 def served_at(url: str) -> Served:
-    """What runs at this address. Raises ForerunError."""
-    key = load({}).api_key
-    model = health(url, key=key.get_secret_value() if key else "")["model"]
-    return Served(url, model["id"], model["context_tokens"], needs_key=key is not None)
+    """What runs at this address, or if it is "", at that of the settings. Raises ForerunError."""
+    config = load({})
+    url = url_of(config, url)
+    model = health(url, key=config.sent_key)["model"]
+    return Served(url, model["id"], model["context_tokens"], needs_key=bool(config.sent_key))
 
 
 def combined(file: Path, made: Setup) -> str:

@@ -9,10 +9,11 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -58,7 +59,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"sessions": [asdict(session) for session in sessions], **total}))
     else:
-        Console(highlight=False).print(table(sessions), summary(sessions, total), sep="\n")
+        Console(highlight=False).print(table(sessions, time.time()), summary(sessions, total), sep="\n")
 
 
 def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -77,17 +78,18 @@ def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = Fals
 
 def pin(session: Conversation, bank_dir: BankDir = None) -> None:
     """Keep a conversation on disk, whatever else needs the room."""
-    change(session, bank_dir, is_pinned=True)
+    typer.echo(f"{called(change(session, bank_dir, is_pinned=True))} is pinned")
 
 
 def unpin(session: Conversation, bank_dir: BankDir = None) -> None:
     """Let a conversation go like any other when room is short."""
-    change(session, bank_dir, is_pinned=False)
+    typer.echo(f"{called(change(session, bank_dir, is_pinned=False))} is not pinned")
 
 
 def name(session: Conversation, name: Name, bank_dir: BankDir = None) -> None:
     """Give a conversation a name. Requests call it by its id all the same."""
-    change(session, bank_dir, name=name)
+    after = change(session, bank_dir, name=name)
+    typer.echo(f"{after.id} is called {after.name!r} now" if after.name else f"{after.id} has no name now")
 
 
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -155,11 +157,10 @@ def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False) -> Non
     typer.echo(f"{called(found)} is removed")
 
 
-def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> None:
-    """Change what is said of a conversation; None: as it was."""
+def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:
+    """Change what is said of a conversation; None: as it was. Returns it as it is then."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        after = kept.mark(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
-    typer.echo(f"{called(after)} is {'pinned' if after.pinned else 'not pinned'}")
+        return kept.mark(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -169,21 +170,23 @@ def confirm(question: str, yes: bool) -> None:
     raise ForerunError("nothing was removed", hint="--yes removes without asking")
 
 
-def table(sessions: list[SessionInfo]) -> Table:
-    """One row a conversation; whose it is where there are several owners."""
+def table(sessions: list[SessionInfo], now_s: float) -> Table:
+    """One row a conversation; whose it is where there are several owners. Ids are whole on any screen: other commands take them."""
     has_owners = any(session.tenant for session in sessions)
-    drawn = Table("id", *(["owner"] if has_owners else []), "name", "turns", "tokens", "on disk", "in RAM", "last used", "state", box=None)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("id", *(["owner"] if has_owners else []), "name", "turns", "tokens", "on disk", "in RAM", "last used", "state"):
+        drawn.add_column(column, overflow="fold", no_wrap=column != "name")
     for each in sessions:
         sizes = str(each.turns), f"{each.tokens:,}", decimal(each.disk_bytes), decimal(each.ram_bytes)
         state = f"{each.state}{', pinned' * each.pinned}"
-        drawn.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, moment(each.last_used_unix_s), state)
+        drawn.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, ago(now_s - each.last_used_unix_s), state)
     return drawn
 
 
 def places(marks: list[Entry]) -> Table:
     """One row a mark."""
     drawn = Table("place", "tokens", "bytes", "last used", "uses", box=None)
-    for mark in marks:
+    for mark in sorted(marks, key=lambda mark: mark.info.stop):
         sizes = f"{mark.info.stop:,}", decimal(mark.info.num_bytes)
         drawn.add_row(mark.info.key[:12], *sizes, moment(mark.used_s), str(mark.uses))
     return drawn
@@ -219,6 +222,15 @@ def described(entry: Entry) -> dict[str, Any]:
     del fields["tokens"]
     uses = {"created": moment(entry.created_s), "last_used": moment(entry.used_s), "uses": entry.uses, "session": entry.session}
     return {**fields, **uses}
+
+
+def ago(passed_s: float) -> str:
+    """How long ago something was, for people: "now", "5 min ago", "3 days ago"."""
+    units = ((timedelta(days=1), "day"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min"))
+    for unit, name in units:
+        if (number := int(passed_s // unit.total_seconds())) > 0:
+            return f"{number} {name}{'s' * (name == 'day' and number > 1)} ago"
+    return "now"
 
 
 def moment(unix_s: float) -> str:

@@ -137,7 +137,7 @@ def held(folder: Path) -> Index:
     """The index of a folder that is there, for this process alone. Raises BankError, ForerunError."""
     if not folder.is_dir() or not any(folder.iterdir()):
         what = "nothing is stored in" if folder.is_dir() else "there is no folder"
-        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir")
+        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir; `forerun serve` makes it")
     return Index.hold(folder)
 
 
@@ -155,7 +155,7 @@ def kept_in(config: Config, *, only_looks: bool) -> Iterator[Kept]:
 def _remote(url: str, config: Config) -> RemoteSessions:
     if not url:
         raise BankLockedError(f"{config.bank_path} is in use, but no server answers for it yet", hint="try again in a moment")
-    return RemoteSessions(url, config.api_key.get_secret_value() if config.api_key else "")
+    return RemoteSessions(url, config.sent_key)
 
 
 def chosen(sessions: list[SessionInfo], word: str) -> SessionInfo:

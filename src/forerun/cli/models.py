@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.table import Table
 
 from forerun.cli.serve import loading_bar
-from forerun.config import load, prepare
+from forerun.config import Config, load, prepare
 from forerun.errors import ConfigError, UnsupportedError
 from forerun.hub.catalogue import Pulled, find, locate, pulled
 
@@ -61,6 +61,9 @@ def ls(as_json: AsJson = False) -> None:
     entries = pulled()
     if as_json:
         typer.echo(json.dumps([described(entry) for entry in entries]))
+        return
+    if not entries:
+        typer.echo("no models were pulled; `forerun models pull REPO` fetches one from the hub")
         return
     drawn = Table("model", "revision", "commit", "bytes", "pulled", "", box=None)
     for entry in entries:
@@ -139,7 +142,7 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
         "bytes": checkpoint.num_bytes,
         "mtp": checkpoint.mtp,
         "kinds": [asdict(kind) for kind in checkpoint.kinds()],
-        "here": asdict(fit(checkpoint, this_machine())) if is_served(checkpoint) else None,
+        "here": asdict(fit(checkpoint, this_machine(load({})))) if is_served(checkpoint) else None,
     }
     if as_json:
         typer.echo(json.dumps(facts))
@@ -170,14 +173,14 @@ def described(entry: Pulled) -> dict[str, Any]:
     return asdict(entry) | {"folder": str(entry.folder), "bytes": entry.num_bytes, "missing": entry.missing}
 
 
-def this_machine() -> Machine:
-    """The memory and disk that a server would have here, with the settings of file and environment."""
-    from forerun.bank.limits import disk_limit
+def this_machine(config: Config) -> Machine:
+    """The memory and disk that a server would have here, with these settings."""
+    from forerun.bank.limits import disk_limit, held_bytes
     from forerun.engine.loading import memory_bytes
     from forerun.kernels.arithmetic import is_cpu
     from forerun.models.fit import Machine
 
-    return Machine(memory_bytes(), disk_limit(load({}), held_bytes=0), is_cpu())
+    return Machine(memory_bytes(), config.bank_ram_bytes, disk_limit(config, held_bytes(config)), is_cpu())
 
 
 def told(facts: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forerun.bank import files
 from forerun.bank.disk import DiskTier
-from forerun.bank.limits import disk_limit
+from forerun.bank.limits import disk_limit, held_bytes
 from forerun.config import Config
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.errors import ForerunError
@@ -62,7 +62,7 @@ def disk(config: Config) -> Iterator[Finding]:
         return
     folder = next(f for f in (config.bank_path, *config.bank_path.parents) if f.is_dir())
     free_bytes, speed = shutil.disk_usage(folder).free, read_speed(folder)
-    limit_bytes = disk_limit(config, sum(size for _, size in files.sizes(config.bank_path)))
+    limit_bytes = disk_limit(config, held_bytes(config))
     text = f"{shown(free_bytes)} free at {folder}, quota {shown(limit_bytes)}, reads {speed / 1e6:,.0f} MB/s"
     if free_bytes < min(limit_bytes, 1 << 30):
         yield warning("disk", text, "free some space, or name another disk with bank_dir")
@@ -124,15 +124,15 @@ def port(config: Config) -> Iterator[Finding]:
     try:
         socket.create_server((config.host, config.port)).close()
     except OSError as error:
-        yield _listener(url, error)
+        yield _listener(url, config.sent_key, error)
     else:
         yield ok("port", f"{config.host}:{config.port} is free")
 
 
-def _listener(url: str, error: OSError) -> Finding:
+def _listener(url: str, key: str, error: OSError) -> Finding:
     """Who listens there."""
     try:
-        return ok("port", f"a server of {health(url)['model']['id']} listens at {url}")
+        return ok("port", f"a server of {health(url, key=key)['model']['id']} listens at {url}")
     except (ForerunError, KeyError, TypeError, ValueError):
         return failure("port", f"{url}: {error.strerror or error}, and no forerun answers there", "set another port, or end what uses it")
 

@@ -17,6 +17,7 @@ from forerun.errors import ModelError
 from forerun.text.files import read_object
 
 REPO = re.compile(r"[\w.-]+/[\w.-]+")
+NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # old models of the hub have no owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ def pulled() -> list[Pulled]:
 
 
 def find(repo: str) -> Pulled:
-    """The model of that name. Raises ModelError with the command that gets it."""
+    """The model of that name. Raises ModelError with the command that gets it, if it can be such a name."""
+    if not NAME.fullmatch(repo):
+        raise ModelError(f"{repo!r} is no model's name on the hub", hint="`forerun models ls` lists what was pulled")
     if not _path(repo).is_file():
         raise ModelError(f"{repo} was not pulled", hint=f"`forerun models pull {repo}` fetches it from the hub")
     return _read(_path(repo))

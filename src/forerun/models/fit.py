@@ -26,9 +26,10 @@ METAL_KEY_DIMS = (64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a model would run. bank_bytes: what the folder of conversations may take; 0 keeps none."""
+    """Where a model would run. bank_ram_bytes: kept for conversations; bank_bytes: what their folder may take; 0 keeps none."""
 
     memory_bytes: int
+    bank_ram_bytes: int
     bank_bytes: int
     is_cpu: bool
 
@@ -45,7 +46,9 @@ class Machine:
 class Fit:
     """What a served checkpoint costs on a machine. declared_tokens: the context that the model was made for.
 
-    memory_tokens: of one conversation beside the weights in memory; bank_tokens: of all conversations on disk, marks not counted."""
+    memory_tokens: of the conversation that runs, beside weights and kept ones in memory; bank_tokens: of all conversations on disk, marks
+    not counted.
+    """
 
     dtype: str
     weights_bytes: int
@@ -63,7 +66,7 @@ def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
     spec = config.spec(machine.dtype)
     spec = spec if checkpoint.mtp != "none" else replace(spec, draft_layers=())
     weights_bytes = weights_in_memory(checkpoint, machine)
-    room = max(0, machine.usable_bytes - weights_bytes - spec.bytes_per_mark)
+    room = max(0, machine.usable_bytes - weights_bytes - machine.bank_ram_bytes - spec.bytes_per_mark)
     return Fit(
         dtype=machine.dtype,
         weights_bytes=weights_bytes,

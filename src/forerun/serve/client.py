@@ -18,10 +18,10 @@ from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.values import Reading
 
-DEFAULT_URL = f"http://{Config.model_fields['host'].default}:{Config.model_fields['port'].default}"
 READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
 # Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # what a server listens at that listens everywhere, and how it is reached from here
 CHANGE_TIMEOUT = httpx.Timeout(10.0, read=3600.0)
 
 
@@ -42,16 +42,21 @@ class End:
     report: dict[str, Any]
 
 
-def base_of(url: str) -> str:
-    """The server's address, which people give with /v1 or without."""
-    return url.rstrip("/").removesuffix("/v1")
+def url_of(config: Config, given: str) -> str:
+    """A server's address, without /v1: as people give it, or if that is "", where one with these settings is reached."""
+    host = ANYWHERE.get(config.host, config.host)
+    return given.rstrip("/").removesuffix("/v1") or f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
-def stream_chat(url: str, body: dict[str, Any]) -> Iterator[Reading | Delta | End]:
-    """Values of one streamed completion, its End last. `url`: the server's, without /v1. Raises ForerunError with the server's words."""
+def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Reading | Delta | End]:
+    """Values of one streamed completion, its End last. `url`: the server's, without /v1; key: the API key, "" for none.
+
+    Raises ForerunError with the server's words.
+    """
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
     finish, closing = "", dict[str, Any]()
-    with plain_errors(url), httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=TIMEOUT) as response:
+    asking = httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, headers=bearer(key), timeout=TIMEOUT)
+    with plain_errors(url), asking as response:
         check(response)
         for line in response.iter_lines():
             if match := READING.match(line):
@@ -92,7 +97,7 @@ def plain_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise ForerunError(f"{url!r} is no address of a server: {error}", hint=f"write it like {DEFAULT_URL}") from error
+        raise ForerunError(f"{url!r} is no address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
         raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
     except httpx.HTTPError as error:
@@ -106,6 +111,8 @@ def check(response: httpx.Response) -> None:
     if response.is_success:
         return
     response.read()
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        raise ForerunError("the server wants an API key, or another one", hint="put it into FORERUN_API_KEY")
     _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
 
 

@@ -49,11 +49,10 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     from forerun.state.store import Arena
     from forerun.text.answer import Answer
     from forerun.text.tokenizer import Tokenizer
-    from forerun.values import Sampling
+    from forerun.values import GREEDY
 
     loaded, tokenizer = load(DEMO_MODEL, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
     tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
-    greedy = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
     plain = DepthPolicy((0,))
     samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}
     steps = StepTable(loaded.family, eager_reason="")
@@ -64,7 +63,7 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
             pass
         read = time.perf_counter()
         answer = Answer(tokenizer, (), "")
-        rounds = Generation(steps, cache, tokens, greedy, answer, max_tokens=options.answer, stop_ids=frozenset(), policy=plain)
+        rounds = Generation(steps, cache, tokens, GREEDY, answer, max_tokens=options.answer, stop_ids=frozenset(), policy=plain)
         for _ in rounds:
             pass
         rounds.store()

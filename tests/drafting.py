@@ -22,7 +22,6 @@ from forerun.state.layout import Contiguous
 from forerun.text.answer import Answer
 from forerun.values import Sampling
 
-GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 SEED = 7
 # Coupled noise gives the tokens of plain decoding at any depth; penalties count what a round drafts.
 SEEDED = Sampling(1.0, 0.95, 20, 0.0, SEED, 1.1, 0.2, 0.1, {5: 1.0})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,12 @@ from forerun.state.layout import Contiguous
 from forerun.state.record import Identity
 from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Sampling
+from forerun.values import NEUTRAL
 
 TINY = tiny.family()
 CONTIGUOUS = Contiguous()
 IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
-GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
-SEEDED = Sampling(1.0, 1.0, 0, 0.0, 7, 1.0, 0.0, 0.0, {})
+SEEDED = replace(NEUTRAL, seed=7)
 SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
 
 

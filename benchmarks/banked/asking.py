@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.decode import GREEDY
 from forerun.config import Config
 from forerun.engine.assemble import assemble
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
 from forerun.kernels.arithmetic import Arithmetic
-from forerun.values import BankUse, Event, Job, Prompt
+from forerun.values import GREEDY, BankUse, Event, Job, Prompt
 
 _PAUSE_S = 0.005
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ from forerun.state.cache import Cache, lend
 from forerun.state.layout import Contiguous
 from forerun.state.records import materialise
 from forerun.state.store import Arena
-from forerun.values import Sampling
+from forerun.values import GREEDY, Sampling
 from on_gpu.report import Report
 from on_gpu.shapes import filled
 from on_gpu.steps import EAGER, draft, step
@@ -27,8 +28,8 @@ ROOM_TOKENS = 1024
 WIDTHS = (1, 2, 4, 8)
 DEPTHS = (0, 1, 2, 3)
 SAMPLINGS = {
-    "greedy": Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {}),
-    "sampled": Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {}),
+    "greedy": GREEDY,
+    "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20),
 }
 
 

@@ -6,7 +6,7 @@ Knows nothing of MLX, HTTP or any dialect: a dialect makes a Job from JSON and t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Finish = Literal["stop", "length", "calls"]
@@ -33,6 +33,10 @@ class Sampling:
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
+
+
+NEUTRAL = Sampling(1.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+GREEDY = replace(NEUTRAL, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)

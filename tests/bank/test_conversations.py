@@ -16,11 +16,12 @@ from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.running import differing_state, greedy, read
-from tests.talking import GREEDY, opened, turn
+from tests.talking import opened, turn
 
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, Layout, Paged
 from forerun.state.record import SEGMENT_TOKENS
+from forerun.values import GREEDY
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 NUM = 8

@@ -11,9 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from forerun.cli import main
 from forerun.config import Config
-from forerun.values import BankHealth, Health, Job, ModelInfo, Sampling
-
-NEUTRAL = Sampling(1.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
+from forerun.values import NEUTRAL, BankHealth, Health, Job, ModelInfo
 
 
 class Engine:

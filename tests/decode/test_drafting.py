@@ -14,7 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.drafting import GREEDY, SEEDED, Plain, check, eager, generation, plainly, run
+from tests.drafting import SEEDED, Plain, check, eager, generation, plainly, run
 from tests.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
 from tests.talking import opened
@@ -25,7 +25,7 @@ from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.state.cache import lend
 from forerun.state.layout import Contiguous
-from forerun.values import Source
+from forerun.values import GREEDY, Source
 
 PROMPTS, TOKENS = range(24), 48
 DEPTHS = {str(depth): (depth,) for depth in (0, 1, 2, 3, 7)} | {"auto": tuple(range(4))}

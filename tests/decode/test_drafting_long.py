@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.drafting import GREEDY, SEEDED, check, generation, plainly, run, run_compiled
+from tests.drafting import SEEDED, check, generation, plainly, run, run_compiled
 from tests.guessing import Recording
 from tests.running import read
 from tests.talking import tokenizer
@@ -32,7 +32,7 @@ from forerun.demo.conversation import package_sources
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
 from forerun.state.record import Identity
-from forerun.values import Sampling, Source
+from forerun.values import GREEDY, Sampling, Source
 
 Write = Callable[[str, dict[str, Any]], None]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

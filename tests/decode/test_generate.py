@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.running import differing, greedy, logits, read
-from tests.talking import GREEDY, SEEDED, cold, generation, tokenizer
+from tests.talking import SEEDED, cold, generation, tokenizer
 
 from forerun.decode.generate import Generation
 from forerun.state.cache import Cache
-from forerun.values import Finish, Sampling
+from forerun.values import GREEDY, Finish, Sampling
 
 FAMILIES: dict[str, Any] = {  # bad drafts, mixed ones, and none that is wrong
     "tiny": tiny.family(),

@@ -13,7 +13,7 @@ import pytest
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.running import differing, logits, read, step
-from tests.talking import GREEDY, SEEDED
+from tests.talking import SEEDED
 
 from forerun.decode import round as round_module
 from forerun.decode.compiled import StepTable
@@ -21,7 +21,7 @@ from forerun.decode.round import Rounds
 from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
-from forerun.values import Sampling
+from forerun.values import GREEDY, Sampling
 
 FAMILY = tiny.family()
 MIXED = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # some of its drafts are right

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests import tiny
-from tests.drafting import GREEDY, SEEDED, Plain, generation, plainly
+from tests.drafting import SEEDED, Plain, generation, plainly
 from tests.guessing import Guessing
 from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
@@ -26,7 +26,7 @@ from forerun.sampling import logprobs
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, Paged
 from forerun.state.records import relayout_as_chosen
-from forerun.values import Sampling
+from forerun.values import GREEDY, Sampling
 
 FAMILY = tiny.family()
 PROMPT = tiny.words("scores", 250)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fake_family import FakeFamily, scattered
-from tests.talking import GREEDY, opened, tokenizer
+from tests.talking import opened, tokenizer
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
@@ -26,7 +26,7 @@ from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Event, Job, ModelInfo, Raw
+from forerun.values import GREEDY, Event, Job, ModelInfo, Raw
 
 CONTEXT = 4096
 LIMIT_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
-from tests.talking import GREEDY, IDENTITY, tokenizer
+from tests.talking import IDENTITY, tokenizer
 
 from forerun.bank.bank import Bank
 from forerun.config import Config, load
@@ -26,7 +26,7 @@ from forerun.models.load import DEMO_MODEL
 from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
-from forerun.values import Done, Job, ModelInfo, Raw, Report
+from forerun.values import GREEDY, Done, Job, ModelInfo, Raw, Report
 
 VOCAB = 500
 INFO = ModelInfo("fake", "fake", "cpu", "reference", "none", 65536, 0, GREEDY, demo=False)

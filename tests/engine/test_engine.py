@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running, until
 from tests.running import greedy, read
-from tests.talking import GREEDY, tokenizer
+from tests.talking import tokenizer
 
 from forerun.bank.disk import DiskTier
 from forerun.bank.live import Live, Unit
@@ -24,7 +24,7 @@ from forerun.engine.plan import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
 from forerun.state.record import Record
-from forerun.values import Chat, Content, Done, Event, Queued, Reading
+from forerun.values import GREEDY, Chat, Content, Done, Event, Queued, Reading
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]

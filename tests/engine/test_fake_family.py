@@ -8,13 +8,13 @@ import mlx.core as mx
 import pytest
 from tests.fake_family import FakeFamily, after, scattered
 from tests.running import differing, greedy, read
-from tests.talking import GREEDY, SEEDED, generation
+from tests.talking import SEEDED, generation
 
 from forerun.state.layout import Contiguous
 from forerun.state.record import Record
 from forerun.state.records import extract, extract_mark, materialise
 from forerun.state.store import Arena
-from forerun.values import Sampling
+from forerun.values import GREEDY, Sampling
 
 VOCAB = 500
 PROMPT = [(7 * i + i // 5) % VOCAB for i in range(700)]

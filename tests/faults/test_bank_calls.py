@@ -16,13 +16,14 @@ from tests.fake_family import FakeFamily, scattered
 from tests.faults.failing import Moment, failing
 from tests.records import bytes_under
 from tests.running import greedy, read
-from tests.talking import GREEDY, opened
+from tests.talking import opened
 
 from forerun.bank import files
 from forerun.bank.bank import Bank
 from forerun.bank.disk import INDEX_SLACK_BYTES
 from forerun.bank.live import Live
 from forerun.state.store import Arena
+from forerun.values import GREEDY
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]

@@ -11,9 +11,8 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.sampling import Counts, count_prompt, distribution, draw, verify
-from forerun.values import Sampling
+from forerun.values import NEUTRAL, Sampling
 
-NEUTRAL = Sampling(1.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 FILTERS = {
     "neutral": NEUTRAL,
     "greedy": replace(NEUTRAL, temperature=0.0),

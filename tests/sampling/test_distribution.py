@@ -5,11 +5,11 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.laws.toy import FILTERS, NEUTRAL, rule
+from tests.laws.toy import FILTERS, rule
 
 from forerun.errors import BadRequestError
 from forerun.sampling import Counts, count_prompt, distribution, has_penalty, is_finite
-from forerun.values import Sampling
+from forerun.values import NEUTRAL, Sampling
 
 NAN, INF = float("nan"), float("inf")
 WIDE = {

@@ -30,10 +30,9 @@ from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.text.prompt import Prompt, Prompter
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Chat, Sampling
+from forerun.values import GREEDY, Chat
 
 PLAIN = "plain"
-GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 LAWS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
 # What the conversation's tools, its system prompt and its other messages take.
 _AROUND_TOKENS = 500

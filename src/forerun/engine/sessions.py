@@ -23,10 +23,9 @@ from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
 from forerun.errors import ForerunError, UnknownSessionError
 from forerun.text.prompt import Prompter
-from forerun.values import Imported, Job, Raw, Sampling, SessionInfo
+from forerun.values import GREEDY, Imported, Job, Raw, SessionInfo
 
 T = TypeVar("T")
-GREEDY = Sampling(0.0, 1.0, 0, 0.0, None, 1.0, 0.0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)

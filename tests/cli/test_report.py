@@ -46,10 +46,12 @@ def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
 def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], log: Path) -> None:
     missed = [Miss("differs", 9, f"message {i} (user)", "content", "", "") for i in range(2)] + [Miss("new", 0, "", "", "", "")]
     reports = [replace(RAM[0].report, reason="r", computed_tokens=1000, miss=each) for each in missed if RAM[0].report]
-    log.write_text("".join(f"{encode(replace(RAM[0], report=report))}\n" for report in reports))
+    log.write_text("".join(f"{encode(replace(RAM[0], id=f'r{i}', report=report))}\n" for i, report in enumerate(reports)))
     said = " ".join(forerun("report", log).out.split())
     assert " differs content of a message (user) 2 2,000 new 1 1,000 " in said
-    assert json.loads(forerun("report", log, "--json").out)["missed"][0]["place"] == "content of a message (user)"
+    first, second = json.loads(forerun("report", log, "--json").out)["missed"]
+    assert (first["place"], first["last_id"], second["last_id"]) == ("content of a message (user)", "r1", "r2")
+    assert "the last of each: r1 (differs), r2 (new)" in said
 
 
 def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

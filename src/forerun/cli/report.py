@@ -56,12 +56,16 @@ def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> 
     console.print(f"{num_requests:,} requests", *bad, "", groups_table(told.groups), "", sep="\n")
     if told.missed:
         console.print("Not known, or not where it was looked for:", missed_table(told.missed), "", sep="\n")
+        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in told.missed)
+        console.print(f"the last of each: {lasts}", "", sep="\n", soft_wrap=True)
     if told.remarkable:
         console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.remarkable), "", sep="\n")
         whys = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.why}" for number, each in enumerate(told.remarkable, start=1)]
-        console.print(*whys, "", "`forerun bank explain ID` says more of one.", sep="\n", soft_wrap=True)
+        console.print(*whys, "", sep="\n", soft_wrap=True)
     else:
         console.print("None was slower than its peers at about the same context, and all ran as chosen.")
+    if told.missed or told.remarkable:
+        console.print("`forerun bank explain ID` says more of one.")
     for error, num in told.unserved.most_common():
         console.print(f"{num} not served: {error}")
 

@@ -66,13 +66,15 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Missed:
     """Requests that did not get all of their prompt's state back for the same reason. kind: of the reason; place: where they part from what
-    is stored, which field of whose message, "" where that is not the reason; num: how many; computed_tokens: that they read.
+    is stored, which field of whose message, "" where that is not the reason; num: how many; computed_tokens: that they read;
+    last_id: of the last.
     """
 
     kind: str
     place: str
     num: int
     computed_tokens: int
+    last_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,15 @@ def _groups(served: Sequence[Served]) -> Iterator[Group]:
 
 def _missed(served: Sequence[Served]) -> Iterator[Missed]:
     """Those that read most first."""
-    by_reason: dict[tuple[str, str], list[int]] = defaultdict(list)
+    by_reason: dict[tuple[str, str], list[Served]] = defaultdict(list)
     for each in served:
         if miss := each.report.miss:
-            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each.report.computed_tokens)
-    for (kind, place), tokens in sorted(by_reason.items(), key=lambda item: -sum(item[1])):
-        yield Missed(kind, place, len(tokens), sum(tokens))
+            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each)
+    found = [
+        Missed(kind, place, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
+        for (kind, place), own in by_reason.items()
+    ]
+    yield from sorted(found, key=lambda missed: -missed.computed_tokens)
 
 
 def _remarkable(served: Sequence[Served]) -> Iterator[Remarkable]:

@@ -55,7 +55,7 @@ def script(wire: Wire, fourth: dict[str, Any]) -> None:
 def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(wire, {})
     monkeypatch.setenv("COLUMNS", "80")
-    ran = forerun("demo", "--json", tmp_path / "result.json")
+    ran = forerun("demo", "--out", tmp_path / "result.json")
     assert ran.code == 0
     assert "A4: 1,200 of 1,300 tokens known; first token after 0.10 s instead of 1.00 s\n" in ran.out
     (row,) = (row for row in ran.out.splitlines() if row.startswith("A4   "))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forerun import __version__
 from forerun.cli import exit_code
 from forerun.errors import BankError, ConfigError, ForerunError, UnsupportedError
 
@@ -41,7 +42,7 @@ def test_usage_errors(forerun: Callable[..., Any], arguments: tuple[str, ...]) -
 FLAGS = {
     "serve": "--host --port --bank-dir --bank-ram-bytes --bank-disk-bytes --context --numerics --draft-depth --api-key-file --json",
     "chat": "--url --session",
-    "demo": "--json --scale --numerics",
+    "demo": "--out --scale --numerics",
     "bank": "ls show verify prune",
     "bench": "decode",
 }
@@ -52,6 +53,11 @@ def test_help_names_all_there_is(forerun: Callable[..., Any], command: str) -> N
     ran = forerun(command, "--help")
     assert ran.code == 0
     assert [flag for flag in FLAGS[command].split() if flag not in ran.out] == []
+
+
+def test_the_version_that_runs(forerun: Callable[..., Any]) -> None:
+    ran = forerun("--version")
+    assert (ran.code, ran.out) == (0, f"forerun {__version__}\n")
 
 
 def test_help_needs_no_mlx() -> None:

@@ -6,9 +6,11 @@ Importing it loads neither MLX nor a model: `forerun --help` answers at once. Ex
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from forerun import __version__
 from forerun.cli import bank, bench, chat, config, connect, demo, doctor, models, report, serve
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
@@ -18,6 +20,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def show_version(is_asked: bool) -> None:
+    """Print the version and end, if it is asked for."""
+    if is_asked:
+        typer.echo(f"forerun {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")]
+
+
+@app.callback()
+def before(version: Version = False) -> None:
+    """What may stand before a command."""
+
+
 app.command()(serve.serve)
 app.command()(chat.chat)
 app.command()(connect.connect)

@@ -35,7 +35,7 @@ def _checked(id: str | None) -> str | None:
     return id
 
 
-BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations", show_default=False)]
+BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations; that of the settings if not given", show_default=False)]
 Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or as much of the id as is unique")]
 Name = Annotated[str, typer.Argument(help='its name for people; "" takes it away')]
 

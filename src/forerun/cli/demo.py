@@ -36,7 +36,7 @@ COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option("--json", help="also write all figures and answers to this file")] = None,
+    out: Annotated[Path | None, typer.Option(help="also write all figures and answers to this file, as JSON", show_default=False)] = None,
     scale: Annotated[Literal["small", "full"], typer.Option(help="small: about 1,300 tokens; full: about 24,000")] = "small",
     numerics: Annotated[Literal["auto", "reference", "served"], typer.Option(help="as of `forerun serve`")] = "auto",
 ) -> None:

@@ -25,8 +25,9 @@ from tests.talking import IDENTITY
 from forerun.bank import stored, transfer
 from forerun.bank.archive import MANIFEST, MOST_MANIFEST_BYTES, TOKENS, Archive
 from forerun.bank.bank import Bank
+from forerun.bank.disk import INDEX_SLACK_BYTES
 from forerun.bank.transfer import pack
-from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.errors import BadRequestError, BankFullError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
@@ -122,6 +123,32 @@ def test_only_the_conversation_itself_goes_out(tmp_path: Path) -> None:
         theirs = turn(bank, mine + tiny.words("private", 40), session="theirs").stored
         assert bank.flush(10)
         assert token_bytes(theirs[len(mine) + 2 : len(mine) + 30]) not in packed(bank)
+
+
+def full(folder: Path, *, is_pinned: bool) -> Bank:
+    """A bank whose disk has no room for more unless something goes."""
+    bank = opened(folder)
+    for number in range(6):
+        turn(bank, tiny.words(f"other {number}", 2 * SEGMENT_TOKENS), session=str(number))
+        bank.sessions.mark("", str(number), name=None, is_pinned=is_pinned)
+    bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES  # type: ignore[union-attr]
+    return bank
+
+
+def test_room_is_made_for_what_comes_in(told: tuple[list[int], bytes], tmp_path: Path) -> None:
+    stored, archive = told
+    with closing(full(tmp_path / "bank", is_pinned=False)) as bank:
+        made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
+        assert (made.state, made.stored_tokens) == ("ssd", len(stored))
+        assert bank._disk.num_bytes == bytes_under(tmp_path / "bank") <= bank._disk.limit_bytes  # type: ignore[union-attr]
+
+
+def test_what_has_no_room_beside_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
+    with closing(full(tmp_path / "bank", is_pinned=True)) as bank:
+        with pytest.raises(BankFullError, match="pinned conversations take"):
+            bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
+        assert "theirs" not in {session.id for session in bank.sessions.all("", 10)}
+        assert bank._disk.num_bytes == bytes_under(tmp_path / "bank")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("num_read", [0, 3])

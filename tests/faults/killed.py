@@ -26,7 +26,7 @@ from forerun.bank.archive import Archive
 from forerun.bank.disk import DiskTier, secret
 from forerun.bank.history import Session
 from forerun.bank.index import Label
-from forerun.bank.transfer import keep, pack
+from forerun.bank.transfer import keep, pack, straight
 from forerun.state.record import Chain, Kind, Record
 
 NAMES = ("mine", "other")
@@ -47,7 +47,7 @@ def load(tier: DiskTier) -> None:
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
-    keep(tier, archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
+    keep(tier, straight(tier), archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
 
 
 ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}

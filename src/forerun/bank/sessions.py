@@ -97,8 +97,9 @@ class Sessions:
         """Keep an archive's conversation under this id, with its state as it is. Raises BadRequestError."""
         self.check_new(tenant, id, archive)
         assert self._disk
+        assert self._saving
         self._flush()
-        transfer.keep(self._disk, archive, self._chain_of(tenant), tenant, id, time.time())
+        transfer.keep(self._disk, self._saving.writer.write, archive, self._chain_of(tenant), tenant, id, time.time())
         return self.one(tenant, id)
 
     def announce(self, address: str) -> None:

@@ -15,6 +15,8 @@ from forerun.bank.tier import Tier
 from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record, RecordInfo, token_bytes
 
+Write = Callable[[Record, Label], None]
+
 
 def pack(tier: Tier, session: Session, key: bytes, *, with_state: bool) -> Iterator[bytes | memoryview]:
     """The archive of as much of a conversation as can be taken up, signed if there is a key. Raises BadRequestError, BankError;
@@ -79,17 +81,24 @@ def unpack(archive: Archive, chain: Chain, put: Callable[[Record], object]) -> t
     return tuple(keys)
 
 
-def keep(disk: DiskTier, archive: Archive, chain: Chain, tenant: str, id: str, now_s: float) -> None:
-    """Keep an archive's conversation on disk, with its state. What is cut off leaves nothing behind. Raises BadRequestError, BankError."""
-    manifest = archive.manifest
-    label = Label(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
+def straight(disk: DiskTier) -> Write:
+    """Writes records to the disk, and makes no room for them."""
 
-    def put(record: Record) -> None:
+    def write(record: Record, label: Label) -> None:
         disk.put(record)
         disk.index.label(record.key, label)
 
+    return write
+
+
+def keep(disk: DiskTier, write: Write, archive: Archive, chain: Chain, tenant: str, id: str, now_s: float) -> None:
+    """Keep an archive's conversation on disk, with its state. write: puts a record there. What is cut off leaves nothing behind. Raises
+    BadRequestError, BankError.
+    """
+    manifest = archive.manifest
+    label = Label(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
     try:
-        keys = unpack(archive, chain, put)
+        keys = unpack(archive, chain, lambda record: write(record, label))
     except BaseException:
         stored.remove(disk, tenant, id, ())
         raise

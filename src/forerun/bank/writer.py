@@ -76,7 +76,23 @@ class Writer:
         if self._is_stuck:
             self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
         else:
-            self._add(Work(partial(self._write, record, label), record))
+            self._add(Work(partial(self.write, record, label), record))
+
+    def write(self, record: Record, label: Label) -> None:
+        """Write the record on this thread, making room for it. While anything waits, for the writer's own thread only. Raises BankError;
+        BankFullError where nothing may go for it.
+        """
+        while True:
+            try:
+                self._disk.put(record)
+                break
+            except BankFullError as error:
+                if error.reason != "quota" or not self._evict(label.rank_s):
+                    self._check_pins(record.info)
+                    raise
+        self._disk.index.label(record.key, label)
+        if record.kind == "segment":
+            self._drop_shorter(record, label)
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
@@ -161,19 +177,6 @@ class Writer:
                 self._queued_bytes -= work.num_bytes
                 self._num_done, self._is_stuck = self._num_done + 1, False
                 self._state.notify_all()
-
-    def _write(self, record: Record, label: Label) -> None:
-        while True:
-            try:
-                self._disk.put(record)
-                break
-            except BankFullError as error:
-                if error.reason != "quota" or not self._evict(label.rank_s):
-                    self._check_pins(record.info)
-                    raise
-        self._disk.index.label(record.key, label)
-        if record.kind == "segment":
-            self._drop_shorter(record, label)
 
     def _drop_shorter(self, record: Record, label: Label) -> None:
         """A shorter tail at the same place holds nothing that this segment does not hold. It stays if another conversation ends with it:

@@ -17,7 +17,7 @@ from forerun.bank.archive import Archive
 from forerun.bank.disk import UNLIMITED_BYTES, DiskTier, secret
 from forerun.bank.history import Session
 from forerun.bank.index import Index
-from forerun.bank.transfer import keep, pack
+from forerun.bank.transfer import keep, pack, straight
 from forerun.config import Config
 from forerun.errors import BankLockedError, ForerunError, UnknownSessionError
 from forerun.request_log.file import rewrite
@@ -92,7 +92,7 @@ class StoredSessions:
             raise ForerunError(f"no model runs here to read the archive's tokens, and {why}", hint="start the server, and try again")
         if self.tier.index.session(NO_TENANT, id):
             raise stored.taken(id)
-        keep(self.tier, read, Chain(secret(self.folder), NO_TENANT, manifest.identity), NO_TENANT, id, time.time())
+        keep(self.tier, straight(self.tier), read, Chain(secret(self.folder), NO_TENANT, manifest.identity), NO_TENANT, id, time.time())
         return Imported(self._one(NO_TENANT, id), "taken", "")
 
     def wipe(self) -> int:

@@ -30,6 +30,7 @@ KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.BusyError: (503, "server_error", "busy"),
     errors.RequestError: (400, "invalid_request_error", "bad_request"),
     errors.UnsupportedError: (501, "server_error", "unsupported"),
+    errors.BankFullError: (507, "server_error", "bank_full"),
     errors.BankError: (500, "server_error", "bank"),
     errors.NumericsError: (500, "server_error", "numerics"),
     errors.OutOfMemoryError: (503, "server_error", "out_of_memory"),

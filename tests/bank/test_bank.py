@@ -359,6 +359,21 @@ def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> 
         assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ssd", len(told.stored))
 
 
+def test_the_beginning_of_a_conversation_is_used_with_every_turn(folder: Path) -> None:
+    """Once it is in RAM no more, its end would outlast what it is of no use without."""
+    ranks_s = []
+    with closing(opened(folder)) as bank:
+        tokens = tiny.words("mine", SEGMENT_TOKENS)
+        for _ in range(3):
+            tokens = [*turn(bank, tokens).stored, *tiny.words("next", 20)]
+            assert bank.flush(10)
+            entries = bank._disk.index.lowest(100, ())  # type: ignore[union-attr]
+            ranks_s.append({entry.rank_s for entry in entries if entry.info.kind == "segment"})
+    assert [len(each) for each in ranks_s] == [1, 1, 1]
+    assert ranks_s == sorted(ranks_s, key=min)
+    assert ranks_s[0] != ranks_s[1] != ranks_s[2]
+
+
 def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))

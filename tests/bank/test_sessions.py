@@ -239,7 +239,9 @@ def test_a_fork_copies_nothing_and_needs_an_id_of_its_own(bank: Bank) -> None:
     talk(bank, "mine", 300)
     assert bank.flush(10)
     before = disk_of(bank).index.totals.record_bytes
-    assert len(bank.sessions.fork("", "mine", fork_id=None, name="").id) == 12
+    bank.sessions.mark("", "mine", name=None, is_pinned=True)
+    made = bank.sessions.fork("", "mine", fork_id=None, name="")
+    assert (len(made.id), made.pinned) == (12, False)
     assert disk_of(bank).index.totals.record_bytes == before
     with pytest.raises(BadRequestError, match="there is a conversation 'mine' already"):
         bank.sessions.fork("", "mine", fork_id="mine", name="")

@@ -163,6 +163,7 @@ def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None
     ran = forerun("bank", "verify", "--bank-dir", folder, "--json")
     found = json.loads(ran.out)
     assert (ran.code, found["records"], len(found["damaged"])) == (1, 2, 1)
+    assert "sets damaged records aside by itself" in forerun("bank", "verify", "--bank-dir", folder).out
     assert MARK.key in found["damaged"][0]
     assert "checksum" in found["damaged"][0]
 

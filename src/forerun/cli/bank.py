@@ -53,7 +53,8 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
     else:
-        typer.echo("\n".join([*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged"]))
+        remedy = ["a server sets damaged records aside by itself and reads the prompt instead; is the disk failing?"] if damage else []
+        typer.echo("\n".join([*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged", *remedy]))
     raise typer.Exit(1 if damage else 0)
 
 

@@ -346,6 +346,18 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
     assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ram", len(told.stored))
 
 
+def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: Bank) -> None:
+    told = turn(bank, tiny.words("mine", 300))
+    turn(bank, told.stored + tiny.words("next", 20))
+    assert bank.flush(10)
+    assert bank._disk
+    entries = bank._disk.index.lowest(20, ())
+    segment = max(entry.rank_s for entry in entries if entry.info.kind == "segment")
+    marks = [entry.rank_s for entry in sorted(entries, key=lambda entry: entry.info.stop) if entry.info.kind == "mark"]
+    assert marks[-1] == segment
+    assert all(rank < segment for rank in marks[:-1])
+
+
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
     """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
     with closing(opened(folder, disk_limit_bytes=6 << 20)) as bank:

@@ -81,7 +81,8 @@ class Saving:
                 self.writer.note_memo(live.memo, live.anchor(live.memo))
 
     def _rank_s(self, live: Live, unit: Unit) -> float:
-        if unit.mark is None:
+        """The last mark ranks as the segments, of which none is of use without it."""
+        if unit.mark is None or unit.mark.position == live.marks[-1].position:
             return live.rank_s
         position = unit.mark.position
         saved = position - max((m.position for m in live.marks if m.position < position), default=0)

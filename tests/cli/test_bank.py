@@ -90,6 +90,22 @@ def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
     assert (sessions(forerun, folder)[0]["pinned"], sessions(forerun, folder)[0]["name"]) == (False, "the big one")
 
 
+def test_changes_are_told_to_programs(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
+    index = Index.hold(folder)
+    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.close()
+    (folder / "secret").write_bytes(SECRET)
+
+    def told(*arguments: object) -> Any:
+        return json.loads(forerun("bank", *arguments, "--bank-dir", folder, "--json").out)
+
+    assert told("name", "refactor", "big")["name"] == "big"
+    assert [told(verb, "big")["pinned"] for verb in ("pin", "unpin")] == [True, False]
+    assert told("export", "big", tmp_path / "x.tar") == {"file": str(tmp_path / "x.tar"), "bytes": (tmp_path / "x.tar").stat().st_size}
+    assert told("rm", "big", "--yes") == {"removed": "refactor"}
+    assert told("wipe", "--yes") == {"removed": 0}
+
+
 def test_rm_asks_first(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--yes" in forerun("bank", "rm", "refactor", "--bank-dir", folder).err
     asked: list[str] = []

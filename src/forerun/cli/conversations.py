@@ -76,20 +76,23 @@ def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = Fals
         Console(highlight=False).print(*lines, places(marks), sep="\n")
 
 
-def pin(session: Conversation, bank_dir: BankDir = None) -> None:
+def pin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Keep a conversation on disk, whatever else needs the room."""
-    typer.echo(f"{called(change(session, bank_dir, is_pinned=True))} is pinned")
+    after = change(session, bank_dir, is_pinned=True)
+    typer.echo(json.dumps(asdict(after)) if as_json else f"{called(after)} is pinned")
 
 
-def unpin(session: Conversation, bank_dir: BankDir = None) -> None:
+def unpin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Let a conversation go like any other when room is short."""
-    typer.echo(f"{called(change(session, bank_dir, is_pinned=False))} is not pinned")
+    after = change(session, bank_dir, is_pinned=False)
+    typer.echo(json.dumps(asdict(after)) if as_json else f"{called(after)} is not pinned")
 
 
-def name(session: Conversation, name: Name, bank_dir: BankDir = None) -> None:
+def name(session: Conversation, name: Name, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Give a conversation a name. Requests call it by its id all the same."""
     after = change(session, bank_dir, name=name)
-    typer.echo(f"{after.id} is called {after.name!r} now" if after.name else f"{after.id} has no name now")
+    said = f"{after.id} is called {after.name!r} now" if after.name else f"{after.id} has no name now"
+    typer.echo(json.dumps(asdict(after)) if as_json else said)
 
 
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -99,13 +102,14 @@ def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_di
     typer.echo(json.dumps(asdict(made)) if as_json else called(made))
 
 
-def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None) -> None:
+def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Write a conversation into an archive: its token ids, and with --state what the model remembers, which needs archive_key_file."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=True) as kept:
         chunks = kept.export(chosen(kept.all(), session), with_state=state)
         with written(file) as stream:
             stream.writelines(chunks)
-    typer.echo(f"{file} holds it: {decimal(file.stat().st_size)}")
+    num_bytes = file.stat().st_size
+    typer.echo(json.dumps({"file": str(file), "bytes": num_bytes}) if as_json else f"{file} holds it: {decimal(num_bytes)}")
 
 
 def import_(file: ArchiveFile, new: NewId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -139,22 +143,22 @@ def opened(file: Path) -> BinaryIO:
         raise ForerunError(f"cannot read {file}: {error.strerror}") from error
 
 
-def wipe(bank_dir: BankDir = None, yes: Yes = False) -> None:
+def wipe(bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove all conversations: of a folder that no server holds, or else all of the API key's owner."""
     config = load({"bank_dir": bank_dir})
     with kept_in(config, only_looks=False) as kept:
         confirm(f"Remove all that is kept in {config.bank_path} ({counted(len(kept.all()), 'conversation')})?", yes)
         num_removed = kept.wipe()
-    typer.echo(f"{counted(num_removed, 'conversation')} removed")
+    typer.echo(json.dumps({"removed": num_removed}) if as_json else f"{counted(num_removed, 'conversation')} removed")
 
 
-def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False) -> None:
+def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a conversation, and all of it that no other one needs."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
         found = chosen(kept.all(), session)
         confirm(f"Remove {called(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
         kept.remove(found)
-    typer.echo(f"{called(found)} is removed")
+    typer.echo(json.dumps({"removed": found.id}) if as_json else f"{called(found)} is removed")
 
 
 def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:

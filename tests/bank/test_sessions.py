@@ -174,6 +174,17 @@ def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> No
             assert not [info for info in disk_of(bank).inventory() if info.tokens[-len(words) :] == tuple(words)]
 
 
+def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        first = talk(bank, "first", SEGMENT_TOKENS + 100)
+        assert bank.flush(10)
+        second = on(bank, first, "second", 60)
+        bank.sessions.remove("", "first")
+        assert bank.flush(10)
+    with closing(opened(folder)) as bank:
+        assert reused(on(bank, second, "second")) == ("ssd", len(second.stored))
+
+
 def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> None:
     told = [talk(bank, "mine")]
     for number in range(8):

@@ -29,7 +29,7 @@ QUIET = settings(
 )
 NUM_LONG = 20_000
 NUM_ROUTES = 17
-NUM_CONTEXT = 512  # a high temperature may never draw the token that ends an answer
+NUM_CONTEXT = 160  # a high temperature may never draw the token that ends an answer, and there may be 128 of them
 LIMIT_S = 120  # many choices of many prompts take their time
 RAM_BYTES = 64 << 20  # less than 20,000 conversations take
 Write = Callable[[str, dict[str, Any]], None]

@@ -44,6 +44,17 @@ def test_the_original_fault_is_found_from_the_log_alone() -> None:
     assert found.causes == ("100 of 100 steps ran eager (asked)",)
 
 
+def test_a_few_requests_say_nothing_of_what_is_usual() -> None:
+    slow = entry(21_200, replace(HEALTHY, decode_tok_per_s=1.0))
+    assert summarise([*RAM[:3], slow]).remarkable == ()
+    assert only([*RAM[:4], slow]).served.entry == slow
+
+
+def test_no_wait_is_no_reason() -> None:
+    slow = replace(HEALTHY, decode_tok_per_s=1.0, ttft_s=0.05, queue_s=0.04)
+    assert only([*RAM, entry(21_200, slow)]).causes == ()
+
+
 def test_a_layout_that_nobody_asked_for_is_a_fault_at_any_speed() -> None:
     found = only([*RAM, entry(20_900, FAULTY)])
     assert len(found.faults) == 2

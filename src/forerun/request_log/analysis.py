@@ -18,7 +18,8 @@ from forerun.values import Report
 
 NEAR_CONTEXT = 4 / 3  # of two contexts the longer over the shorter, at most
 PEERS_A_SIDE = 16
-MIN_PEERS = 2
+MIN_PEERS = 4  # fewer say nothing of what is usual
+SHORT_WAIT_S = 0.1
 MIN_DECODED = 16  # tokens below which a speed of decoding says nothing
 SLOW_FRAC = 0.75  # of the peers' speed
 SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # times the peers' seconds, and seconds more than theirs
@@ -218,7 +219,7 @@ def _slow_by_chance(report: Report, peers: Sequence[Served]) -> Iterator[str]:
     usual = _median([peer.report.tokens_per_round for peer in peers])
     if usual is not None and report.tokens_per_round is not None and report.tokens_per_round < SLOW_FRAC * usual:
         yield f"{report.tokens_per_round:.2f} tokens a round, its peers had {usual:.2f}"
-    if report.queue_s > report.ttft_s / 4:
+    if report.queue_s > max(report.ttft_s / 4, SHORT_WAIT_S):
         yield f"{report.queue_s:.1f} s in the queue"
 
 

@@ -111,6 +111,18 @@ def test_one_shots_of_now_go_before_a_long_conversation_of_half_an_hour_ago(tier
     assert usable(tier.index, shot).position == 1
 
 
+def test_a_new_conversation_has_its_place_beside_long_ones_of_a_moment_ago_from_its_fourth_turn_on(tier: DiskTier, writer: Writer) -> None:
+    now_s = 1e9
+    for number in range(ROOM):
+        write(writer, f"long {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 50, 1.0))
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    had = []
+    for turn in (1, 2, 3, 4):
+        new = write(writer, "new", *range(turn), rank_s=retain.rank_s(now_s + 100 + turn, turn, 1.0))
+        had.append(usable(tier.index, new).position)
+    assert had == [0, 0, 0, 4]
+
+
 def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier, writer: Writer) -> None:
     ends_here = write(writer, "first", 1, 2, rank_s=1.0)
     write(writer, "second", 1, 2, 3, rank_s=2.0)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MARKS_IN_RAM = 5
-TURN_S = 600.0  # by how much each turn that a conversation has had lets it outlast one that was used as lately
-MOST_TURNS = 12
+TURN_S = 2400.0  # by how much each turn that a conversation has had lets it outlast one that was used as lately
+MOST_TURNS = 4  # after so many a conversation is no one-shot: a new one must not stay behind those of the last hours for long
 APART_TOKENS = 1024  # of marks on the way, the least
 MOST_COST = 1 / 4  # of marks on the way, in bytes: of the keys and values of the tokens that they save
 OWN_TOKENS = 1024  # what a conversation reads again rather than have one of another name copied

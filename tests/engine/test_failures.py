@@ -68,6 +68,24 @@ def test_a_failure_is_named_and_ends_one_request(
         asyncio.run(scenario())
 
 
+def test_a_failure_that_cannot_be_noted_ends_no_other_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*asked: object) -> None:
+        raise BankError("no memory for a note")
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            no_numbers(rig)
+            monkeypatch.setattr(Index, "note_lost", fails)
+            with pytest.raises(NumericsError):
+                await asyncio.wait_for(events(await rig.ask(PROMPT)), 10)
+            assert isinstance((await asyncio.wait_for(events(await rig.ask(PROMPT)), 10))[-1], Done)
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+
+
 def test_a_full_disk_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def full(file: int, chunk: memoryview) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -6,6 +6,7 @@ that the caller asks for. Runs on the thread that owns MLX, but for `health`. Kn
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Collection, Sequence
@@ -39,6 +40,7 @@ from forerun.state.store import Arena
 from forerun.values import BankHealth, Source
 
 _WRITE_WAIT_S = 5.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,10 @@ class Bank:
         chain = self._chain(tenant)
         node, start = chain.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
         info = RecordInfo("mark", chain.key("mark", node, tokens[start:]), chain.root, node, start, tokens[start:], 0)
-        self._memory.index.note_lost([info], "not stored", why, time.time())
+        try:
+            self._memory.index.note_lost([info], "not stored", why, time.time())
+        except BankError as error:  # the request has failed already, and the next one will only not be told why
+            log.warning("not noted: %s", error)
 
     def capture_one(self) -> bool:
         """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""

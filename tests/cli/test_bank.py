@@ -72,6 +72,7 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
     assert "a1b2c3d4e5f6  " in shown
     assert "ssd, pinned" in shown
     assert "…" not in shown
+    assert "set aside" not in shown
 
 
 def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
@@ -124,7 +125,10 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
     log.write_text(f"{encode(replace(RAM[0], content=Content(Plain('a secret'), 'another')))}\n")
     assert forerun("bank", "fork", "refactor", "..", "--bank-dir", folder).code == 2
-    assert forerun("bank", "fork", "refactor", "--name", "second", "--bank-dir", folder).out.endswith(" (second)\n")
+    forked = forerun("bank", "fork", "refactor", "a1", "--name", "second", "--bank-dir", folder).out
+    assert forked == "refactor goes on by itself, and in a1 (second)\n"
+    forerun("bank", "name", "refactor", "second", "--bank-dir", folder)
+    assert "2 conversations are meant by 'second': refactor, a1\n" in forerun("bank", "show", "second", "--bank-dir", folder).err
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").code == 0
     assert [(each["name"], each["state"]) for each in sessions(forerun, folder)] == [("second", "ssd")]
     assert "a secret" in log.read_text()

@@ -98,8 +98,9 @@ def name(session: Conversation, name: Name, bank_dir: BankDir = None, as_json: A
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Let a second conversation begin as one is now. Requests that name its id go on in it; nothing is copied."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        made = kept.fork(chosen(kept.all(), session), fork_id=new, name=name)
-    typer.echo(json.dumps(asdict(made)) if as_json else called(made))
+        source = chosen(kept.all(), session)
+        made = kept.fork(source, fork_id=new, name=name)
+    typer.echo(json.dumps(asdict(made)) if as_json else f"{called(source)} goes on by itself, and in {called(made)}")
 
 
 def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -200,7 +201,7 @@ def summary(sessions: list[SessionInfo], total: dict[str, int]) -> str:
     """What the folder holds, in one line."""
     kept = f"{counted(len(sessions), 'conversation')}, {counted(total['records'], 'record')}"
     size = f"{decimal(total['bytes'])} in all, {decimal(total['written_today_bytes'])} written today"
-    return f"{kept}, {size}, {total['quarantined']} set aside as damaged"
+    return f"{kept}, {size}" + (f", {total['quarantined']} set aside as damaged" if total["quarantined"] else "")
 
 
 def shown(session: SessionInfo) -> dict[str, Any]:

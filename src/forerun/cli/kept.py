@@ -167,6 +167,7 @@ def chosen(sessions: list[SessionInfo], word: str) -> SessionInfo:
     )
     found = next((found for way in ways if (found := [each for each in sessions if way(each)])), [])
     if len(found) != 1:
-        several = f"{len(found)} conversations are meant by {word!r}: {', '.join(f'{s.tenant}/{s.id}' for s in found[:5])}"
+        has_owners = len({s.tenant for s in found}) > 1
+        several = f"{len(found)} conversations are meant by {word!r}: {', '.join(has_owners * f'{s.tenant}/' + s.id for s in found[:5])}"
         raise ForerunError(several if found else f"there is no conversation {word!r}", hint="`forerun bank ls` lists them")
     return found[0]

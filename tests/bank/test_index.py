@@ -157,6 +157,22 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
     assert (index.session("b", "work"), index.totals.sessions) == (None, 1)
 
 
+def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, told = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
+    writer = threading.Thread(target=index.note_session, args=[told])
+
+    def session(self: Index, tenant: str, id: str) -> Session | None:
+        found = look(self, tenant, id)
+        writer.start()
+        writer.join(0.2)
+        return found
+
+    monkeypatch.setattr(Index, "session", session)
+    assert index.num_sessions([("", "new")]) == 1
+    writer.join()
+    assert index.totals.sessions == 1
+
+
 def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LOST_RECORDS", 2)
     index.note_lost([info(1), info(1, 2)], "evicted", "quota", 5.0)

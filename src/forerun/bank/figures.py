@@ -71,8 +71,7 @@ class Figures:
     def _sessions(self) -> int:
         """Conversations on disk, and those in RAM that are not there."""
         in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.id) for x in self._memory.index.all_sessions()}
-        index = self._disk.index if self._disk else None
-        return sum(index is None or index.session(*name) is None for name in in_ram) + (index.totals.sessions if index else 0)
+        return self._disk.index.num_sessions(in_ram) if self._disk else len(in_ram)
 
 
 def _counted(disk: DiskTier) -> tuple[int, int, int, int]:

@@ -155,6 +155,11 @@ class Index(History):
         """Forget rows; keys that are not there are passed over."""
         self._many(("DELETE FROM record WHERE key = ?", [(key,) for key in keys]))
 
+    def num_sessions(self, others: Iterable[tuple[str, str]]) -> int:
+        """How many conversations are noted here, and of `others`, (tenant, id), are not."""
+        with self._lock:
+            return self.totals.sessions + sum(self.session(*name) is None for name in others)
+
     def remove_gone(self, infos: Collection[RecordInfo], now_s: float) -> None:
         """Forget the rows of records whose files are not there, and note it."""
         self.remove(info.key for info in infos)

@@ -235,7 +235,7 @@ def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forer
     assert forerun("bank", "rm", "a name", "--bank-dir", server.folder, "--yes").code == 0
     assert "by hand" not in server.sessions()
     server.talk("to go", "all of it")
-    assert forerun("bank", "fork", "to go", "too", "--bank-dir", server.folder).out == "too\n"
+    assert forerun("bank", "fork", "to go", "too", "--bank-dir", server.folder).out == "to go goes on by itself, and in too\n"
     assert "2 conversations removed" in forerun("bank", "wipe", "--bank-dir", server.folder, "--yes").out
     assert server.sessions() == {}
     monkeypatch.setenv("FORERUN_API_KEY", "wrong")

@@ -114,6 +114,8 @@ class Engine:
         self.sessions = Sessions()
         self._script = script or HELLO
 
+    async def check(self, job: Job) -> None: ...
+
     async def submit(self, job: Job) -> Run:
         if self.refusal:
             raise self.refusal

@@ -1,5 +1,7 @@
 import json
 import logging
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -8,7 +10,7 @@ from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
-from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Queued, Reading, Reasoning
+from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Job, Queued, Reading, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 GETS = [
@@ -240,6 +242,32 @@ def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(monkeypa
     text = ask(engine, "POST", path, json=ASKED[path] | {"stream": True}).text
     before, _, _ = text.partition("[1]")
     assert before.count(sign) >= 3
+
+
+WHOLE = {
+    "/v1/chat/completions": {"max_tokens": 16, "max_completion_tokens": 16, "n": 2, "top_logprobs": 3, "top_k": 5, "seed": 1 << 63},
+    "/v1/completions": {"prompt": [1, 2], "max_tokens": 16, "n": 2, "logprobs": 3, "top_k": 5, "seed": 7},
+    "/v1/messages": {"max_tokens": 16, "top_k": 5, "seed": -7},
+    "/v1/responses": {"max_output_tokens": 16, "top_logprobs": 3, "top_k": 5, "seed": 7},
+}
+
+
+@pytest.mark.parametrize("path", WHOLE)
+def test_a_whole_number_may_have_a_point(path: str) -> None:
+    """As some proxies write it."""
+    more, numbers = {"logprobs": True} if "chat" in path else {}, WHOLE[path]
+    pointed = {name: [float(each) for each in value] if isinstance(value, list) else float(value) for name, value in numbers.items()}
+    body = ASKED.get(path, {}) | more
+    assert first_job(path, body | pointed) == first_job(path, body | numbers)
+    for name in numbers:
+        response = ask(Engine(), "POST", path, json=body | numbers | {name: [1.5] if name == "prompt" else 1.5})
+        assert (response.status_code, name in response.text) == (400, True)
+
+
+def first_job(path: str, body: dict[str, Any]) -> Job:
+    engine = Engine()
+    assert ask(engine, "POST", path, json=body).status_code == 200
+    return replace(engine.jobs[0], id="")
 
 
 @pytest.mark.parametrize("path", ASKED)

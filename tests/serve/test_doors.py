@@ -126,6 +126,24 @@ def test_a_page_on_the_list_may_use_the_api() -> None:
     assert visit("POST", "/v1/chat/completions", PAGE, json=BODY).headers["access-control-allow-origin"] == PAGE["origin"]
 
 
+def test_a_page_on_the_list_reads_why_the_doors_stayed_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "BODY_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(doors, "BODY_LIMIT_S", 0.01)
+    refusals = (
+        visit("POST", "/v1/chat/completions", PAGE | {"host": "evil.example"}, json=BODY),
+        visit("POST", "/v1/chat/completions", PAGE | {"content-type": "application/json"}, content=never()),
+        visit("POST", "/v1/chat/completions", PAGE, json=BODY | {"user": "x" * 1000}),
+        visit("POST", "/v1/chat/completions", PAGE, content=b"{}"),
+    )
+    assert [response.status_code for response in refusals] == [403, 408, 413, 415]
+    assert {response.headers.get("access-control-allow-origin") for response in refusals} == {PAGE["origin"]}
+
+
+async def never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
 def shares(response: httpx.Response) -> bool:
     return any(name.startswith("access-control") for name in response.headers)
 

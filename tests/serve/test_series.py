@@ -92,6 +92,17 @@ def test_all_choices_come_in_one_answer() -> None:
     assert told[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("later", [{"prompt": [[1], [2] * 5000]}, {"prompt": [[1], [1 << 30]]}, {"prompt": ["a", ""], "n": 2}])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_later_prompt_that_cannot_be_is_refused_before_anything_is_computed(later: dict[str, Any], stream: bool) -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            response = await asyncio.to_thread(ask, rig.engine, "POST", PATH, json=later | {"stream": stream})
+            assert (response.status_code, rig.gate.rows) == (400, [])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_who_goes_during_the_second_job_frees_a_real_engine(stream: bool) -> None:
     """Its first job ends at once, the second would go on for long, the third is never read."""

@@ -61,6 +61,9 @@ class Engine(Protocol):
     @property
     def sessions(self) -> Sessions: ...
 
+    async def check(self, job: Job) -> None:
+        """Raises ContextLengthError, BadRequestError (the template refuses) where `submit` would, and queues nothing."""
+
     async def submit(self, job: Job) -> Run:
         """Render, encode and queue the job. Raises BusyError (queue full), ContextLengthError, BadRequestError (the template refuses)."""
 

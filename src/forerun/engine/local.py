@@ -37,7 +37,15 @@ class LocalEngine:
         self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
+    async def check(self, job: Job) -> None:
+        await self._request(job)
+
     async def submit(self, job: Job) -> Run:
+        request = await self._request(job)
+        self.worker.submit(request)
+        return request
+
+    async def _request(self, job: Job) -> Request:
         arrived_s = time.monotonic()
         prompt = await asyncio.to_thread(echo.encode, self.prompter, self.model.bank, job)
         vocab = self.model.family.vocab
@@ -47,9 +55,7 @@ class LocalEngine:
             raise BadRequestError(f"token ids run from 0 to {vocab - 1}", param="prompt")
         if any(not 0 <= token < vocab for token in job.sampling.logit_bias):
             raise BadRequestError(f"logit_bias: token ids run from 0 to {vocab - 1}", param="logit_bias")
-        request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
-        self.worker.submit(request)
-        return request
+        return Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return len((await asyncio.to_thread(self.prompter.encode, prompt, tenant=tenant)).tokens)

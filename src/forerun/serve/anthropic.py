@@ -17,7 +17,7 @@ from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import Asked, reasoning_of
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, Stops, read, refuse
+from forerun.serve.fields import Fields, JobFields, Stops, Whole, read, refuse
 from forerun.values import Chat, ModelInfo
 
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
@@ -154,7 +154,7 @@ class Prompt(Fields):
 class Request(Prompt, JobFields):
     """A request for a message. `model` may be any name: one model is served."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: Whole = Field(ge=1)
     stop_sequences: Stops = Field([])
     stream: bool = False
 

@@ -39,7 +39,7 @@ from forerun.serve.doors import Doors
 from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.rate import Rate
-from forerun.serve.series import Series
+from forerun.serve.series import begin
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
@@ -129,8 +129,7 @@ class Routes:
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
         asked = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
-        first, *others = asked.jobs
-        run = Series(self._engine, await self._engine.submit(first), others)
+        run = await begin(self._engine, asked.jobs)
         created_unix_s = int(time.time())
         if asked.streams:
             return EventStream(run, dialect.streamed(asked, info, created_unix_s=created_unix_s))

@@ -38,14 +38,19 @@ class Doors:
 
     def __init__(self, app: ASGIApp, *, host: str, origins: Collection[str]) -> None:
         self._app = app
-        self._shared = _sharing(app, origins) if origins else app
+        self._shared = _sharing(self._admit, origins) if origins else self._admit
         self._takes_any_address = host in ANY_ADDRESS
         self._names = LOOPBACK_NAMES | {host.lower()} | (_own_names() if self._takes_any_address else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
+        elif scope["path"].startswith(SHARED_ROUTES):
+            await self._shared(scope, receive, send)
+        else:
+            await self._admit(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             app, receive = await self._inside(scope, receive)
         except ClientDisconnect:
@@ -63,7 +68,7 @@ class Doors:
             return TOO_SLOW.response(scope["path"]), receive
         if body is None:
             return TOO_LARGE.response(scope["path"]), receive
-        return self._shared if scope["path"].startswith(SHARED_ROUTES) else self._app, _replay(body, receive)
+        return self._app, _replay(body, receive)
 
     def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
         """What is wrong with a request as far as its headers tell."""

@@ -21,6 +21,13 @@ MAX_STOP_CHARS = 1000
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # escaped, or as it stands
 
 
+def _whole(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]  # 16.0 is an integer in JSON Schema, and what some proxies make of 16
+
+
 def _listed(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
@@ -60,9 +67,9 @@ class JobFields(Fields):
 
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: Whole | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    seed: Whole | None = Field(None, ge=-(1 << 63), lt=1 << 64)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)

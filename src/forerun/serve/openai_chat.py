@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, JobFields, Stops, joined, read, refuse
+from forerun.serve.fields import Fields, JobFields, Stops, Whole, joined, read, refuse
 from forerun.serve.logprobs import entries
 from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
 from forerun.serve.shapes import CALL, SAYS_SOMETHING, TOOL, TextPart
@@ -92,17 +92,17 @@ class Request(JobFields):
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=1)
     stop: Stops = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=20)
+    top_logprobs: Whole = Field(0, ge=0, le=20)
 
     def chat(self) -> Chat:
         """The conversation, and what the template is told besides."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import JobFields, Stops, read, refuse
+from forerun.serve.fields import JobFields, Stops, Whole, read, refuse
 from forerun.serve.logprobs import word
 from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
 from forerun.values import Content, Done, Event, Job, LogprobsAsked, ModelInfo, Plain, PromptLogprobs, Raw, TokenLogprob
@@ -32,12 +32,12 @@ HINTS = {"suffix": "put what comes after into the prompt", "prompt_logprobs": "a
 
 def _several(prompt: Any) -> Any:
     """A list of prompts, also of a single one."""
-    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)))
+    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int | float)))
     return [prompt] if is_one else prompt
 
 
 Text = Annotated[str, Field(min_length=1)]
-Prompts = Annotated[list[str | list[int]], Field(min_length=1, max_length=MAX_CHOICES)]
+Prompts = Annotated[list[str | list[Whole]], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
 class Request(JobFields):
@@ -45,10 +45,10 @@ class Request(JobFields):
 
     model: str | None = None
     prompt: Annotated[Prompts, BeforeValidator(_several, json_schema_input_type=Text | list[Text] | list[int] | list[list[int]])]
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=5)
-    max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=0)
+    logprobs: Whole | None = Field(None, ge=0, le=5)
+    max_tokens: Whole = Field(DEFAULT_MAX_TOKENS, ge=0)
     stop: Stops = Field([])
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, joined, read, refuse
+from forerun.serve.fields import Fields, JobFields, Whole, joined, read, refuse
 from forerun.serve.openai_responses_answer import Asked
 from forerun.serve.openai_responses_items import Declared
 from forerun.values import Chat, LogprobsAsked, ModelInfo
@@ -103,14 +103,14 @@ class Request(JobFields):
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: Any = "auto"
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: Whole | None = Field(None, ge=1)
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
     metadata: dict[str, str] = Field({})
     store: bool = False
     include: list[str] = Field([])
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
 
     @property
     def logprobs(self) -> LogprobsAsked | None:

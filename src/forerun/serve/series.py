@@ -13,6 +13,15 @@ from forerun.errors import BusyError
 from forerun.values import Event, Job
 
 
+async def begin(engine: Engine, jobs: Sequence[Job]) -> Series:
+    """The jobs as one run. Nothing is computed if one of them cannot be. Raises what `Engine.submit` raises."""
+    first, *others = jobs
+    for job, before in zip(others, jobs, strict=False):
+        if job.prompt is not before.prompt:  # the choices of one prompt share it
+            await engine.check(job)
+    return Series(engine, await engine.submit(first), others)
+
+
 class Series:
     """Iterate the events of all its jobs; a Done for each. first: the run of the first job; the others are submitted in turn.
 

@@ -20,7 +20,7 @@ from forerun.bank.disk import DiskTier, secret
 from forerun.bank.index import Index
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
-from forerun.kernels import blas
+from forerun.kernels import blas, proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
@@ -52,6 +52,9 @@ def model(arithmetic: Arithmetic) -> Iterator[Finding]:
     if arithmetic.is_reference:
         blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
         yield ok("rows", "a row of a product has the same bits, whatever the number of rows")
+    else:
+        errors = "; ".join(f"{name} {error:.1e}" for name, error in proof.prove().items())
+        yield ok("kernels", f"the fast ones are the reference but for rounding: {errors}")
     prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
     yield _reference(family, prompts, TOLERANCE[arithmetic.dtype])
     yield _restore(family, max((prompt["token_ids"] for prompt in prompts), key=len))

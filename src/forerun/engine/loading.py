@@ -22,7 +22,7 @@ from forerun.decode.compiled import NO_COMPILER, StepTable, warm_up
 from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.engine.context import context_of
 from forerun.engine.turn import Model
-from forerun.kernels import blas
+from forerun.kernels import blas, proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.kernels.numerics import VERSION
 from forerun.models.base import Family
@@ -67,6 +67,8 @@ class Loading:
             blas.prove_correct(self.arithmetic.blas)
         if self.arithmetic.is_reference:
             blas.prove_row_invariant(self.arithmetic.blas, set(family.linear_shapes))
+        else:
+            proof.prove()
         mx.clear_cache()
         bank = self._bank(loaded, index)
         steps = StepTable(family, eager_reason=_eager_reason(config))

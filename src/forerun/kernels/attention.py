@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from forerun.kernels.difference import difference
+
 BLOCK_KEYS = 256
 _SCORES_AT_ONCE = 1 << 24
 
@@ -42,6 +44,24 @@ def fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, fi
     """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant."""
     mask = _visible(mx.arange(keys.shape[1], dtype=mx.int32), positions[:, None], first)
     return mx.fast.scaled_dot_product_attention(q[None], keys[None], values[None], scale=q.shape[-1] ** -0.5, mask=mask)[0]
+
+
+def errors(device: mx.Device) -> list[float]:
+    """`error` with the heads of real models, one row and many, in short contexts and beyond 8,192 keys, in the device's type."""
+    shapes = ((8, 1, 1, 256, 9000), (6, 4, 1, 256, 8300), (8, 24, 2, 128, 8200), (8, 40, 2, 64, 700))
+    with mx.stream(device):
+        return [error(*shape, mx.float32 if device == mx.cpu else mx.bfloat16) for shape in shapes]
+
+
+def error(heads: int, rows: int, kv_heads: int, dim: int, length: int, dtype: mx.Dtype) -> float:
+    """Of `fused` against `blocked` in float32, on random rows: the largest difference over the largest value."""
+    keys = -(-length // BLOCK_KEYS) * BLOCK_KEYS
+    shapes = ((heads, rows, dim), (kv_heads, keys, dim), (kv_heads, keys, dim))
+    q, k, v = (mx.random.normal(s, key=mx.random.key(i)).astype(dtype) for i, s in enumerate(shapes))
+    positions = mx.arange(length - rows, length, dtype=mx.int32)
+    found = fused(q, k, v, positions, 1)
+    q, k, v = (x.astype(mx.float32) for x in (q, k, v))
+    return difference([found], [blocked(q, k, v, positions, 1)])
 
 
 def _visible(keys: mx.array, rows: mx.array, first: int) -> mx.array:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from forerun.kernels.cuda_source import is_cuda, kernel
+from forerun.kernels.difference import difference
 
 MOST_ROWS = 8
 _BITS = (4, 8)
@@ -94,13 +95,13 @@ def by_rows(x: mx.array, weight: Packed) -> mx.array:
     return y
 
 
-def check(device: mx.Device) -> float | None:
-    """The largest of `error` over shapes of real models, None where the kernel does not run. Below 0.01 all is well."""
+def errors(device: mx.Device) -> list[float]:
+    """`error` at shapes of real models; none where the kernel does not run."""
     with mx.stream(device):
         if not is_by_rows(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
-            return None
+            return []
         shapes = ((1, 5120, 17_408), (4, 96, 5120), (8, 1024, 3584), (3, 248_320, 1024))
-        return max(error(*shape, Scheme("affine", bits, group)) for shape in shapes for bits in _BITS for group in (32, 64, 128))
+        return [error(*shape, Scheme("affine", bits, group)) for shape in shapes for bits in _BITS for group in (32, 64, 128)]
 
 
 def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
@@ -108,4 +109,4 @@ def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((rows, inner), (out, inner))))
     weight = quantise(w, scheme)
     right = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
-    return float(mx.abs(by_rows(x, weight).astype(mx.float32) - right).max() / mx.abs(right).max())
+    return difference([by_rows(x, weight)], [right])

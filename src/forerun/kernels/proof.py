@@ -1,0 +1,44 @@
+"""Whether the fast kernels compute on this device what the references beside them do. Knows kernels; no model and no request.
+
+Of a kernel that is wrong for some shapes only, such as attention beyond some length, no error tells: answers are worse, and nothing fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from forerun.errors import UnsupportedError
+from forerun.kernels import attention, delta_inputs, delta_rule, paged_attention, quantised
+
+HINT = "another version of MLX or of the driver may be right; do not trust answers that are computed here"
+
+
+class Kernel(NamedTuple):
+    """errors: of each shape, the largest difference from the reference over the largest value; none where it does not run. All are at
+    most `limit`, which leaves room for the rounding of bfloat16.
+    """
+
+    name: str
+    errors: Callable[[mx.Device], list[float]]
+    limit: float
+
+
+KERNELS = (
+    Kernel("attention", attention.errors, 0.02),
+    Kernel("paged attention", paged_attention.errors, 0.02),
+    Kernel("delta rule", delta_rule.errors, 0.01),
+    Kernel("inputs of the delta rule", delta_inputs.errors, 0.01),
+    Kernel("quantised products", quantised.errors, 0.01),
+)
+
+
+def prove() -> dict[str, float]:
+    """The largest error of each kernel that runs on the default device. Raises UnsupportedError if one is wrong."""
+    measured = {kernel: kernel.errors(mx.default_device()) for kernel in KERNELS}
+    for kernel, errors in measured.items():
+        if wrong := [error for error in errors if not error <= kernel.limit]:  # what is not a number is wrong, too
+            raise UnsupportedError(f"the fast kernel of {kernel.name} is wrong on this device (error {wrong[0]:.1e})", hint=HINT)
+    return {kernel.name: max(errors) for kernel, errors in measured.items() if errors}

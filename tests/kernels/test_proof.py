@@ -1,0 +1,44 @@
+"""A fast kernel that is wrong on this device is seen before a model is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tests.talking import tokenizer
+
+from forerun.config import Config
+from forerun.engine.loading import Loading
+from forerun.errors import UnsupportedError
+from forerun.kernels import proof
+from forerun.kernels.arithmetic import Arithmetic
+from forerun.models.load import DEMO_MODEL
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+
+RIGHT = mx.fast.scaled_dot_product_attention
+
+
+def blind_beyond(most: int, q: mx.array, keys: mx.array, values: mx.array, *, mask: mx.array, scale: float) -> mx.array:
+    """Attention that sees no key beyond the first `most`, as it was on some GPUs."""
+    return RIGHT(q, keys[:, :, :most], values[:, :, :most], mask=mask[..., :most], scale=scale)
+
+
+def without_numbers(q: mx.array, keys: mx.array, values: mx.array, **other: Any) -> mx.array:
+    return RIGHT(q, keys, values, **other) * mx.nan
+
+
+def test_kernels_are_right_here() -> None:
+    errors = proof.prove()
+    assert set(errors) == {"attention"}, "the others need CUDA"
+    assert errors["attention"] < 1e-4
+
+
+@pytest.mark.parametrize("wrong", [lambda *a, **k: blind_beyond(8192, *a, **k), without_numbers], ids=["beyond 8,192", "not a number"])
+def test_a_wrong_kernel_is_not_served_with(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", wrong)
+    settings = Config.model_validate({"bank_disk_bytes": 0})
+    prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
+    with pytest.raises(UnsupportedError, match="the fast kernel of attention is wrong on this device"):
+        Loading(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None).run()

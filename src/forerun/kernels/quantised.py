@@ -100,8 +100,9 @@ def errors(device: mx.Device) -> list[float]:
     with mx.stream(device):
         if not is_by_rows(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
             return []
-        shapes = ((1, 5120, 17_408), (4, 96, 5120), (8, 1024, 3584), (3, 248_320, 1024))
-        return [error(*shape, Scheme("affine", bits, group)) for shape in shapes for bits in _BITS for group in (32, 64, 128)]
+        shapes = [(1, 5120, 17_408), (4, 96, 5120), (3, 248_320, 1024), *[(8, 1024, 3584)] * 6]
+        schemes = [*[(4, 64)] * 3, *[(bits, group) for bits in _BITS for group in (32, 64, 128)]]
+        return [error(*shape, Scheme("affine", *how)) for shape, how in zip(shapes, schemes, strict=True)]
 
 
 def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:

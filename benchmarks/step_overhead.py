@@ -30,6 +30,7 @@ from forerun.bank.bank import Bank  # noqa: E402
 from forerun.bench.decode import LAWS  # noqa: E402
 from forerun.decode.compiled import StepTable, warm_up  # noqa: E402
 from forerun.decode.depth import DepthPolicy  # noqa: E402
+from forerun.engine.loading import memory_bytes
 from forerun.engine.local import LocalEngine  # noqa: E402
 from forerun.engine.turn import Model  # noqa: E402
 from forerun.engine.worker import Worker  # noqa: E402
@@ -86,7 +87,7 @@ def engine(vocab: int, depth: int) -> LocalEngine:
         identity = Identity("still", "mtp1", "tokenizer", "template", "float32", "reference")
         bank = Bank(steps.family.spec, identity, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
         prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
-        return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), ())
+        return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), memory_bytes(), ())
 
     info = ModelInfo("still", "still", "cpu", "reference", BLAS, CONTEXT, 0, LAWS["greedy"], demo=False)
     return LocalEngine(info, Worker(load), {}, None, b"")

@@ -82,6 +82,7 @@ class Rig:
         context_tokens: int = CONTEXT,
         forgets: bool = False,
         archive_key: bytes = b"",
+        memory_bytes: int = 1 << 40,
         **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
@@ -95,6 +96,7 @@ class Rig:
                 prompter,
                 DepthPolicy((0, 1, 2)),
                 Limits(dense_tokens, 64),
+                memory_bytes,
                 (),
             )
         )

@@ -35,9 +35,8 @@ INFO = ModelInfo("fake", "fake", "cpu", "reference", "none", 65536, 0, GREEDY, d
 def model(policy: DepthPolicy, wrong_every: int) -> Model:
     family = FakeFamily(scattered(VOCAB), VOCAB, wrong_every=wrong_every)
     bank = Bank(family.spec, IDENTITY, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
-    return Model(
-        StepTable(family, eager_reason="test"), bank, Prompter(tokenizer(), Template.load(DEMO_MODEL)), policy, Limits(1 << 20, 64), ()
-    )
+    prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
+    return Model(StepTable(family, eager_reason="test"), bank, prompter, policy, Limits(1 << 20, 64), 1 << 40, ())
 
 
 def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:

@@ -171,7 +171,14 @@ class Bank:
         """Let go of what is least likely to be asked for again, until RAM is within its limit. Returns of how many conversations and
         records. What goes was captured for the disk before, if there is one.
         """
-        num_evicted = self._room.shrink(self._ram_limit_bytes)
+        return self._shrink(self._ram_limit_bytes)
+
+    def give_back(self, num_bytes: int) -> int:
+        """As `trim`, until so many bytes are free, or nothing is left. Returns of how many conversations and records."""
+        return self._shrink(self._figures.held_bytes - num_bytes)
+
+    def _shrink(self, limit_bytes: int) -> int:
+        num_evicted = self._room.shrink(max(0, limit_bytes))
         if num_evicted:
             self._arena.shrink()
         return num_evicted

@@ -72,7 +72,7 @@ class Loading:
         mx.clear_cache()
         bank = self._bank(loaded, index)
         steps = StepTable(family, eager_reason=_eager_reason(config))
-        return Model(steps, bank, self.prompter, policy(config, family), _limits(config, family), loaded.notes)
+        return Model(steps, bank, self.prompter, policy(config, family), _limits(config, family), memory_bytes(), loaded.notes)
 
     def _bank(self, loaded: Loaded, index: Index | None) -> Bank:
         config, spec = self.config, loaded.family.spec

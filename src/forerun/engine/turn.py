@@ -20,6 +20,7 @@ from forerun.decode.scores import prompt_scores
 from forerun.engine import echo
 from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
 from forerun.engine.logprobs import AnswerLogprobs, told
+from forerun.engine.memory import make_room
 from forerun.engine.miss import miss
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
@@ -48,13 +49,14 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All that serving needs, made on the thread that owns MLX."""
+    """All that serving needs, made on the thread that owns MLX. memory_bytes: the device's."""
 
     steps: StepTable
     bank: Bank
     prompter: Prompter
     policy: DepthPolicy
     limits: Limits
+    memory_bytes: int
     notes: tuple[str, ...]
 
     @property
@@ -86,7 +88,9 @@ class Turn:
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> Done:
-        """Serve the request, posting events; returns the last one. Raises Cancelled, NumericsError, and what MLX raises."""
+        """Serve the request, posting events; returns the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
+        room_tokens = self.request.prompt_tokens + min(self.request.max_tokens, ROOM_TOKENS)
+        make_room(self.model.bank, self.model.family.spec, room_tokens, self.model.memory_bytes)
         asked = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
         restored = self._restore(asked)
         marks = list(restored.marks)

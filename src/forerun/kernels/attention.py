@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mlx.core as mx
 
+from forerun.kernels.cuda_source import is_cuda
 from forerun.kernels.difference import difference
 
 BLOCK_KEYS = 256
-_SCORES_AT_ONCE = 1 << 24
+# Of scores that exist at a time, where an operation writes them down: it bounds memory, and how long a device is busy with one command.
+SCORE_BYTES = 1 << 29
+_BLOCKED_SCORE_BYTES = 1 << 26
+UNCUT_ROWS = 8
+
+Attend = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
 
 
 def blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
@@ -17,11 +25,19 @@ def blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, 
     the keys first..positions[i] (its own always). Returns [heads, rows, dim]. Keys are summed in absolute blocks of BLOCK_KEYS, block after
     block in order; a masked key contributes an exact zero.
     """
-    rows_at_once = max(1, _SCORES_AT_ONCE // (q.shape[0] * keys.shape[1]))
-    if q.shape[1] <= rows_at_once:
-        return _blocked(q, keys, values, positions, first)
-    starts = range(0, q.shape[1], rows_at_once)
-    parts = [_blocked(q[:, s : s + rows_at_once], keys, values, positions[s : s + rows_at_once], first) for s in starts]
+    return _cut(_blocked, _BLOCKED_SCORE_BYTES, q, keys, values, positions, first)
+
+
+def _cut(attend: Attend, most_bytes: int, q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
+    """Some rows after the others, so that their scores take at most `most_bytes`. Few rows are not cut: their step may be compiled."""
+    rows, rows_at_once = q.shape[1], max(UNCUT_ROWS, most_bytes // (q.shape[0] * keys.shape[1] * q.itemsize))
+    if rows <= rows_at_once:
+        return attend(q, keys, values, positions, first)
+    parts = []
+    for start in range(0, rows, rows_at_once):
+        span = slice(start, start + rows_at_once)
+        parts.append(attend(q[:, span], keys, values, positions[span], first))
+        mx.eval(parts[-1])  # else the scores of all parts may exist at once
     return mx.concatenate(parts, axis=1)
 
 
@@ -41,7 +57,14 @@ def _blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array,
 
 
 def fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
-    """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant."""
+    """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant.
+
+    But on CUDA MLX writes the scores down for sizes that it has no kernel for (heads of 256 on Metal; all on a CPU).
+    """
+    return _fused(q, keys, values, positions, first) if is_cuda() else _cut(_fused, SCORE_BYTES, q, keys, values, positions, first)
+
+
+def _fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
     mask = _visible(mx.arange(keys.shape[1], dtype=mx.int32), positions[:, None], first)
     return mx.fast.scaled_dot_product_attention(q[None], keys[None], values[None], scale=q.shape[-1] ** -0.5, mask=mask)[0]
 

@@ -10,12 +10,11 @@ import mlx.core as mx
 from forerun.kernels import attention, gated_delta
 from forerun.kernels.delta_rule import delta_rule
 
-Attention = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
 GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
 
 
 # Part of every state's identity: to be raised with every change that changes a bit of what any family computes.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Numerics:
     """`attention` reads keys in multiples of `key_block`; `gated_delta` is the rule of the recurrent layers."""
 
     name: str
-    attention: Attention
+    attention: attention.Attend
     key_block: int
     gated_delta: GatedDelta
 

@@ -1,0 +1,77 @@
+"""What memory has no room for is refused before it is read, with the numbers; kept conversations go first. Nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import closing
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tests import tiny
+from tests.engine.engines import events, running
+from tests.families import CONFIGS, built, tensors
+from tests.running import read
+from tests.talking import TINY, opened, turn
+
+from forerun.engine.memory import ADMIT_FRAC, make_room, needed_bytes
+from forerun.errors import OutOfMemoryError
+
+RAM_BYTES = 1_000_000
+
+
+def test_a_request_without_room_is_refused_before_a_token_is_read() -> None:
+    async def scenario() -> None:
+        async with running(memory_bytes=1_000_000) as rig:
+            with pytest.raises(OutOfMemoryError, match=r"50 tokens need .* of memory beside .* in use, of 1.0 MB") as caught:
+                await events(await rig.ask(range(40)))
+            assert (rig.gate.rows, caught.value.hint != "") == ([], True)
+            assert rig.engine.health().ready
+
+    asyncio.run(scenario())
+
+
+def test_kept_conversations_make_room() -> None:
+    with closing(opened(None)) as bank:
+        for name in ("one", "two"):
+            turn(bank, tiny.words(name, 100))
+        mx.clear_cache()
+        missing = bank.ram_bytes // 4
+        memory_bytes = int((mx.get_active_memory() - missing + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
+        make_room(bank, TINY.spec, 100, memory_bytes)
+        assert bank.health().sessions == 1
+        with pytest.raises(OutOfMemoryError):
+            make_room(bank, TINY.spec, 100, memory_bytes // 2)
+        assert bank.health().sessions == 0
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("tokens", [100, 600])
+def test_no_prompt_needs_more_than_is_counted_on(kind: str, tokens: int) -> None:
+    family = built(CONFIGS[kind], tensors(kind))
+    mx.eval(family.head(read(family, [1]).hidden[None]))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    cache = read(family, tiny.words(kind, tokens))
+    assert cache.num_bytes < mx.get_peak_memory() - before < needed_bytes(family.spec, tokens)
+
+
+@pytest.mark.parametrize("turns", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_what_is_reported_is_what_is_held_over_many_turns(turns: int, tmp_path: Path) -> None:
+    """Three conversations grow and begin anew beside each other, larger together than RAM; every fifth turn is an edit."""
+    said: dict[int, list[int]] = {}
+    mx.eval(TINY.head(read(TINY, [1]).hidden[None]))
+    gc.collect()
+    base = mx.get_active_memory()
+    with closing(opened(tmp_path / "bank", ram_limit_bytes=RAM_BYTES)) as bank:
+        for number in range(turns):
+            who = number % 3
+            before = said.get(who, []) if number % 20 else []
+            prompt = (before[: len(before) * 3 // 4] if number % 5 == 4 else before) + tiny.words((number, "more"), 30)
+            said[who] = turn(bank, prompt, max_tokens=5).stored
+            assert bank.flush(10)
+            held, reported = mx.get_active_memory() - base, bank.ram_bytes
+            assert 0.9 * reported < held <= reported <= RAM_BYTES, f"turn {number}"  # a mark at the end shares its arrays with the cache
+    assert mx.get_active_memory() == base

@@ -196,7 +196,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The request waits; `ahead` others run before it."""
+    """The request waits; `ahead` others came before it."""
 
     ahead: int
 

@@ -451,6 +451,28 @@ def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, mon
         may_write.set()
 
 
+def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    first = [*FIRST, *tiny.words("large", 3 * SEGMENT_TOKENS)]
+    with closing(opened(folder)) as bank:
+        told = turn(bank, first)
+        start_s = time.monotonic()
+        again = turn(bank, told.stored + tiny.words(2, 20))
+        assert origin(again) == ("ram", len(told.stored))
+        assert time.monotonic() - start_s < 5
+        edited = turn(bank, again.stored[: len(told.stored) + 3] + tiny.words("edit", 20))
+        assert origin(edited) == ("ram", len(told.stored))
+        may_write.set()
+        assert bank.flush(10)
+        assert set(bank.skipped) == {"the conversation was taken up again before"}, "what was cut off by the edit"
+    with closing(opened(folder)) as bank:
+        assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
+    with closing(opened(folder)) as bank:
+        assert origin(turn(bank, first[:31] + tiny.words("other", 20))) == ("ssd", 31), "the mark after the first message is lost"
+
+
 def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = DiskTier.put
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)

@@ -9,7 +9,7 @@ from operator import mul
 
 import pytest
 
-from forerun.decode.depth import PROBE_FRAC, WARN_DRAFTS, Acceptance, DepthPolicy
+from forerun.decode.depth import PROBE_FRAC, WARN_AFTER, WARN_ROUNDS, Acceptance, DepthPolicy
 from forerun.decode.tally import Round, Tally
 
 STEPS = (1.0, 1.3, 1.75, 2.4, 2.9, 3.3, 3.6, 3.9)  # seconds of a round with 0, 1, ... drafts
@@ -169,13 +169,28 @@ def test_acceptance_is_of_drafts_whose_predecessors_stood() -> None:
 
 def test_the_warning_comes_with_enough_drafts_and_goes_when_they_are_accepted() -> None:
     acceptance = Acceptance()
-    for i in range(WARN_DRAFTS // 2):
-        assert not acceptance.is_failing
-        acceptance.observe(2, int(i % 20 == 0))
-    assert acceptance.is_failing
-    for _ in range(8):
+    for i in range(WARN_ROUNDS):
+        assert acceptance.is_failing == (i >= WARN_AFTER)
+        acceptance.observe(2, 0)
+    for i in range(WARN_ROUNDS // 20):
+        assert acceptance.is_failing, i
         acceptance.observe(1, 1)
     assert not acceptance.is_failing
+
+
+def test_few_drafts_that_are_accepted_now_and_then_are_no_failure() -> None:
+    acceptance = Acceptance()
+    for i in range(400):
+        acceptance.observe(3, int(i % 10 == 9))
+        acceptance.observe(0, 0)
+        assert not acceptance.is_failing
+
+
+def test_a_head_that_is_never_right_is_told_of_though_it_is_hardly_asked_any_more() -> None:
+    policy = DepthPolicy(AUTO)
+    Machine(policy, lambda position: [0.0] * 7).run(1000)
+    assert policy.choose(100, 3) == 0
+    assert policy.acceptance.is_failing
 
 
 def test_a_tally_counts_by_depth() -> None:

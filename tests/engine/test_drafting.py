@@ -15,7 +15,7 @@ from tests.talking import IDENTITY, tokenizer
 from forerun.bank.bank import Bank
 from forerun.config import Config, load
 from forerun.decode.compiled import StepTable
-from forerun.decode.depth import WARN_DRAFTS, WARNING, DepthPolicy
+from forerun.decode.depth import WARN_ROUNDS, WARNING, DepthPolicy
 from forerun.decode.tally import Round
 from forerun.engine import loading
 from forerun.engine.local import LocalEngine
@@ -88,7 +88,7 @@ def test_metrics_add_up_what_responses_say() -> None:
 
 
 def fail(policy: DepthPolicy, accepted: int) -> None:
-    for _ in range(WARN_DRAFTS // 2):
+    for _ in range(WARN_ROUNDS):
         policy.observe(100, Round([0] * (accepted + 1), 2, accepted, None))
 
 

@@ -278,6 +278,24 @@ def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
     asyncio.run(scenario())
 
 
+def test_who_asks_once_is_not_behind_all_that_another_asks() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.gate.hold()
+            first = await rig.ask(PROMPT, tenant="many")
+            await rig.gate.reached(1)
+            others = [await rig.ask(PROMPT[i:], tenant="many") for i in range(1, MAX_WAITING + 1)]
+            with pytest.raises(BusyError):
+                await rig.ask(PROMPT, tenant="many")
+            once = await rig.ask(PROMPT, tenant="few")
+            rig.gate.open()
+            await events(first)
+            waited_s = done(await events(once)).report.queue_s
+            assert min([done(await events(run)).report.queue_s for run in others]) > waited_s
+
+    asyncio.run(scenario())
+
+
 def test_more_than_may_wait_are_refused() -> None:
     async def scenario() -> None:
         async with running() as rig:

@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running, until
 
 from forerun.bank.index import Index
+from forerun.engine.assemble import gauges_of
 from forerun.errors import BankError, ForerunError, NumericsError, OutOfMemoryError
 from forerun.values import Done
 
@@ -97,6 +98,7 @@ def test_a_full_disk_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 patched.setattr(os, "write", full)
                 first = (await events(await rig.ask(PROMPT)))[-1]
                 await until(lambda: bank.skipped.get("no room: disk"))
+                assert gauges_of(bank)["bank_unwritten_records"][1]() == sum(bank.skipped.values()) > 0
             again = (await events(await rig.ask(PROMPT)))[-1]
             assert isinstance(first, Done)
             assert isinstance(again, Done)

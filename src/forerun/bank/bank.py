@@ -246,9 +246,11 @@ class Bank:
         return session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position, live.marks[0].position)
 
     def _take(self, reach: Reach, layout: L, capacity: int, why: Why) -> Restored[L]:
-        """Go on in the live cache itself. What is pending is captured first, since the cache is about to change hands."""
+        """Go on in the live cache itself. What is pending is handed over first, since the cache is about to change hands."""
         live, mark = reach.live, reach.mark
-        self._room.let_go(live)
+        if self._saving is not None:
+            self._saving.hand_over(live, mark.position)
+        self._lives.remove(live)
         live.cache.cut(mark)
         live.cache.store.reserve(capacity)
         marks = tuple(m for m in live.marks if m.position <= mark.position)

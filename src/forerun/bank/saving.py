@@ -5,6 +5,7 @@ Knows nothing of prompts or of how records come back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from forerun.bank import retain
@@ -18,6 +19,7 @@ from forerun.errors import BankError
 from forerun.state.cache import Snapshot
 from forerun.state.spec import StateSpec
 
+HAND_OVER_S = 0.5  # that a request waits at most for the saving of the conversation that it goes on with
 NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a cache may raise
 
 
@@ -28,6 +30,7 @@ class Saving:
         self._disk = disk
         self._mark_cost_tokens = spec.mark_tokens
         self._noted_roots: set[str] = set()
+        self._left: dict[tuple[str, str], set[int]] = {}
         self.writer = Writer(disk, lambda: [live.told for live in lives if live.told])
 
     def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
@@ -37,12 +40,12 @@ class Saving:
         if live.chain.root not in self._noted_roots:
             self._noted_roots.add(live.chain.root)
             self.writer.note_identity(live.chain.root, live.tenant, live.chain.identity.fields)
+        wanted = {m.position for m in marks} | self._left.pop((live.tenant, live.session), set())
         units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
         try:
             known = self._disk.index.present([u.key for u in units])
         except BankError:
             known = set()
-        wanted = {m.position for m in marks}
         live.pending.extend(u for u in units if u.key not in known and (u.mark is None or u.mark.position in wanted))
         self.writer.touch({u.key: self._rank_s(live, u) for u in units if u.key in known}, live.used_s)
         kept = known | {u.key for u in live.pending}
@@ -58,6 +61,19 @@ class Saving:
         """Copy all that is pending."""
         while live.pending:
             self.capture(live)
+
+    def hand_over(self, live: Live, position: int) -> None:
+        """Copy what is pending, for a while and without waiting for the disk: a request waits, which takes the conversation up at this
+        position. The rest up to there is pending again after its turn; what lies beyond is lost, and that is noted.
+        """
+        until_s = time.monotonic() + HAND_OVER_S
+        while live.pending and not self.writer.is_full and time.monotonic() < until_s:
+            self.capture(live)
+        self._left[live.tenant, live.session] = {u.mark.position for u in live.pending if u.mark}
+        for unit in live.pending:
+            if unit.start + len(unit.tokens) > position:
+                self.writer.skip("the conversation was taken up again before", BankError("it is cut off there"), live.info(unit))
+        live.pending.clear()
 
     def capture(self, live: Live) -> None:
         """Copy one unit, which stays pending until the writer has its bytes. Waits while the writer is full. What cannot be copied is

@@ -28,9 +28,9 @@ PROBE_GAP_ROUNDS = 16
 BETTER_BY = 1.02
 AUTO_DEPTH = 3
 MIN_CONTEXT_TOKENS = 1024
-WARN_DRAFTS, WARN_BELOW = 200, 0.05
+WARN_ROUNDS, WARN_AFTER, WARN_BELOW = 200, 20, 0.05
 WARNING = (
-    f"fewer than {WARN_BELOW:.0%} of the last {WARN_DRAFTS} drafts were accepted: the draft head may be damaged, "
+    f"fewer than {WARN_BELOW:.0%} of the last rounds with drafts had one accepted: the draft head may be damaged, "
     "may belong to other weights, or has never learned such text"
 )
 
@@ -38,7 +38,8 @@ WARNING = (
 class Acceptance:
     """The chance that a draft is accepted if all before it were, by depth. The last 50 rounds or so decide, and old knowledge yields fast.
 
-    is_failing: of the last WARN_DRAFTS drafts less than WARN_BELOW were accepted.
+    is_failing: of the last WARN_ROUNDS rounds with drafts, of WARN_AFTER at least, less than WARN_BELOW had one accepted. As soon as that:
+    a head that is never right is given up within few rounds, and then only tried now and then.
     """
 
     PRIOR, PRIOR_ROUNDS, KEEP = 0.6, 2.0, 0.98
@@ -46,13 +47,14 @@ class Acceptance:
     def __init__(self) -> None:
         self.chances = [self.PRIOR] * MAX_DEPTH
         self._weights = [self.PRIOR_ROUNDS] * MAX_DEPTH
-        self._recent: deque[bool] = deque(maxlen=WARN_DRAFTS)
+        self._recent: deque[bool] = deque(maxlen=WARN_ROUNDS)
         self.is_failing = False
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a round."""
-        self._recent.extend(i < accepted for i in range(drafted))
-        self.is_failing = len(self._recent) == WARN_DRAFTS and sum(self._recent) < WARN_BELOW * WARN_DRAFTS
+        if drafted:
+            self._recent.append(accepted > 0)
+        self.is_failing = len(self._recent) >= WARN_AFTER and sum(self._recent) < WARN_BELOW * len(self._recent)
         self._weights = [max(self.PRIOR_ROUNDS, self.KEEP * weight) for weight in self._weights]
         for i in range(min(drafted, accepted + 1)):
             self._weights[i] += 1

@@ -72,10 +72,11 @@ def _request_log(config: Config, model: str) -> RequestLog | None:
 
 
 def gauges_of(bank: Bank) -> Gauges:
-    """What /metrics tells of MLX's memory and of pages."""
+    """What /metrics tells of MLX's memory, of pages, and of what the disk did not take."""
     memory = {"active": mx.get_active_memory, "cache": mx.get_cache_memory, "peak": mx.get_peak_memory}
     return {
         **{f"mlx_{kind}_bytes": (f"MLX memory, {kind}", read) for kind, read in memory.items()},
         "paged_blocks": ("Pages that caches hold", lambda: bank.paged_blocks[0]),
+        "bank_unwritten_records": ("Records that could not be written, since the start", lambda: sum(bank.skipped.values())),
         "paged_blocks_free": ("Pages that nobody holds", lambda: bank.paged_blocks[1]),
     }

@@ -53,7 +53,7 @@ class Sessions(Protocol):
 
 
 class Engine(Protocol):
-    """Runs jobs one after the other in the order of their submission."""
+    """Runs jobs one after the other: tenants in turn, and each one's in the order of their submission."""
 
     info: ModelInfo
     registry: CollectorRegistry

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from forerun.engine.request import Request
 
 MAX_WAITING = 16
 
 
-def plan(waiting: Sequence[Request]) -> Request | None:
-    """The request to run next: the one that waits longest of those that somebody still wants."""
-    return next((request for request in waiting if not request.is_cancelled), None)
+def plan(waiting: Sequence[Request], served_s: Mapping[str, float]) -> Request | None:
+    """The request to run next, of those that somebody still wants: the one that waits longest of the tenant that was served longest ago, so
+    that nobody's many requests keep others waiting. served_s: when a request of each tenant was last begun, by time.monotonic().
+    """
+    wanted = [request for request in waiting if not request.is_cancelled]
+    return min(wanted, key=lambda request: served_s.get(request.job.tenant, 0.0), default=None)
 
 
-def may_wait(num_waiting: int) -> bool:
-    """Whether one more request may join the queue."""
-    return num_waiting < MAX_WAITING
+def may_wait(waiting: Sequence[Request], tenant: str) -> bool:
+    """Whether one more request of the tenant may join the queue: if it is full, of a tenant of whom none waits."""
+    return len(waiting) < MAX_WAITING or all(request.job.tenant != tenant for request in waiting)
 
 
 def retry_after_s(num_waiting: int, mean_request_s: float) -> int:

@@ -27,7 +27,10 @@ SAVING_FRAC = 0.05  # of a running request's time, at most, for copying what is 
 
 
 class Worker:
-    """Serves requests one at a time, in the order of their submission. observers: are told of every request that ends, on any thread."""
+    """Serves requests one at a time: tenants in turn, and each one's in the order of their submission.
+
+    observers: are told of every request that ends, on any thread.
+    """
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self.observers: tuple[Callable[[Ended], None], ...] = ()
@@ -35,6 +38,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
         self._running: Request | None = None
+        self._served_s: dict[str, float] = {}
         self._state = threading.Condition()
         self.is_closing = False
         self._stop_s = 0.0
@@ -55,7 +59,7 @@ class Worker:
             self._forget_cancelled()
             if self.is_closing:
                 raise BusyError("the server is stopping", retry_after_s=10)
-            if not may_wait(len(self._waiting)):
+            if not may_wait(self._waiting, request.job.tenant):
                 wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
                 raise BusyError(f"{len(self._waiting)} requests wait already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
             ahead = len(self._waiting) + (self._running is not None)
@@ -127,9 +131,10 @@ class Worker:
                 self._calls.popleft()(model)
             with self._state:
                 self._forget_cancelled()
-                request = plan(self._waiting)
+                request = plan(self._waiting, self._served_s)
                 if request is not None:
                     self._waiting.remove(request)
+                    self._served_s[request.job.tenant] = time.monotonic()
                     self._running = request
                     return request
                 if self.is_closing and not self._calls:

@@ -16,12 +16,15 @@ from tests.running import logits, read
 CONVERSATIONS = 4
 MOST_TOKENS = 400
 RAM_BYTES, DISK_BYTES = 200_000, 12 << 20
+ENTRY_BYTES = 4096 + MOST_TOKENS * talking.TINY.spec.bytes_per_token + talking.TINY.spec.bytes_per_mark
 
 
 def live(folder: Path, number: int) -> None:
-    """Say our number when ready; then open the bank, check its bytes, and take turns until killed."""
+    """Say our number when ready; then check what the last one left, open the bank, check its bytes, and take turns until killed."""
     mx.eval(logits(talking.TINY, read(talking.TINY, [1])))
     say(str(os.getpid()))
+    if bytes_under(folder / "bank") > DISK_BYTES + ENTRY_BYTES:
+        say("over_the_cap")
     bank = talking.opened(folder / "bank", ram_limit_bytes=RAM_BYTES, disk_limit_bytes=DISK_BYTES)
     disk = bank._disk
     if disk is None or not disk.wait_until_reconciled(30) or disk.num_bytes != bytes_under(folder / "bank"):

@@ -4,8 +4,9 @@
 
 Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under `reference` numerics, and compares the
 logits after every prompt with those of the same prompt read from nothing; it is killed (SIGKILL) at a random moment. Exit code 1 if a logit
-was wrong, a byte is unaccounted for, or a request was not served. After FOLDER_CYCLES it begins with an empty folder: a folder full of
-what was used lately takes nothing new, and then there is little to come back. Run it from the root of the repository.
+was wrong, a byte is unaccounted for, the folder held more than its cap and one entry, or a request was not served. After FOLDER_CYCLES it
+begins with an empty folder: a folder full of what was used lately takes nothing new, and then there is little to come back. Run it from the
+root of the repository.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
+FAULTS = ("wrong_logits", "unaccounted", "over_the_cap", "failed")
 MOST_WORDS, LONGEST_WAIT_S, FOLDER_CYCLES = 10, 0.2, 40
 
 
@@ -40,7 +42,7 @@ def main() -> int:
     print(json.dumps(found))
     if asked.out:
         asked.out.write_text(json.dumps(_evidence() | found, indent=1) + "\n")
-    return int(any(found[fault] for fault in ("wrong_logits", "unaccounted", "failed")))
+    return int(any(found[fault] for fault in FAULTS))
 
 
 def loop(folder: Path, cycles: int, seed: int) -> dict[str, int]:
@@ -51,7 +53,7 @@ def loop(folder: Path, cycles: int, seed: int) -> dict[str, int]:
         for cycle in range(cycles):
             found += cycle_of(nursery, cycle, rng)
         _stream(nursery.stdin).close()
-    names = ("opened", "turns", "reused_turns", "killed_at_work", "wrong_logits", "unaccounted", "failed")
+    names = ("opened", "turns", "reused_turns", "killed_at_work", *FAULTS)
     return {"cycles": cycles, "seed": seed, **{name: found[name] for name in names}}
 
 

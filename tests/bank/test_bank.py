@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
@@ -163,6 +164,51 @@ def test_capturing_is_bounded(bank: Bank) -> None:
         assert bank.capture_one()
         assert sum(len(live.pending) for live in bank._lives) == left
     assert not bank.capture_one()
+
+
+def test_a_hit_in_ram_copies_nothing_however_long_the_conversation(bank: Bank) -> None:
+    told = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+    while bank.capture_one():
+        pass
+    (live,) = bank._lives
+    buffers = [id(array) for array in live.cache.store.buffers]
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    restored = bank.restore(told.stored, tenant="", session=None, layout=Contiguous(), room_tokens=20)
+    assert (restored.source, restored.reused_tokens) == ("ram", len(told.stored))
+    assert [id(array) for array in restored.cache.store.buffers] == buffers
+    assert mx.get_peak_memory() - before < 16 * TOKEN_BYTES
+
+
+def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put, unit_bytes = threading.Event(), DiskTier.put, SEGMENT_TOKENS * TOKEN_BYTES
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 2 * unit_bytes)
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    with closing(opened(folder)) as bank:
+        told = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+        held, before = bank.ram_bytes, mx.get_active_memory()
+        mx.reset_peak_memory()
+        while bank.capture_one():
+            assert bank.ram_bytes - held <= 2 * unit_bytes + unit_bytes
+        assert mx.get_peak_memory() - before <= 2 * unit_bytes, "a unit's rows, and its bytes in one piece"
+        assert bank.health().pending_writes > 6
+        may_write.set()
+        assert bank.flush(10)
+        assert origin(turn(bank, told.stored)) == ("ram", len(told.stored))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_drafting_changes_nothing_of_what_is_reused(folder: Path, is_restarted: bool) -> None:
+    found = []
+    for depth in (0, 3):
+        home, told = Home(folder / str(depth)), []
+        for number in range(3):
+            told.append(turn(home.bank, (told[-1].stored if told else FIRST) + tiny.words(number, 50), depth=depth))
+            if is_restarted:
+                home.reopen()
+        found.append([origin(each) for each in told])
+        home.bank.close()
+    assert found[0] == found[1]
 
 
 def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank) -> None:

@@ -106,6 +106,7 @@ async def pruned(rig: Rig) -> None:
 
 
 async def without_a_table(rig: Rig) -> None:
+    assert disk(rig).wait_until_reconciled(10)  # which reads the tables
     disk(rig).index._connection.execute("DROP TABLE lost")
     await asks(PROMPT)(rig)
 

@@ -26,6 +26,7 @@ from tests.text.test_parts import SCRAPS, TOOLS, WAYS, WRITERS
 
 from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from forerun.serve.dialect import Dialect
+from forerun.text.calls.json_calls import Llama
 from forerun.text.parts import PLAIN, AnswerParts, Calls, Form, untold
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK
@@ -36,6 +37,7 @@ MESSAGE_EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 RESPONSE_EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 READING = Reading(4, 70, 30, None)
 USAGE = Usage(70, 30, 20, 5)
+TEXT_CHAR, ARGUMENT_CHAR, HELD_CHARS = "Q", "Z", len("</parameter>")
 ODD = st.sampled_from(["\u2028", "\x85", "\r\n", "\r", "🙂", "data: x\n\n", "\x00"])
 
 
@@ -212,3 +214,21 @@ def test_tokens_are_counted_right_also_where_an_answer_is_cut_off(client: Client
     for told in (whole(client, events), streamed(client, events)):
         assert (told.usage, told.finish) == ((70, 30, 20, 5, 90), client.cut)
     assert USAGE.prompt_tokens == READING.total_tokens
+
+
+@each_client
+@pytest.mark.parametrize("calls", WAYS)
+def test_nothing_is_held_back_while_tools_are_there(client: Client, calls: Calls) -> None:
+    """What was written is with the client as soon as it can be nothing else: all but a tag's length of a text and of an argument."""
+    text, argument = TEXT_CHAR * 200 * (not isinstance(calls, Llama)), ARGUMENT_CHAR * 200  # a call of Llama's is all of its answer
+    form = PLAIN if client.dialect is COMPLETIONS else Form(THINK, calls)
+    parts = AnswerParts(form, TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    stream = client.dialect.streamed(client.dialect.parse(client.request, INFO, id="id_1", tenant=""), INFO, created_unix_s=5)
+    sent = b"".join(stream.frames(READING)).decode()
+    written = ""
+    for char in text + WRITERS[calls]("read", path=argument) if form is not PLAIN else text:
+        written += char
+        sent += b"".join(frame for piece in parts.push(char) for frame in stream.frames(piece)).decode()
+        for mark in (TEXT_CHAR, ARGUMENT_CHAR):
+            assert sent.count(mark) >= written.count(mark) - HELD_CHARS, written
+    assert sent.count(ARGUMENT_CHAR) >= 200 * (form is not PLAIN)

@@ -214,6 +214,11 @@ class Bank:
         return self._figures.health()
 
     @property
+    def off_reason(self) -> str:
+        """Why nothing can be reused, whatever is asked; "" if something can."""
+        return "" if self._disk or self._ram_limit_bytes else "nothing is kept of conversations: bank_ram_bytes and bank_disk_bytes are 0"
+
+    @property
     def skipped(self) -> dict[str, int]:
         """Records that could not be written, by reason."""
         return dict(self._saving.writer.skipped) if self._saving else {}

@@ -71,6 +71,8 @@ class Model:
     def degraded(self) -> tuple[str, ...]:
         """Why it serves worse than it could, in words; nothing if it does not."""
         reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.skipped.items()]
+        if self.bank.off_reason:
+            reasons.append(self.bank.off_reason)
         if self.policy.acceptance.is_failing:
             reasons.append(WARNING)
         if self.steps.eager_reason == NO_COMPILER:
@@ -102,13 +104,18 @@ class Turn:
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
-        if not request.job.uses_bank:
-            reason = "bypass" if request.job.bank == "bypass" else "logprobs of the prompt are asked for: all of it is read"
+        if reason := self._unused():
             restored = bank.bypass(reason, session=session, layout=layout, room_tokens=len(tokens) + room_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
         return restored
+
+    def _unused(self) -> str:
+        """Why the bank is not used, "" if it is."""
+        if self.request.job.uses_bank:
+            return self.model.bank.off_reason
+        return "bypass" if self.request.job.bank == "bypass" else "logprobs of the prompt are asked for: all of it is read"
 
     def _prefill(self, restored: Restored[Contiguous], marks: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
@@ -192,7 +199,7 @@ class Turn:
     def _remember(
         self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous], answered: Answered | None
     ) -> None:
-        if not self.request.job.uses_bank:
+        if self._unused():
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")

@@ -138,7 +138,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
     "edited": ([Life(edited)], "differs", "content of message 1 (user)"),
     "a tool edited": ([Life(with_another_tool)], "differs", "in tool look"),
     "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no mark", "stored up to token 30; no mark lies before that"),
-    "RAM was short": ([Life(asks(PROMPT, PROMPT), {"ram_limit_bytes": 0, "folder": None})], "evicted", "RAM was short"),
+    "RAM was short": ([Life(asks(PROMPT, PROMPT), {"ram_limit_bytes": 1, "folder": None})], "evicted", "RAM was short"),
     "the quota": (
         [
             Life(asks(PROMPT, *[LONG[i:] for i in range(1, 4)]), {"disk_limit_bytes": INDEX_SLACK_BYTES + 5 * SEGMENT_BYTES}),

@@ -27,7 +27,7 @@ class Kernel(NamedTuple):
 
 
 KERNELS = (
-    Kernel("attention", attention.errors, 0.02),
+    Kernel("attention", attention.errors, 0.05),
     Kernel("paged attention", paged_attention.errors, 0.02),
     Kernel("delta rule", delta_rule.errors, 0.01),
     Kernel("inputs of the delta rule", delta_inputs.errors, 0.01),

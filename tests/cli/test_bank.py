@@ -229,8 +229,17 @@ def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path
     told = json.loads(forerun("bank", "explain", "chatcmpl-1", "--log", log, "--json").out)
     assert (told["id"], told["miss"]["where"]) == ("chatcmpl-1", "message 1 (user)")
     assert "that is all that is stored" in forerun("bank", "explain", "chatcmpl-2", "--log", log).out
-    for unknown in ("chatcmpl", "other"):
-        assert forerun("bank", "explain", unknown, "--log", log).code == 1
+    log.write_text(
+        log.read_text() + encode(replace(RAM[0], id="chatcmpl-3", outcome="error", error="NumericsError: no numbers", report=None))
+    )
+    told = {
+        "chatcmpl": "3 requests in {} begin with 'chatcmpl'",
+        "o": "no request in {} begins with 'o'",
+        "chatcmpl-3": "chatcmpl-3 gave no token: Num",
+    }
+    for asked, words in told.items():
+        ran = forerun("bank", "explain", asked, "--log", log)
+        assert (ran.code, ran.err.startswith(f"forerun: {words.format(log)}")) == (1, True)
 
 
 def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:

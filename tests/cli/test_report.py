@@ -54,6 +54,14 @@ def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], l
     assert "the last of each: r1 (differs), r2 (new)" in said
 
 
+def test_one_request_whose_client_left(forerun: Callable[..., Any], log: Path) -> None:
+    left = replace(RAM[0], outcome="cancelled", error="ForerunError: its client went away", report=None)
+    log.with_name("one").write_text(encode(left))
+    said = forerun("report", log.with_name("one")).out
+    assert said.startswith("1 request\n")
+    assert "1 not served to the end: its client went away\n" in said
+
+
 def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
     assert forerun("report").out.startswith("7 requests\n")

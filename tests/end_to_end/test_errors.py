@@ -88,6 +88,14 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert "Qwen/Qwen3.5-0.8B" in said
 
 
+def test_a_context_that_memory_cuts_short_is_told(tmp_path: Path) -> None:
+    options = ("--eager", "--bank-ram-bytes", "100TB", "--bank-disk-bytes", 0)
+    server = Server.start([*serve_command(DEMO_MODEL, tmp_path, "served"), *map(str, options)], tmp_path / "log")
+    server.stop()
+    assert "warning: the context is 4,096 of the model's 32,768 tokens" in (tmp_path / "log").read_text()
+    assert server.line["context_tokens"] == 4096
+
+
 def test_a_port_in_use(server: Server, tmp_path: Path) -> None:
     port = httpx.URL(server.url).port
     code, said = refused("serve", "--port", port, "--bank-dir", tmp_path)

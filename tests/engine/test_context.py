@@ -10,23 +10,18 @@ from forerun.errors import ConfigError
 PLENTY = 1 << 40
 
 
-def test_what_the_model_declares_if_memory_has_room() -> None:
-    assert context_of(None, 262_144, 65_536, 262_144 * 65_536) == (262_144, ())
-
-
-def test_what_memory_has_room_for_and_it_is_said() -> None:
-    tokens, notes = context_of(None, 262_144, 65_536, 262_143 * 65_536)
-    assert tokens == 262_143
-    assert notes == ("context: 262,143 of 262,144 tokens, what memory has room for; --context says otherwise",)
-
-
-@pytest.mark.parametrize("room_bytes", [0, -(1 << 30)])
-def test_a_little_is_served_whatever_memory_says(room_bytes: int) -> None:
-    assert context_of(None, 262_144, 65_536, room_bytes)[0] == LEAST_TOKENS
-
-
-def test_what_was_asked_for_is_taken_at_its_word() -> None:
-    assert context_of(100_000, 262_144, 65_536, 0) == (100_000, ())
+@pytest.mark.parametrize(
+    ("asked", "room_bytes", "given"),
+    [
+        (None, 262_144 * 65_536, 262_144),
+        (None, 262_143 * 65_536, 262_143),  # what memory has room for
+        (None, 0, LEAST_TOKENS),
+        (None, -(1 << 30), LEAST_TOKENS),
+        (100_000, 0, 100_000),  # taken at its word
+    ],
+)
+def test_as_asked_or_as_declared_or_as_memory_holds(asked: int | None, room_bytes: int, given: int) -> None:
+    assert context_of(asked, 262_144, 65_536, room_bytes) == given
 
 
 def test_no_more_than_the_model_was_made_for() -> None:

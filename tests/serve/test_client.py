@@ -45,11 +45,12 @@ def test_a_refusal_in_the_servers_words(wire: Wire) -> None:
     assert caught.value.hint == "shorten it"
 
 
-def test_a_missing_key_is_asked_for_where_commands_look(wire: Wire) -> None:
+@pytest.mark.parametrize(("key", "words"), [("", "wants an API key"), ("other", "does not know the API key that was sent")])
+def test_a_missing_or_a_wrong_key_is_told_where_commands_look_for_it(wire: Wire, key: str, words: str) -> None:
     wire.answers.append((401, {"error": {"message": "API key missing or wrong", "hint": "send `x-api-key: KEY`"}}))
-    with pytest.raises(ForerunError, match="wants an API key") as caught:
-        list(stream_chat(wire.url, {}))
-    assert caught.value.hint == "put it into FORERUN_API_KEY"
+    with pytest.raises(ForerunError, match=f"the server at 127.0.0.1:[0-9]+ {words}") as caught:
+        list(stream_chat(wire.url, {}, key=key))
+    assert caught.value.hint == "set FORERUN_API_KEY to one of its keys"
 
 
 @pytest.mark.parametrize(

@@ -239,4 +239,4 @@ def test_the_commands_ask_the_server_that_holds_the_folder(server: Server, forer
     assert "2 conversations removed" in forerun("bank", "wipe", "--bank-dir", server.folder, "--yes").out
     assert server.sessions() == {}
     monkeypatch.setenv("FORERUN_API_KEY", "wrong")
-    assert "put it into FORERUN_API_KEY" in forerun("bank", "ls", "--bank-dir", server.folder).err
+    assert "does not know the API key that was sent" in forerun("bank", "ls", "--bank-dir", server.folder).err

@@ -58,7 +58,17 @@ def test_the_one_file_of_a_folder(file: Path, tmp_path: Path) -> None:
     assert checkpoint_at(DEMO_MODEL) == DEMO_MODEL
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
-    assert checkpoint_at(tmp_path) == tmp_path
+    with pytest.raises(ModelError, match="holds 2 GGUF files") as caught:
+        checkpoint_at(tmp_path)
+    assert str(tmp_path / "a.gguf") in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["", "notes.txt"])
+def test_what_is_no_model(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    with pytest.raises(ModelError, match="is no model") as caught:
+        checkpoint_at(tmp_path / name)
+    assert "config.json" in caught.value.hint
 
 
 @pytest.mark.parametrize(("pre", "kind"), [("tekken", "gpt2"), ("qwen35", "llama")])

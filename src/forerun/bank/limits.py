@@ -45,6 +45,6 @@ def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
     if limit_bytes >= needed_bytes:
         return
     if config.bank_disk_bytes is not None:
-        found = f"bank_disk_bytes = {limit_bytes}: this model's conversations need {needed_bytes} at least"
+        found = f"bank_disk_bytes = {limit_bytes}: this model's conversations need {needed_bytes:,} bytes at least"
         raise ConfigError(found, hint="give more, or 0 to keep nothing on disk")
     log.warning("the disk is nearly full: %d bytes for stored conversations keep none of this model's", limit_bytes)

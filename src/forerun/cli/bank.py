@@ -26,6 +26,7 @@ from forerun.cli.kept import holding, looking
 from forerun.cli.report import parse
 from forerun.config import load, parse_bytes
 from forerun.errors import BankLockedError, ConfigError, ForerunError
+from forerun.request_log.entry import Entry
 from forerun.request_log.file import read_lines
 from forerun.values import Report
 
@@ -64,11 +65,18 @@ def explain(request: RequestId, log: Log = None, as_json: AsJson = False) -> Non
     path = log if log is not None else load({}).request_log_path
     entries = [entry for entry in parse(read_lines(path))[0] if entry.id.startswith(request)]
     if len(entries) != 1 or entries[0].report is None:
-        found = f"{counted(len(entries), 'request')} in {path} begin with {request!r}" if len(entries) != 1 else "it made no token"
-        raise ForerunError(found, hint="a request is logged when it ends; its id is in the response")
+        raise ForerunError(unexplained(request, entries, path), hint="a request is logged when it ends; its id is in the response")
     report = entries[0].report
     told = {"id": entries[0].id, **{name: value for name, value in asdict(report).items() if name in EXPLAINED}}
     typer.echo(json.dumps(told) if as_json else "\n".join(explanation(report)))
+
+
+def unexplained(request: str, entries: list[Entry], path: Path) -> str:
+    """Why nothing can be said of what these entries of the log at `path` begin with."""
+    if len(entries) == 1:
+        return f"{entries[0].id} gave no token: {entries[0].error or entries[0].outcome}"
+    found, begin = (f"{len(entries)} requests", "begin") if entries else ("no request", "begins")
+    return f"{found} in {path} {begin} with {request!r}"
 
 
 def explanation(report: Report) -> list[str]:

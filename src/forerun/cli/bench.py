@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.table import Table
 
 from forerun.cli.serve import described, option
 from forerun.config import load
+
+if TYPE_CHECKING:
+    from forerun.bench.subject import Subject
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 COLUMNS = ("law", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
@@ -38,23 +41,29 @@ def decode(
     from forerun.bench.subject import load as load_subject
 
     subject = load_subject(config)
-    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, summary
-    from forerun.decode.compiled import StepTable
-    from forerun.decode.depth import policy_for
-
-    rows: list[dict[str, Any]] = []
-    steps = StepTable(subject.family, eager_reason="")
-    for context_tokens in context:
-        ways = [Way(law, arm, steps, policy_for(depth)) for law in LAWS for arm, depth in ((PLAIN, 0), ("draft", config.draft_depth))]
-        turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
-        measured = Bench(subject.tokenizer, turns, ways, repeats, answer_tokens)
-        shown = track(measured.samples(), f"{context_tokens} tokens", measured.num_samples, console=Console(stderr=True), transient=True)
-        rows += [{"context_tokens": len(turns[0].tokens), **row} for row in summary(list(shown))]
+    rows = list(measured(subject, config.draft_depth, context, repeats, answer_tokens))
     if as_json:
         about = {"model": subject.name, "numerics": subject.family.numerics.name, "blas": subject.blas}
         typer.echo(json.dumps(about | {"draft_depth": config.draft_depth, "results": rows}))
     else:
         Console(highlight=False).print(table(rows))
+
+
+def measured(
+    subject: Subject, depth: int | Literal["auto"], contexts: Sequence[int], repeats: int, answer_tokens: int
+) -> Iterator[dict[str, Any]]:
+    """A row a context, law and way; how far it is, is shown meanwhile."""
+    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, summary
+    from forerun.decode.compiled import StepTable
+    from forerun.decode.depth import policy_for
+
+    steps, depths = StepTable(subject.family, eager_reason=""), {PLAIN: 0, "draft": depth}
+    for context_tokens in contexts:
+        ways = [Way(law, arm, steps, policy_for(depth)) for law in LAWS for arm, depth in depths.items()]
+        turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
+        bench = Bench(subject.tokenizer, turns, ways, repeats, answer_tokens)
+        shown = track(bench.samples(), f"{context_tokens} tokens", bench.num_samples, console=Console(stderr=True), transient=True)
+        yield from ({"context_tokens": len(turns[0].tokens), **row} for row in summary(list(shown)))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

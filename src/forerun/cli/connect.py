@@ -59,7 +59,7 @@ def put(file: Path, content: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise ForerunError(f"cannot write {file}: {error}") from error
+        raise ForerunError(f"cannot write {file}: {error.strerror}") from error
 
 
 def show(file: Path, content: str, made: Setup, *, is_written: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from forerun.cli.conversations import counted
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.request_log.analysis import Group, Missed, Remarkable, Summary, summarise
@@ -53,7 +54,7 @@ def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
 
 def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> None:
     """The summary for people."""
-    console.print(f"{num_requests:,} requests", *bad, "", groups_table(told.groups), "", sep="\n")
+    console.print(counted(num_requests, "request"), *bad, "", groups_table(told.groups), "", sep="\n")
     if told.missed:
         console.print("Not known, or not where it was looked for:", missed_table(told.missed), "", sep="\n")
         lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in told.missed)
@@ -67,7 +68,7 @@ def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> 
     if told.missed or told.remarkable:
         console.print("`forerun bank explain ID` says more of one.")
     for error, num in told.unserved.most_common():
-        console.print(f"{num} not served: {error}")
+        console.print(f"{num} not served to the end: {error}")
 
 
 def groups_table(groups: tuple[Group, ...]) -> Table:

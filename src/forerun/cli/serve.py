@@ -40,9 +40,9 @@ DRAIN_LIMIT_S = 23
 
 
 def described(field: str) -> str:
-    """What a setting's own description says, and its default."""
+    """What a setting's own description says, and its default if there is one that says something."""
     setting = Config.model_fields[field]
-    if setting.default is None:
+    if setting.default is None or setting.default is False:
         return f"{setting.description}"
     default = format_bytes(setting.default) if field.endswith("_bytes") else setting.default
     return f"{setting.description}; default {default}"
@@ -50,7 +50,8 @@ def described(field: str) -> str:
 
 def option(field: str) -> Any:
     """A typer option for a setting; what is not given is left to the file, the environment and the defaults."""
-    return typer.Option(help=described(field), show_default=False)
+    switch = [f"--{field.replace('_', '-')}"] if Config.model_fields[field].annotation is bool else []  # without a --no- form
+    return typer.Option(*switch, help=described(field), show_default=False)
 
 
 def serve(
@@ -65,7 +66,7 @@ def serve(
     numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
-    eager: Annotated[bool | None, typer.Option("--eager", help=Config.model_fields["eager"].description, show_default=False)] = None,
+    eager: Annotated[bool | None, option("eager")] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     archive_key_file: Annotated[Path | None, option("archive_key_file")] = None,
     requests_per_minute: Annotated[int | None, option("requests_per_minute")] = None,
@@ -73,30 +74,37 @@ def serve(
     log_format: Annotated[str | None, option("log_format")] = None,
     request_log: Annotated[Path | None, option("request_log")] = None,
     request_log_bytes: Annotated[str | None, option("request_log_bytes")] = None,
-    request_log_content: Annotated[
-        bool | None, typer.Option("--request-log-content", help=Config.model_fields["request_log_content"].description, show_default=False)
-    ] = None,
+    request_log_content: Annotated[bool | None, option("request_log_content")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:
     """Serve a model to agents on this machine (OpenAI-style HTTP). The first SIGINT or SIGTERM ends it in order, the second at once."""
-    settings = {k: v for k, v in locals().items() if k != "as_json"}
-    config = load(settings)
+    given = {name: value for name, value in locals().items() if name != "as_json"}
+    serve_as(load(given), json.dumps if as_json else sentence)
+
+
+def serve_as(config: Config, told: Callable[[dict[str, Any]], str]) -> None:
+    """Serve with these settings until a signal; what `told` makes of the start-up line is printed once requests are answered."""
     keys = keys_for(config)
     prepare(config)
     log.set_up(config.log_format)
     listener = listen(config.host, config.port)
-    from forerun.engine.start import start
-
-    with loading_bar() as progress:
-        engine = start(config, progress)
-    line = startup(config, engine, listener)
+    engine = started(config)
     app = build(engine, keys=keys, host=config.host, origins=config.cors_origins or (), requests_per_minute=config.requests_per_minute)
+    line = startup(config, engine, listener)
 
     def announce() -> None:
         engine.announce(line["url"])
-        typer.echo(json.dumps(line) if as_json else sentence(line))
+        typer.echo(told(line))
 
     asyncio.run(run(engine, app, listener, announce))
+
+
+def started(config: Config) -> Engine:
+    """The engine of these settings, ready. MLX is imported here, no earlier."""
+    from forerun.engine.start import start
+
+    with loading_bar() as progress:
+        return start(config, progress)
 
 
 async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:
@@ -177,8 +185,8 @@ def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str
 
 
 def sentence(line: dict[str, Any]) -> str:
-    """The start-up line for people; below it, what they should know of the weights."""
+    """The start-up line for people. What was decided about the weights is for those who look for it, in `/v1/models`."""
     trial = " (bundled, for trying things out)" if line["demo"] else ""
     kept = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing kept on disk"
     parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", kept, f"{line['url']}/v1")
-    return "\n  ".join(("forerun: " + " · ".join(parts), *line["notes"]))
+    return "forerun: " + " · ".join(parts)

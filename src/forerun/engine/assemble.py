@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -24,6 +25,8 @@ from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import ModelInfo
+
+log = logging.getLogger(__name__)
 
 
 def assemble(config: Config, arithmetic: Arithmetic, progress: Callable[[str, float], None]) -> LocalEngine:
@@ -49,7 +52,10 @@ def _engine(name: str, loading: Loading, request_log: RequestLog | None) -> Loca
     defaults, archive_key = defaults_of(loading.folder), loading.config.archive_key
     worker = Worker(loading.run)
     model = worker.model()
-    context_tokens, notes = context(loading.config, model.family)
+    context_tokens = context(loading.config, model.family)
+    if context_tokens < model.family.context_tokens and loading.config.context is None:
+        told = "the context is %s of the model's %s tokens, what memory has room for; --context says otherwise"
+        log.warning(told, f"{context_tokens:,}", f"{model.family.context_tokens:,}")
     info = ModelInfo(
         name=name,
         family=model.family.name,
@@ -60,7 +66,7 @@ def _engine(name: str, loading: Loading, request_log: RequestLog | None) -> Loca
         created_unix_s=int(time.time()),
         defaults=defaults,
         demo=loading.folder == DEMO_MODEL,
-        notes=(*model.notes, *notes),
+        notes=model.notes,
     )
     return LocalEngine(info, worker, gauges_of(model.bank), request_log, archive_key)
 

@@ -7,14 +7,11 @@ from forerun.errors import ConfigError
 LEAST_TOKENS = 4096  # served even if memory is shorter than that
 
 
-def context_of(asked: int | None, declared: int, bytes_per_token: int, room_bytes: int) -> tuple[int, tuple[str, ...]]:
-    """Tokens of prompt and answer together, and what people should know of the choice. room_bytes: what one conversation may take.
+def context_of(asked: int | None, declared: int, bytes_per_token: int, room_bytes: int) -> int:
+    """Tokens of prompt and answer together. room_bytes: what one conversation may take.
 
     Raises ConfigError: the model was not made for so many.
     """
     if asked is not None and asked > declared:
         raise ConfigError(f"context = {asked}: the model was made for {declared} tokens", hint=f"at most {declared}")
-    held = max(LEAST_TOKENS, room_bytes // bytes_per_token)
-    if asked is not None or held >= declared:
-        return asked or declared, ()
-    return held, (f"context: {held:,} of {declared:,} tokens, what memory has room for; --context says otherwise",)
+    return asked or min(declared, max(LEAST_TOKENS, room_bytes // bytes_per_token))

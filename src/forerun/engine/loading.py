@@ -88,7 +88,7 @@ class Loading:
         return Identity(loaded.digest, loaded.mtp, text.tokenizer.digest, text.template.digest, self.arithmetic.dtype, numerics)
 
 
-def context(config: Config, family: Family) -> tuple[int, tuple[str, ...]]:
+def context(config: Config, family: Family) -> int:
     """As context_of, by what weights and kept conversations leave of the memory that may be used. Raises ConfigError."""
     room_bytes = int(memory_bytes() * MEMORY_FRAC) - mx.get_active_memory() - config.bank_ram_bytes - family.spec.bytes_per_mark
     return context_of(config.context, family.context_tokens, family.spec.bytes_per_token, room_bytes)

@@ -169,7 +169,7 @@ class Worker:
         """What to tell of a request that was cancelled: by its client, who is gone, or because the server stops."""
         if self.is_closing:
             return BusyError("the server is stopping", retry_after_s=10, hint="try again when it is back")
-        return ForerunError("the request was cancelled")
+        return ForerunError("its client went away")
 
     def _fail(self, ended: Ended) -> None:
         assert ended.error is not None

@@ -114,7 +114,9 @@ Peers = dict[int, list[Served]]
 def summarise(entries: Sequence[Entry]) -> Summary:
     """All that is known of these requests, in the order of their entries."""
     served = [Served(entry, entry.report) for entry in entries if entry.report]
-    unserved = Counter(entry.error or entry.outcome for entry in entries if entry.outcome in ("cancelled", "error"))
+    unserved = Counter(
+        (entry.error or entry.outcome).removeprefix("ForerunError: ") for entry in entries if entry.outcome in ("cancelled", "error")
+    )
     return Summary(tuple(_groups(served)), tuple(_missed(served)), tuple(_remarkable(served)), unserved)
 
 

@@ -28,7 +28,9 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line for each in (*filter(Path.exists, older), last) for line in _lines(each)]
     except OSError as error:
-        raise ForerunError(f"cannot read {path}: {error}", hint="see --request-log of `forerun serve`") from error
+        raise ForerunError(
+            f"cannot read {path}: {error.strerror}", hint="a server writes it: see --request-log of `forerun serve`"
+        ) from error
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:

@@ -79,7 +79,10 @@ def _codex(served: Served) -> Setup:
         'wire_api = "responses"',
         *key,
     ]
-    notes = ("Compaction drops the list of tools, so the summary is read anew once.",)
+    notes = (
+        "It says that it has no metadata for the model, as of every model that is not OpenAI's; what counts is in the profile.",
+        "Compaction drops the list of tools, so the summary is read anew once.",
+    )
     return Setup(PurePosixPath(".codex/forerun.config.toml"), "\n".join(lines) + "\n", False, {}, "codex --profile forerun", notes)
 
 

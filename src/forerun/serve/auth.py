@@ -38,8 +38,10 @@ def read_keys(path: Path) -> dict[str, str]:
     """Keys by name of a file with one `name:key` a line; blank lines and # lines are skipped. Raises ConfigError, never naming a key."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the API keys in {path}: {error}", hint="see --api-key-file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} holds no API keys: {error}", hint="one `name:key` a line, in UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the API keys in {path}: {error.strerror}", hint="see --api-key-file") from error
     keys: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.startswith("#"):

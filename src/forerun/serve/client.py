@@ -112,7 +112,8 @@ def check(response: httpx.Response) -> None:
         return
     response.read()
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        raise ForerunError("the server wants an API key, or another one", hint="put it into FORERUN_API_KEY")
+        what = "does not know the API key that was sent" if "authorization" in response.request.headers else "wants an API key"
+        raise ForerunError(f"the server at {response.url.netloc.decode()} {what}", hint="set FORERUN_API_KEY to one of its keys")
     _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
 
 

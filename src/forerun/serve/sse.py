@@ -68,30 +68,43 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
 
     Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
     """
-    events, waits_since_s = aiter(run), time.monotonic()
-    gone = asyncio.ensure_future(_disconnected(receive))
+    gone, waits_since_s = asyncio.ensure_future(_disconnected(receive)), time.monotonic()
+    try:
+        async with aclosing(_ticking(run, gone)) as events:
+            async for event in events:
+                if gone.done():
+                    raise ClientDisconnect
+                if time.monotonic() - waits_since_s > WAIT_LIMIT_S:
+                    raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
+                if event is not None and not isinstance(event, Queued):
+                    waits_since_s = time.monotonic() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
+                yield event
+    finally:
+        run.cancel()
+        await _ended(gone)
+
+
+async def _ticking(run: Run, gone: asyncio.Future[None]) -> AsyncGenerator[Event | None, None]:
+    """The run's events as they come; None after each TICK_S without one, and when `gone` is done."""
+    events = aiter(run)
     coming = asyncio.ensure_future(anext(events, None))
     try:
         while True:
             await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                raise ClientDisconnect
-            if time.monotonic() - waits_since_s > WAIT_LIMIT_S:
-                raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
-            if not coming.done():
+            if gone.done() or not coming.done():
                 yield None
-                continue
-            if (event := coming.result()) is None:
+            elif event := coming.result():
+                yield event
+                coming = asyncio.ensure_future(anext(events, None))
+            else:
                 return
-            if not isinstance(event, Queued):
-                waits_since_s = time.monotonic() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
-            yield event
-            coming = asyncio.ensure_future(anext(events, None))
     finally:
-        run.cancel()
-        gone.cancel()
-        coming.cancel()
-        await asyncio.gather(gone, coming, return_exceptions=True)
+        await _ended(coming)
+
+
+async def _ended(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class EventStream(Response):

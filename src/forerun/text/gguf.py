@@ -25,9 +25,19 @@ def is_gguf(path: Path) -> bool:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Where the checkpoint is that a user named: the path itself, or the one GGUF file of a folder that holds nothing else to serve."""
-    files = sorted(path.glob("*.gguf")) if path.is_dir() and not (path / "config.json").exists() else []
-    return files[0] if len(files) == 1 else path
+    """Where the checkpoint is that a user named: the path itself, or the one GGUF file of a folder that holds nothing else to serve.
+
+    Raises ModelError if there is none, or no saying which.
+    """
+    if is_gguf(path) or (path / "config.json").exists():
+        return path
+    files = sorted(path.glob("*.gguf")) if path.is_dir() else []
+    if not files:
+        hint = "give a folder with config.json, tokenizer.json and safetensors weights, or a .gguf file"
+        raise ModelError(f"{path} is no model: neither a folder with a config.json nor a .gguf file", hint=hint)
+    if len(files) > 1:
+        raise ModelError(f"{path} holds {len(files)} GGUF files", hint=f"name the one to serve, such as {files[0]}")
+    return files[0]
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 python benchmarks/real_shape.py [--numerics reference|served] [--dry-run] [--out FILE]
 
 The weights are random, in bfloat16, under the hub's names; drafts of such a model are never accepted, so there are none. Tokenizer and
-template are the bundled model's. The server is started twice: it takes the weights' digest while reading, and the second time remembers it.
+template are the bundled model's, with more tokens. The server is started twice: it takes the weights' digest while reading, and the second
+time remembers it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +23,8 @@ import httpx
 
 from evidence import evidence, model_of, write
 from forerun.demo.server import Server, serve_command
+from on_gpu import checkpoint
+from on_gpu.shapes import SHAPES
 
 SHAPE = "0.8B"
 PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 80, 12, 2
@@ -42,33 +44,13 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> None:
-    parameters = checkpoint(folder / SHAPE)
+    parameters = checkpoint.write(folder / SHAPE, SHAPES[SHAPE])
     runs = [run(folder, options.numerics) for _ in ("digest taken", "digest remembered")]
     config = {"sampling": "temperature 0", "answer_tokens": ANSWER_TOKENS, "draft_depth": 0}
     head = evidence(blas=runs[0]["server"]["blas"], model_digest="", numerics=options.numerics, config=config)
     model = model_of(folder / SHAPE) | {"parameters": parameters, "weight_bytes_float32": 4 * parameters}
     write(options.out, head | {"model": model, "runs": runs})
     print(json.dumps(runs, indent=1))
-
-
-def checkpoint(folder: Path) -> int:
-    """Write the random checkpoint; returns the number of its parameters."""
-    import mlx.core as mx
-
-    from forerun.models.load import DEMO_MODEL
-    from on_gpu.shapes import SHAPES, tensors
-
-    folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
-        shutil.copy(DEMO_MODEL / name, folder)
-    (folder / "config.json").write_text(json.dumps(SHAPES[SHAPE]))
-    made = tensors(SHAPES[SHAPE])
-    mx.save_safetensors(str(folder / "model.safetensors"), made)
-    parameters = sum(tensor.size for tensor in made.values())
-    made.clear()
-    mx.clear_cache()
-    time.sleep(2.5)  # a file that was written just now is not remembered
-    return parameters
 
 
 def run(folder: Path, numerics: str) -> dict[str, Any]:

@@ -32,6 +32,14 @@ def test_numerics_are_those_asked_for_or_the_machines(
     assert chosen == Arithmetic(is_reference, f"wheel, {is_reference}")
 
 
+@pytest.mark.parametrize("name", ["OpenBLAS", "reference BLAS of the MLX wheel (slow)"])
+def test_what_a_gpu_computes_names_no_blas(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Else conversations would be forgotten when one is installed, and a server on a GPU would say that it is slow."""
+    monkeypatch.setattr(blas, "load", lambda choice, *, row_invariant: name)
+    monkeypatch.setattr(arithmetic, "is_cpu", lambda: False)
+    assert arithmetic.choose(Config.model_validate({"numerics": "served"})).blas == "none (the GPU multiplies)"
+
+
 @pytest.mark.parametrize(("is_cpu", "dtype"), [(True, "float32"), (False, "bfloat16")])
 def test_a_gpu_has_16_bits_and_no_reference(monkeypatch: pytest.MonkeyPatch, is_cpu: bool, dtype: str) -> None:
     monkeypatch.setattr(arithmetic, "is_cpu", lambda: is_cpu)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from forerun.kernels.numerics import Numerics
 
 
+# A GPU's numbers do not depend on the BLAS beside it, and what is kept of conversations names what they were computed with.
+GPU_PRODUCTS = "none (the GPU multiplies)"
+
+
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """What a process has chosen for life. blas: what serves its products, by name."""
@@ -46,7 +50,8 @@ def choose(config: Config) -> Arithmetic:
     Raises UnsupportedError: there is no such BLAS.
     """
     is_reference = config.numerics == "reference" or (config.numerics == "auto" and not _has_gpu())
-    return Arithmetic(is_reference, blas.load(config.blas, row_invariant=is_reference))
+    loaded = blas.load(config.blas, row_invariant=is_reference)  # on a GPU too, which may turn out not to be there
+    return Arithmetic(is_reference, loaded if is_cpu() else GPU_PRODUCTS)
 
 
 def dtype_on(*, is_cpu: bool) -> str:

@@ -1,0 +1,125 @@
+"""Does the product itself run on a GPU: commands, conversations across restarts, long prompts, layouts, the vendors' clients, company?
+
+    python benchmarks/gpu_server.py [--sections commands,clients,...] [--limit-s 400] [--tiny] [--dry-run] [--out FILE]
+
+Everything but the random checkpoint is done by processes of `forerun` and over HTTP, as users do it. Needs the `openai` and `anthropic`
+packages, and for the section `tests` those of the test suite. Each part is tried by itself, printed, and written to the file at once.
+See gpu.md for how to run it, and how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from forerun.config import Config, prepare
+
+prepare(Config.model_validate({}))
+
+from evidence import evidence  # noqa: E402
+from forerun.models.load import DEMO_MODEL  # noqa: E402
+from gpu import device  # noqa: E402
+from on_gpu import checkpoint, commands, company  # noqa: E402
+from on_gpu.report import Report  # noqa: E402
+from on_gpu.restarts import Talk  # noqa: E402
+from on_gpu.shapes import SHAPES  # noqa: E402
+
+SECTIONS = ("commands", "clients", "restarts", "company", "tests")
+TESTS = ("tests/state", "tests/kernels", "tests/decode", "tests/bank", "tests/contracts", "tests/engine", "tests/end_to_end/test_sdks.py")
+ARMS = {"contiguous": ("--decode-layout", "contiguous"), "paged": ("--decode-layout", "paged")}
+ROOM = ("--bank-ram-bytes", "16GiB", "--bank-disk-bytes", "20GiB", "--bank-daily-write-bytes", "40GiB")
+
+
+class Sizes(NamedTuple):
+    """prompt, longest: tokens of first prompts; longest is beyond what `auto` arranges contiguously. later: of a result of a tool.
+    seconds: agents at work.
+    """
+
+    shape: dict[str, Any]
+    prompt: int
+    longest: int
+    later: int
+    answer: int
+    agents: int
+    chars: int
+    seconds: float
+    tests: tuple[str, ...]
+    processes: int
+
+
+TINY_SHAPE = SHAPES["tiny"] | {"text_config": SHAPES["tiny"]["text_config"] | {"vocab_size": 9000}}
+FULL = Sizes(SHAPES["0.8B"], 30_000, 150_000, 1000, 128, agents=6, chars=8000, seconds=45, tests=TESTS, processes=14)
+TINY = Sizes(TINY_SHAPE, 600, 1200, 100, 12, agents=2, chars=1000, seconds=5, tests=("tests/state/test_cache.py",), processes=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="which, in order")
+    parser.add_argument("--limit-s", type=float, default=400.0, help="no part is begun after so many seconds")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: tries every line, measures nothing")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    sections = options.sections.split(",")
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
+    if options.dry_run:
+        print(f"would try {', '.join(sections)} on {device()} for at most {options.limit_s:.0f} s")
+        return
+    with tempfile.TemporaryDirectory(prefix="forerun-gpu-") as folder:
+        run(sections, TINY if options.tiny else FULL, Report(options.out, {}, options.limit_s), Path(folder), is_tiny=options.tiny)
+
+
+def run(sections: list[str], sizes: Sizes, report: Report, folder: Path, *, is_tiny: bool) -> None:
+    report.part("machine", "evidence", lambda: head(sizes, is_tiny=is_tiny))
+    model = folder / "random"
+    if {"restarts", "company"} & set(sections):
+        report.part("machine", "parameters", lambda: checkpoint.write(model, sizes.shape))
+    for section in sections:
+        place = folder / section
+        place.mkdir()
+        match section:
+            case "commands":
+                played(report, place, is_tiny=is_tiny)
+            case "clients":
+                company.clients(report, DEMO_MODEL, place)
+            case "restarts":
+                restarts(report, model, place, sizes)
+            case "company":
+                at_work = {"agents": sizes.agents, "first_chars": 4 * sizes.chars, "later_chars": sizes.chars, "seconds": sizes.seconds}
+                report.part(section, "agents", lambda place=place, how=at_work: company.company(model, place, **how))
+            case _:
+                for path in sizes.tests:
+                    report.part(section, path, lambda path=path, place=place: commands.tests((path,), sizes.processes, place))
+
+
+def played(report: Report, folder: Path, *, is_tiny: bool) -> None:
+    """The demonstration before the doctor: it is the first to compile kernels, as for somebody who tries it."""
+    for scale in ("small",) if is_tiny else ("small", "full"):
+        report.part("commands", f"demo_{scale}", lambda scale=scale: commands.demo(scale, folder))
+    report.part("commands", "doctor", commands.doctor)
+
+
+def restarts(report: Report, model: Path, folder: Path, sizes: Sizes) -> None:
+    """The bundled model in pages; random weights in both layouts, without drafts, and beyond what is arranged contiguously."""
+    talks = {"bundled_paged": Talk(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
+    talks |= {name: Talk(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
+    talks["depth_0"] = talks["contiguous"]._replace(options=(*ROOM, "--draft-depth", "0"))
+    talks["longest"] = Talk(model, ROOM, sizes.longest, sizes.later, sizes.answer)
+    for name, talk in talks.items():
+        place = folder / name
+        place.mkdir()
+        report.part("restarts", name, lambda talk=talk, place=place: talk.play(place))
+
+
+def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
+    """Evidence of the run."""
+    config = sizes._asdict() | {"is_tiny": is_tiny, "shape": "0.8B" if not is_tiny else "tiny"}
+    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="served", config=config)
+    return found | {"device": device(), "model": {"name": "bundled, and the shape of 0.8B with random weights", "quantisation": "none"}}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The product's own commands, and its tests, run as processes of their own. Knows no MLX."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 240
+
+
+def forerun(*arguments: str, timeout_s: float = LIMIT_S) -> str:
+    """What a command prints. Raises RuntimeError with its words if it fails."""
+    ran = subprocess.run([sys.executable, "-m", "forerun.cli", *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
+    if ran.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: exit code {ran.returncode}: {(ran.stdout + ran.stderr)[-1500:]}")
+    return ran.stdout
+
+
+def doctor() -> dict[str, Any]:
+    """Its findings by name; the exit code says whether all is well."""
+    return {each["name"]: f"{each['status']}: {each['text']}" for each in json.loads(forerun("doctor", "--json"))}
+
+
+def demo(scale: str, folder: Path) -> dict[str, Any]:
+    """The five turns: path, tokens, seconds and whether the answer is the one without stored state; what is not as promised."""
+    out, begun_s = folder / f"demo-{scale}.json", time.perf_counter()
+    forerun("demo", "--scale", scale, "--out", str(out))
+    played = json.loads(out.read_text())
+    return {"seconds": round(time.perf_counter() - begun_s, 1), "faults": played["faults"], "server": played["server"]} | {
+        each["turn"]: {"path": each["path"], "answer": each["same"]["words"], **cost(each["answer"]["report"])}
+        | {"bypass_ttft_s": round(each["bypass"]["report"]["ttft_s"], 4)}
+        for each in played["turns"]
+    }
+
+
+SHOWN = ("source", "layout", "step_kind", "reused_tokens", "computed_tokens", "steps", "depths", "reason")
+ROUNDED = ("restore_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "tokens_per_round")
+
+
+def cost(report: dict[str, Any]) -> dict[str, Any]:
+    """Of a response's `forerun` object what is of interest here."""
+    rounded = {name: None if report[name] is None else round(report[name], 4) for name in ROUNDED}
+    return {name: report[name] for name in SHOWN} | rounded
+
+
+def logged(log: Path) -> dict[str, Any]:
+    """What `forerun report` tells: how often each path was taken, what was missed, and what ended badly or was slower than its peers."""
+    told = json.loads(forerun("report", str(log), "--json"))
+    groups = [{name: each[name] for name in ("source", "layout", "num", "ttft_s", "decode_tok_per_s")} for each in told["groups"]]
+    missed = {each["kind"]: each["num"] for each in told["missed"]}
+    return {"requests": told["requests"], "groups": groups, "missed": missed, "slow": len(told["slow"]), "unserved": told["unserved"]}
+
+
+def tests(paths: Sequence[str], processes: int, folder: Path) -> dict[str, Any]:
+    """How many passed, failed or were skipped, and the last line of each failure."""
+    out = folder / "tests.xml"
+    options = ["-p", "no:cacheprovider", "-n", str(processes), "--dist", "worksteal", f"--junitxml={out}", "-o", "junit_family=xunit1"]
+    subprocess.run([sys.executable, "-m", "pytest", *options, *paths], cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT_S)
+    cases = list(ET.parse(out).getroot().iter("testcase"))
+    bad = {f"{c.get('file') or c.get('classname')}::{c.get('name')}": _why(c) for c in cases if _why(c)}
+    skipped = sum(c.find("skipped") is not None for c in cases)
+    return {"passed": len(cases) - len(bad) - skipped, "skipped": skipped, "failures": bad}
+
+
+def _why(case: ET.Element) -> str:
+    """The last words of a failure, "" if there was none."""
+    found = next((e for e in (case.find("failure"), case.find("error")) if e is not None), None)
+    return "" if found is None else (found.get("message") or "failed").strip()[:300]

@@ -28,6 +28,7 @@ def test_numerics_are_those_asked_for_or_the_machines(
     monkeypatch.setattr(arithmetic.platform, "system", lambda: system)
     monkeypatch.setattr(arithmetic, "distributions", lambda: [SimpleNamespace(name="numpy"), SimpleNamespace(name=package)])
     monkeypatch.setattr(blas, "load", lambda choice, *, row_invariant: f"{choice}, {row_invariant}")
+    monkeypatch.setattr(arithmetic, "is_cpu", lambda: True)
     chosen = arithmetic.choose(Config.model_validate({"numerics": asked, "blas": "wheel"}))
     assert chosen == Arithmetic(is_reference, f"wheel, {is_reference}")
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.waiting import LIMIT_S
 
 from forerun.bank.disk import DiskTier
 from forerun.bank.index import Index
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
+
+if TYPE_CHECKING:
+    import pytest
 
 IDENTITY = Identity("weights", "mtp", "tokenizer", "template", "float32", "1")
 SECRET = bytes(range(32))
@@ -28,11 +35,25 @@ def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int =
     index = Index.hold(folder)
     try:
         tier = DiskTier(folder, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit_bytes, index=index)
-        tier.wait_until_reconciled(10)
+        assert tier.wait_until_reconciled(LIMIT_S)
         return tier
     except BaseException:
         index.close()
         raise
+
+
+class StuckDisk:
+    """A disk that writes no record before `may_write` is set. num_written: how many it wrote; some if somebody waited for it in vain."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.num_written, put = threading.Event(), 0, DiskTier.put
+
+        def stuck(tier: DiskTier, record: Record) -> None:
+            self.may_write.wait(LIMIT_S)
+            self.num_written += 1
+            put(tier, record)
+
+        monkeypatch.setattr(DiskTier, "put", stuck)
 
 
 def path_of(folder: Path, key: str) -> Path:

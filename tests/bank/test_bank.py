@@ -15,9 +15,10 @@ import mlx.core as mx
 import pytest
 from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
-from tests.records import path_of
+from tests.records import StuckDisk, path_of
 from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, Told
+from tests.waiting import LIMIT_S
 
 from forerun.bank import format, writer
 from forerun.bank.bank import Bank, Turned
@@ -53,7 +54,7 @@ class Home:
         self.folder, self.bank = folder, opened(folder)
 
     def reopen(self, **other: Any) -> None:
-        assert self.bank.flush(10)
+        assert self.bank.flush(LIMIT_S)
         self.bank.close()
         self.bank = opened(self.folder, **other)
 
@@ -77,7 +78,7 @@ def exact(told: Told, prompt: list[int]) -> bool:
 
 def inventory(bank: Bank) -> list[RecordInfo]:
     """What is on disk, when all is written."""
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     assert bank._disk is not None
     return sorted(bank._disk.inventory(), key=lambda info: (info.kind, info.stop))
 
@@ -138,7 +139,7 @@ def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.Monke
         before = len(stored)
         written.clear()
         stored = turn(bank, stored + tiny.words(number, num)).stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         new = len(stored) - before
         tail = before % SEGMENT_TOKENS  # an open segment is written anew
         assert sum(i.num_bytes for i in written if i.kind == "segment") == (tail + new) * TOKEN_BYTES
@@ -290,7 +291,7 @@ def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: p
 
 def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
     first = turn(bank, FIRST[:31] + tiny.words("one", 500))
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     second = turn(bank, FIRST[:31] + tiny.words("two", 60))
     assert origin(second) == ("ssd", 31)
     assert second.restored.session != first.restored.session
@@ -315,7 +316,7 @@ def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkey
 def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     first = turn(bank, FIRST)
     second = turn(bank, first.stored + tiny.words(2, 10))
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     edited = turn(bank, first.stored + tiny.words("edited", 10))
     assert origin(edited) == ("ram", len(first.stored))
     assert edited.restored.session == second.restored.session
@@ -364,7 +365,7 @@ def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
         assert bank.skipped["it could not be copied"] > 0
     told = turn(bank, told.stored + tiny.words("after", 20), session=names[1])
     assert told.restored.source == "ram"
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 0
     bank.trim()
     assert origin(turn(bank, told.stored, session=names[1])) == ("ssd", len(told.stored))
@@ -385,7 +386,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
     told = turn(bank, FIRST)
     for number in range(4):
         told = turn(bank, told.stored + tiny.words(number, 20))
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 2 * bank.ram_bytes
     for title in range(20):
         turn(bank, tiny.words(("title", title), 200))
@@ -395,7 +396,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
 def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: Bank) -> None:
     told = turn(bank, tiny.words("mine", 300))
     turn(bank, told.stored + tiny.words("next", 20))
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     assert bank._disk
     entries = bank._disk.index.lowest(20, ())
     segment = max(entry.rank_s for entry in entries if entry.info.kind == "segment")
@@ -411,7 +412,7 @@ def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> 
         for who in range(12):
             turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))
             told = turn(bank, told.stored + tiny.words(who, 20))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
         assert bank.skipped == {}
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ssd", len(told.stored))
@@ -424,7 +425,7 @@ def test_the_beginning_of_a_conversation_is_used_with_every_turn(folder: Path) -
         tokens = tiny.words("mine", SEGMENT_TOKENS)
         for _ in range(3):
             tokens = [*turn(bank, tokens).stored, *tiny.words("next", 20)]
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             entries = bank._disk.index.lowest(100, ())  # type: ignore[union-attr]
             ranks_s.append({entry.rank_s for entry in entries if entry.info.kind == "segment"})
     assert [len(each) for each in ranks_s] == [1, 1, 1]
@@ -435,7 +436,7 @@ def test_the_beginning_of_a_conversation_is_used_with_every_turn(folder: Path) -
 def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.skipped["no room: quota"] > 0
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
@@ -443,7 +444,7 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
 def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
     told = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
     told["a"] = turn(bank, told["a"].stored + tiny.words(2, 20))
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = bank.ram_bytes - 1
     assert bank.trim() == 1
     sources = {who: origin(turn(bank, told[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
@@ -454,7 +455,7 @@ def test_what_leaves_ram_was_captured_before(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         told = turn(bank, FIRST)
         assert bank.health().sessions == 0
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
 
 
@@ -462,7 +463,7 @@ def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
     prompt = tiny.words("large", 2 * SEGMENT_TOKENS)
     with closing(opened(folder, ram_limit_bytes=SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         told = turn(bank, prompt)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
         again = turn(bank, told.stored + tiny.words(2, 20))
         assert origin(again) == ("ssd", len(told.stored))
@@ -473,7 +474,7 @@ def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, mo
     may_write, put = threading.Event(), DiskTier.put
 
     def slowly(tier: DiskTier, record: Record) -> None:
-        assert may_write.wait(10)
+        assert may_write.wait(LIMIT_S)
         put(tier, record)
 
     monkeypatch.setattr(DiskTier, "put", slowly)
@@ -485,16 +486,15 @@ def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, mo
 
 
 def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_write, put = threading.Event(), DiskTier.put
-    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    disk = StuckDisk(monkeypatch)
     with closing(opened(folder)) as bank:
         told = turn(bank, FIRST)
         while bank.capture_one():
             pass
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
         assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
-        assert not may_write.is_set()
-        may_write.set()
+        assert disk.num_written == 0
+        disk.may_write.set()
 
 
 def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,26 +525,26 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
     monkeypatch.setattr(DiskTier, "put", lambda tier, record: (time.sleep(0.02), put(tier, record))[1])
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         told = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.skipped == {}
         assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
 
 
 def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_write, put = threading.Event(), DiskTier.put
+    disk, waited_s, wait_for = StuckDisk(monkeypatch), list[float | None](), threading.Condition.wait_for
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
     monkeypatch.setattr(writer, "STUCK_S", 0.2)
-    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+    monkeypatch.setattr(threading.Condition, "wait_for", lambda *asked: (waited_s.append(asked[-1]), wait_for(*asked))[1])
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        start_s = time.monotonic()
         turn(bank, FIRST)
         assert bank.skipped["the disk does nothing"] >= 2
-        assert time.monotonic() - start_s < 5, "each record waits anew"
-        may_write.set()
-        assert bank.flush(10)
+        assert waited_s.count(writer.STUCK_S) == 1, "each record waits anew"
+        assert disk.num_written == 0
+        disk.may_write.set()
+        assert bank.flush(LIMIT_S)
         skipped = dict(bank.skipped)
         told = turn(bank, tiny.words("after", 200))
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.skipped == skipped
         assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
 
@@ -562,7 +562,7 @@ def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
         told = {}
         for who in range(4):
             told[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             assert bank.health().disk_bytes <= room
         assert bank.skipped == {}
         sources = [origin(turn(bank, told[who].stored)) for who in (3, 0)]
@@ -576,7 +576,7 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
     monkeypatch.setattr(DiskTier, "put", full)
     with closing(opened(folder)) as bank:
         told = turn(bank, FIRST)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.skipped == {"no room: disk": 4}
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
 
@@ -586,7 +586,7 @@ def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 20_000
         told = turn(bank, FIRST)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert bank.skipped["no room: daily write budget"] > 0
         health = bank.health()
         assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
@@ -597,7 +597,7 @@ def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
     for name in "abc":
         turn(home.bank, FIRST, session=name)
     turn(home.bank, FIRST, session="a")
-    assert home.bank.flush(10)
+    assert home.bank.flush(LIMIT_S)
     assert home.bank.health().sessions == 3
     home.reopen()
     assert (home.bank.health().sessions, home.bank.health().live_sessions) == (3, 0)
@@ -645,7 +645,7 @@ def two_turns(folder: Path) -> list[int]:
     with closing(opened(folder)) as bank:
         first = turn(bank, FIRST)
         stored = turn(bank, first.stored + tiny.words(2, SEGMENT_TOKENS)).stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     return stored
 
 
@@ -681,7 +681,7 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
         assert "checksum" in told.restored.why.words
         assert exact(told, prompt)
         assert 1 <= bank.health().quarantined <= num
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:  # what was missing was written anew
         assert origin(turn(bank, told.stored + tiny.words(4, 20))) == ("ssd", len(told.stored))
 

@@ -17,6 +17,7 @@ from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.running import differing_state, greedy, read
 from tests.talking import opened, turn
+from tests.waiting import LIMIT_S
 
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, Layout, Paged
@@ -80,7 +81,7 @@ class World:
     def restart(self, flushes: bool) -> None:
         """In order, or as after a kill: what waits is lost."""
         if flushes:
-            assert self.bank.flush(10)
+            assert self.bank.flush(LIMIT_S)
         else:
             self.lose()
         self.bank.close()
@@ -94,7 +95,7 @@ class World:
 
     def damage(self, which: int) -> None:
         """A bit of a record flips."""
-        assert self.bank.flush(10)
+        assert self.bank.flush(LIMIT_S)
         assert self.bank._disk is not None
         keys = sorted(info.key for info in self.bank._disk.inventory())
         if keys:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, record
+from tests.waiting import LIMIT_S
 
 from forerun.bank import database, disk, files, reconcile
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier, secret
@@ -308,7 +309,7 @@ def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypat
     assert not tier.wait_until_reconciled(0.01)
     assert list(tier.inventory()) == []
     may_go.set()
-    assert tier.wait_until_reconciled(10)
+    assert tier.wait_until_reconciled(LIMIT_S)
     assert tier.get(ONE.key) == ONE
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()

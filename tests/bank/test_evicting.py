@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.records import opened, record
+from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
@@ -46,7 +47,7 @@ def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
         writer.put(each, Label(name, "", rank_s, rank_s))
     session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
     writer.note(session)
-    assert writer.flush(10)
+    assert writer.flush(LIMIT_S)
     return session
 
 

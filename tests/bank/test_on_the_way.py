@@ -10,6 +10,7 @@ from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.running import differing_state, read
 from tests.talking import CONTIGUOUS
+from tests.waiting import LIMIT_S
 
 from forerun.bank.retain import APART_TOKENS
 
@@ -28,7 +29,7 @@ def joined(messages: list[list[int]]) -> list[int]:
 def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank")) as bank:
         turn(bank, joined(MESSAGES))
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     for edited in (4, 6):
         with closing(opened(tmp_path / "bank")) as bank:
             prompt = joined([*MESSAGES[:edited], tiny.words("edited", 20)])
@@ -45,7 +46,7 @@ def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
         with closing(opened(tmp_path / "bank")) as bank:
             told = turn(bank, [*DOCUMENT, *tiny.words(question, APART_TOKENS + 10)])
             reused.append(told.restored.reused_tokens)
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
     assert reused[:2] == [0, len(HEAD)]
     assert reused[2] >= len(DOCUMENT)
     assert differing_state(told.restored.cache, read(FAMILY, told.stored)) == []

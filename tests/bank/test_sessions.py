@@ -13,6 +13,7 @@ from tests import records, talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import bytes_under, files_under
 from tests.talking import Told
+from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
 from forerun.bank.bank import Bank
@@ -63,7 +64,7 @@ def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
     info = bank.sessions.one("", "mine")
     assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(told.stored), False)
     assert (info.state, info.stored_tokens, info.ram_bytes > 0) == ("writing", 0, True)
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     info = bank.sessions.one("", "mine")
     assert (info.state, info.stored_tokens, info.reason) == ("ssd", len(told.stored), "")
     assert info.disk_bytes > len(told.stored) * TOKEN_BYTES
@@ -75,7 +76,7 @@ def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
 def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None:
     with closing(opened(folder, disk_limit_bytes=INDEX_SLACK_BYTES + 1000)) as bank:
         talk(bank, "mine")
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         info = bank.sessions.one("", "mine")
         assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no room: size")
 
@@ -93,7 +94,7 @@ def test_without_a_disk_all_is_in_ram() -> None:
 def test_the_list_is_by_last_use_and_of_one_owner(bank: Bank) -> None:
     told = talk(bank, "first")
     talk(bank, "second")
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 0
     bank.trim()
     on(bank, told, "first")
@@ -109,7 +110,7 @@ def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> N
         bank.sessions.mark("", "mine", name="a walk", is_pinned=True)
         bank.sessions.mark("", "mine", name=None, is_pinned=None)
         on(bank, told, "mine")
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         info = bank.sessions.one("", "mine")
         assert (info.name, info.pinned, info.turns) == ("a walk", True, 2)
@@ -121,7 +122,7 @@ def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> N
 @pytest.mark.parametrize("act", ["one", "remove", "mark", "fork"])
 def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
     told = talk(bank, "mine", tenant="ann")
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     arguments = {"mark": {"name": "x", "is_pinned": True}, "fork": {"fork_id": "theirs", "name": ""}}.get(act, {})
     with pytest.raises(UnknownSessionError):
         getattr(bank.sessions, act)("bob", "mine", **arguments)
@@ -143,7 +144,7 @@ def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: B
         bank.sessions.remove("", "beside")
         bank.sessions.remove("", "other")
     elif way != "pending":
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     if way == "disk":
         bank._ram_limit_bytes = 0
         bank.trim()
@@ -161,14 +162,14 @@ def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> No
     with closing(opened(folder)) as bank:
         first = talk(bank, "first", SEGMENT_TOKENS + 100)
         second = on(bank, first, "second", 60)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         bank.sessions.remove("", removed)
         kept, told = ("second", second) if removed == "first" else ("first", first)
         assert bank.sessions.one("", kept).stored_tokens == len(told.stored)
     with closing(opened(folder)) as bank:
         assert [info.id for info in bank.sessions.all("", 10)] == [kept]
         assert reused(on(bank, told, kept)) == ("ssd", len(told.stored))
-        assert disk_of(bank).wait_until_reconciled(10)
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
         words = first.stored if removed == "first" else second.stored[len(first.stored) :]
         if removed == "second":
             assert not [info for info in disk_of(bank).inventory() if info.tokens[-len(words) :] == tuple(words)]
@@ -177,10 +178,10 @@ def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> No
 def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         first = talk(bank, "first", SEGMENT_TOKENS + 100)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         second = on(bank, first, "second", 60)
         bank.sessions.remove("", "first")
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         assert reused(on(bank, second, "second")) == ("ssd", len(second.stored))
 
@@ -190,7 +191,7 @@ def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> 
     for number in range(8):
         told.append(turn(bank, told[-1].stored + tiny.words(number, 40), session="mine"))
     turn(bank, told[-2].stored + tiny.words("edited", 40), session="mine")
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank.sessions.remove("", "mine")
     assert list(disk_of(bank).inventory()) == []
 
@@ -198,12 +199,12 @@ def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> 
 def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         told = talk(bank, "mine")
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     (folder / "index.db").unlink()
     with closing(opened(folder)) as bank:
-        assert disk_of(bank).wait_until_reconciled(10)
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
         on(bank, told, "mine")
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         bank.sessions.remove("", "mine")
         assert list(disk_of(bank).inventory()) == []
 
@@ -212,7 +213,7 @@ def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
     for _ in range(2):
         told = talk(bank, "mine")
         assert told.restored.source == "cold"
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
         bank.sessions.wipe("")
 
@@ -236,7 +237,7 @@ def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: P
             after = on(bank, told[who], who, 40)
             assert (after.restored.reused_tokens, after.restored.session) == (len(told[who].stored), who)
             told[who] = after
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert told["mine"].stored != told["fork"].stored
         bank.sessions.remove("", removed)
         (kept,) = bank.sessions.all("", 10)
@@ -248,7 +249,7 @@ def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: P
 
 def test_a_fork_copies_nothing_and_needs_an_id_of_its_own(bank: Bank) -> None:
     talk(bank, "mine", 300)
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     before = disk_of(bank).index.totals.record_bytes
     bank.sessions.mark("", "mine", name=None, is_pinned=True)
     made = bank.sessions.fork("", "mine", fork_id=None, name="")
@@ -274,7 +275,7 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
         for number in range(3):
             told.append(on(bank, told[-1], "secret", 30 + number))
         other = talk(bank, "other", tenant="bob") if act == "wipe" else None
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         own = told[-1].stored[len(SYSTEM) :]
         assert len(traces(folder, own)) > 3
         disk_of(bank).set_aside(max(disk_of(bank).inventory(), key=lambda info: (info.kind == "mark", info.stop)).key)

@@ -21,6 +21,7 @@ from tests.fake_family import FakeFamily, scattered
 from tests.records import bytes_under
 from tests.running import differing_state, read
 from tests.talking import IDENTITY
+from tests.waiting import LIMIT_S
 
 from forerun.bank import stored, transfer
 from forerun.bank.archive import MANIFEST, MOST_MANIFEST_BYTES, TOKENS, Archive
@@ -121,7 +122,7 @@ def test_only_the_conversation_itself_goes_out(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank")) as bank:
         mine = turn(bank, PROMPT, session="mine").stored
         theirs = turn(bank, mine + tiny.words("private", 40), session="theirs").stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert token_bytes(theirs[len(mine) + 2 : len(mine) + 30]) not in packed(bank)
 
 

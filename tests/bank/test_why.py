@@ -13,6 +13,7 @@ from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.talking import IDENTITY
+from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Bank
 from forerun.bank.disk import INDEX_SLACK_BYTES
@@ -44,7 +45,7 @@ def stored(folder: Path, prompt: list[int], **other: int) -> list[int]:
     """What is stored of a turn by a bank that is closed again."""
     with closing(opened(folder, **other)) as bank:
         told = turn(bank, prompt).stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     return told
 
 
@@ -56,7 +57,7 @@ def test_what_begins_like_nothing_is_new(bank: Bank) -> None:
 def test_what_goes_on_where_it_ended_missed_nothing(way: str, folder: Path) -> None:
     with closing(opened(folder)) as bank:
         told = turn(bank, FIRST).stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         if way == "ram":
             assert why(bank, told + tiny.words(2, 20)).kind == ""
     with closing(opened(folder)) as bank:
@@ -105,7 +106,7 @@ def test_what_was_never_stored_says_why_not(folder: Path) -> None:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 0
         told = turn(bank, FIRST).stored
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         found = why(bank, told)
         assert (found.kind, "no room: daily write budget" in found.words) == ("not stored", True)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import LIMIT_S
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 OPTIONS = {"speed.py": ["--numerics", "served"]}
@@ -27,9 +29,8 @@ for sys.argv in json.loads(sys.argv[1]):
 def test_every_benchmark_says_what_it_would_do() -> None:
     commands = [[str(path), *OPTIONS.get(path.name, []), "--dry-run"] for path in SCRIPTS]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks", "."))}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands)], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    command = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ran.returncode == 0, ran.stderr
     told = ran.stdout.splitlines()
     assert [line for line in told if line.startswith("done ")] == [f"done {path}" for path in SCRIPTS]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from forerun.cli import doctor as module
 from forerun.config import environ_without_settings
@@ -20,7 +21,7 @@ def examined(tmp_path: Path, **settings: object) -> tuple[int, dict[str, Any]]:
     environment = environ_without_settings() | {f"FORERUN_{name.upper()}": str(value) for name, value in settings.items()}
     environment.setdefault("FORERUN_BANK_DIR", str(tmp_path / "bank"))
     command = [sys.executable, "-m", "forerun.cli", "doctor", "--json"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ran.stdout, ran.stderr
     told = json.loads(ran.stdout)
     return ran.returncode, {finding["name"]: finding for finding in told["findings"]} | {"status": told["status"]}

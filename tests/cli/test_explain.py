@@ -14,10 +14,11 @@ from unittest import mock
 
 import pytest
 from tests.cli.conftest import Ran
-from tests.engine.engines import Rig, events, running, until
+from tests.engine.engines import Rig, events, running
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.talking import IDENTITY
+from tests.waiting import until
 
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.live import Live

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import LIMIT_S
 
 DOUBLE = Path(__file__).with_name("serve_double.py")
 
@@ -38,7 +38,7 @@ def line(process: subprocess.Popen[str]) -> str:
 def test_the_line_for_programs(tmp_path: Path) -> None:
     with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "served") as process:
         told = json.loads(line(process))
-        served = httpx.get(told["url"] + "/health").json()
+        served = httpx.get(told["url"] + "/health", timeout=LIMIT_S).json()
     assert served["status"] == "ok"
     assert told["pid"] == process.pid
     assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "served")
@@ -61,7 +61,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with serving("--port", 0, "--bank-disk-bytes", 0) as process:
         assert "nothing kept on disk" in line(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, "")
     stopping, *engine, stopped = err.splitlines()
     assert engine == ["closing within 20 s", "closed"]
@@ -70,29 +70,28 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with serving("--port", 0, close_s=30) as process:
+    with serving("--port", 0, close_s=10 * LIMIT_S) as process:
         line(process)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert " stopping: " in process.stderr.readline()
         assert process.stderr.readline() == "closing within 20 s\n"
-        begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 1
-    assert time.monotonic() - begun < 5
+        assert process.wait(timeout=LIMIT_S) == 1
 
 
 def test_the_log_for_programs_has_the_id_of_the_response() -> None:
     with serving("--port", 0, "--json", "--log-format", "json") as process:
         url = json.loads(line(process))["url"]
-        response = httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "secret"}]})
+        body = {"messages": [{"role": "user", "content": "secret"}]}
+        response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=LIMIT_S)
         assert response.status_code == 500
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=LIMIT_S)
     lines = [json.loads(each) for each in err.splitlines() if each.startswith("{")]
     own = [each for each in lines if each.get("request_id") == response.headers["x-request-id"]]
     assert {each["level"] for each in own} == {"info", "error"}
-    assert any(each["message"].startswith("POST /v1/chat/completions: 500 after 0.") for each in own)
+    assert any(each["message"].startswith("POST /v1/chat/completions: 500 after ") for each in own)
     assert any("NotImplementedError" in each.get("exception", "") for each in own)
     assert lines[-1]["message"] == "stopped"
     assert "secret" not in err

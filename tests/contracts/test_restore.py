@@ -17,6 +17,7 @@ from tests import tiny
 from tests.records import opened as opened_tier
 from tests.running import differing_state, logits, read
 from tests.talking import SUFFIX, cold, opened, turn
+from tests.waiting import LIMIT_S
 
 from forerun.bank import bank as bank_module
 from forerun.bank.bank import Bank, Restored
@@ -69,7 +70,7 @@ def on_disk(folder: Path, stack: ExitStack) -> Kept:
 def on_disk_reopened(folder: Path, stack: ExitStack) -> Kept:
     with closing(opened(folder)) as bank:
         stored = talk(bank)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     return Kept(stack.enter_context(closing(opened(folder))), stored, "ssd", None)
 
 
@@ -206,7 +207,7 @@ def test_the_original_fault_under_the_right_name_would_be_seen(kept: Kept, layou
 def test_stored_bytes_are_those_of_a_fresh_prefill(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank")) as bank:
         tokens = talk(bank)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     fresh = cold(tokens)
     with closing(opened_tier(tmp_path / "bank")) as tier:
         records = [tier.get(info.key) for info in tier.inventory()]

@@ -11,6 +11,7 @@ import pytest
 from tests import tiny
 from tests.running import differing, empty, logits, marks, read
 from tests.talking import cold, opened, turn
+from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Turned
 from forerun.decode.prefill import CHUNK_TOKENS
@@ -34,7 +35,7 @@ def test_from_a_line_of_the_grid_a_prompt_goes_on_bit_for_bit(way: str, tmp_path
     stored = read(FAMILY, TOKENS[:CHUNK_TOKENS])
     with closing(opened(tmp_path / "bank", family=FAMILY, ram_limit_bytes=0 if way == "ssd" else 1 << 30)) as bank:
         bank.remember(cache, TOKENS[:CHUNK_TOKENS], found, Turned("s", "", 1, 0, 1))
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         restored = bank.restore(TOKENS, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == (way, CHUNK_TOKENS)
         assert differing(restored.cache, stored) == []

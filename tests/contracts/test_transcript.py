@@ -17,6 +17,7 @@ from tests import tiny
 from tests.running import logits, read
 from tests.talking import generation, opened
 from tests.text.test_echo import oddly
+from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
 from forerun.bank.bank import Turned
@@ -110,7 +111,7 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
         marks.append(restored.cache.snapshot())
         num_new, memo = len(marks) - len(restored.marks), echo.learn(prompter, job, prompt, answered)
         bank.remember(restored.cache, stored, marks, Turned(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo))
-        assert bank.flush(20)
+        assert bank.flush(LIMIT_S)
     return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, dict(answered.message), restored.source)
 
 

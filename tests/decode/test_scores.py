@@ -15,6 +15,7 @@ from tests.drafting import SEEDED, Plain, generation, plainly
 from tests.guessing import Guessing
 from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
+from tests.waiting import LIMIT_S
 
 from forerun.decode import round as round_module
 from forerun.decode.compiled import StepTable
@@ -74,7 +75,7 @@ def test_a_restored_state_changes_no_score(tmp_path: Path) -> None:
     plain, expected = plain_of("greedy")
     bank = opened(tmp_path)
     turn(bank, PROMPT[:200])
-    assert bank.flush(10)
+    assert bank.flush(LIMIT_S)
     bank.close()
     bank = opened(tmp_path)
     restored = bank.restore(PROMPT, tenant="", session=None, layout=CONTIGUOUS, room_tokens=20)

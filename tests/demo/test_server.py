@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.waiting import LIMIT_S
 
 from forerun.demo.server import Server, serve_command
 from forerun.errors import ForerunError
@@ -29,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_it_answers_once_started(server: Server, tmp_path: Path) -> None:
-    assert httpx.get(server.url + "/health").json()["status"] == "ok"
+    assert httpx.get(server.url + "/health", timeout=LIMIT_S).json()["status"] == "ok"
     assert (server.line["bank_dir"], server.line["numerics"]) == (str(tmp_path / "bank"), "reference")
     server.wait_until_written()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.waiting import LIMIT_S
 
 from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
@@ -30,7 +31,7 @@ class Home:
     def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
         """The completion, checked for what every completion keeps: of NUM greedy tokens, without thinking, unless asked otherwise."""
         asked = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
-        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
+        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=LIMIT_S)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         report, usage = answer["forerun"], answer["usage"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.replay import Player, Recorded, Served, check_changed, events, of_run, pairs
+from tests.waiting import LIMIT_S
 
 RUNS = ["opencode-chat", "opencode-echo", "pi-chat", "aider-diff", "python-sdk"]
 LONG_RUNS = ["opencode-chat-compact", "pi-chat-compact"]
@@ -25,7 +26,7 @@ async def play(requests: list[Recorded]) -> dict[str, Served]:
     try:
         return {recorded.file: await player.play(recorded) for recorded in requests}
     finally:
-        await player.engine.close(5.0)
+        await player.engine.close(LIMIT_S)
 
 
 def message_of(told: list[dict[str, Any]]) -> tuple[dict[str, Any], str | None]:

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 from tests.end_to_end.home import home_at
+from tests.waiting import LIMIT_S
 
 from forerun.demo.server import Server
 
@@ -105,8 +106,8 @@ def test_an_answer_is_as_likely_when_it_is_read_as_when_it_was_written(gpt: open
 def test_a_client_that_hangs_up_frees_the_engine(server: Server, path: str) -> None:
     long = "Write a long story. " * 40
     body = {"messages": [{"role": "user", "content": long}], "input": long, "prompt": long, "max_tokens": 4000, "stream": True}
-    with httpx.stream("POST", f"{server.url}{path}", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{server.url}{path}", json=body, timeout=LIMIT_S) as response:
         next(response.iter_lines())
     short = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
-    report = httpx.post(f"{server.url}/v1/chat/completions", json=short, timeout=60).json()["forerun"]
+    report = httpx.post(f"{server.url}/v1/chat/completions", json=short, timeout=LIMIT_S).json()["forerun"]
     assert report["queue_s"] < 20  # writing it to its end takes a minute

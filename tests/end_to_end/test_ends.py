@@ -9,6 +9,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 from tests.end_to_end.home import Home, home_at
+from tests.waiting import LIMIT_S
 
 Moment = Literal["prefill", "decode", "saving"]
 BEGINS: dict[Moment, str] = {"prefill": ": reading 512/", "decode": '"content":', "saving": "data: [DONE]"}
@@ -33,7 +34,7 @@ def long(name: str) -> dict[str, Any]:
 def lines_while_ended(url: str, body: dict[str, Any], moment: Moment, end: Callable[[], None]) -> list[str]:
     """The lines of a stream whose server is ended by `end` once `moment` has come."""
     lines: list[str] = []
-    with ThreadPoolExecutor() as pool, httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+    with ThreadPoolExecutor() as pool, httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=LIMIT_S) as response:
         ended: list[Future[None]] = []
         try:
             for line in response.iter_lines():
@@ -68,7 +69,7 @@ def test_ended_during(home: Home, moment: Moment, is_forced: bool) -> None:
         assert again["choices"] == home.ask(**body, forerun={"bank": "bypass"})["choices"]
     else:
         assert reread(again) <= SUFFIX
-    assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] == 0
+    assert httpx.get(f"{home.server.url}/health", timeout=LIMIT_S).json()["bank"]["quarantined"] == 0
 
 
 def reread(answer: dict[str, Any]) -> int:

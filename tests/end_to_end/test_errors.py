@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import LIMIT_S
 
 from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
@@ -36,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def ask(server: Server, body: bytes, **headers: str) -> httpx.Response:
     sent = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return httpx.post(f"{server.url}/v1/chat/completions", content=body, headers=sent, timeout=60)
+    return httpx.post(f"{server.url}/v1/chat/completions", content=body, headers=sent, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,8 @@ def test_a_request_at_the_wrong_door(server: Server) -> None:
     refusals = [
         ask(server, b"{}", content_type="text/plain"),
         ask(server, b"{}", host="elsewhere.example"),
-        httpx.post(f"{server.url}/v1/nothing", json={}),
-        httpx.get(f"{server.url}/v1/chat/completions"),
+        httpx.post(f"{server.url}/v1/nothing", json={}, timeout=LIMIT_S),
+        httpx.get(f"{server.url}/v1/chat/completions", timeout=LIMIT_S),
     ]
     assert [refusal.status_code for refusal in refusals] == [415, 403, 404, 405]
     assert all(refusal.json()["error"]["hint"] for refusal in refusals)
@@ -76,7 +77,7 @@ def test_a_request_at_the_wrong_door(server: Server) -> None:
 def refused(*arguments: object) -> tuple[int, str]:
     """The exit code of a server that does not start, and what it says."""
     command = [sys.executable, "-m", "forerun.cli", *map(str, arguments)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     assert "Traceback" not in ran.stderr, ran.stderr
     assert "\nhint: " in ran.stderr, ran.stderr
     return ran.returncode, ran.stderr

@@ -12,6 +12,7 @@ from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.replay import Player, Served, check_changed, events, is_enough, of_run, pairs
+from tests.waiting import LIMIT_S
 
 RUNS = ["claude-code-print", "claude-code-echo", "codex-freeform", "codex-echo", "pi-responses"]
 LONG_RUNS = ["claude-code-terminal", "claude-code-400", "codex", "opencode-messages"]
@@ -28,7 +29,7 @@ async def play(run: str) -> dict[str, Served]:
     try:
         return {recorded.file: await player.play(recorded) for recorded in of_run(run)}
     finally:
-        await player.engine.close(5.0)
+        await player.engine.close(LIMIT_S)
 
 
 def refused_field(served: Served) -> str | None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.cli.conftest import Ran, forerun
 from tests.end_to_end.home import NUM, Home, home_at, text
+from tests.waiting import LIMIT_S
 
 __all__ = ["forerun"]
 SYSTEM = {"role": "system", "content": "You are a helpful assistant. " * 6}
@@ -69,7 +70,7 @@ def test_a_damaged_record_is_read_from_the_prompt_instead(home: Home) -> None:
     report = next_turn(home, messages, ASKED[1])["forerun"]
     assert (report["source"], report["reused_tokens"]) == ("cold", 0)
     assert report["reason"].startswith("set aside: ")
-    assert httpx.get(f"{home.server.url}/health").json()["bank"]["quarantined"] > 0
+    assert httpx.get(f"{home.server.url}/health", timeout=LIMIT_S).json()["bank"]["quarantined"] > 0
     assert next_turn(home, messages, ASKED[2])["forerun"]["source"] == "ram"
 
 
@@ -122,7 +123,7 @@ def test_a_stop_string_ends_an_answer_and_the_conversation_goes_on(home: Home) -
 
 def test_a_client_that_hangs_up_frees_the_engine(home: Home) -> None:
     body = {"messages": [{"role": "user", "content": "Write a long story. " * 40}], "stream": True, "max_tokens": 4000, "temperature": 0}
-    with httpx.stream("POST", f"{home.server.url}/v1/chat/completions", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{home.server.url}/v1/chat/completions", json=body, timeout=LIMIT_S) as response:
         next(line for line in response.iter_lines() if line.startswith("data: "))
     report = home.ask([{"role": "user", "content": "Hello!"}])["forerun"]
     assert report["queue_s"] < 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.fake_family import FakeFamily, scattered
 from tests.talking import opened, tokenizer
+from tests.waiting import LIMIT_S
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
@@ -29,7 +30,6 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import GREEDY, Event, Job, ModelInfo, Raw
 
 CONTEXT = 4096
-LIMIT_S = 20.0
 _ids = count()
 
 
@@ -127,12 +127,3 @@ async def events(run: Run) -> list[Event]:
         return [event async for event in run]
 
     return await asyncio.wait_for(gather(), LIMIT_S)
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Wait until `is_so`. Fails after LIMIT_S."""
-    for _ in range(int(LIMIT_S / 0.01)):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")

@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.talking import IDENTITY, tokenizer
+from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Bank
 from forerun.config import Config, load
@@ -59,7 +60,7 @@ def report(running: LocalEngine, asked: Job) -> Report:
 
 
 def close(running: LocalEngine) -> None:
-    asyncio.run(running.close(5.0))
+    asyncio.run(running.close(LIMIT_S))
 
 
 def test_a_response_says_what_was_drafted_and_accepted() -> None:

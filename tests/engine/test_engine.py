@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.engine.engines import CONTEXT, LIMIT_S, Rig, events, running, until
+from tests.engine.engines import CONTEXT, Rig, events, running
+from tests.records import StuckDisk
 from tests.running import greedy, read
 from tests.talking import tokenizer
+from tests.waiting import LIMIT_S, until
 
-from forerun.bank.disk import DiskTier
 from forerun.bank.live import Live, Unit
 from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine import worker
 from forerun.engine.engine import Run
 from forerun.engine.plan import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
@@ -77,8 +78,9 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
             assert report.decode_tok_per_s is not None
             assert sum(depth * rounds for depth, rounds in enumerate(report.depths)) == sum(report.drafted)
             assert report.rounds + sum(report.accepted) == 9
+            await until(lambda: not rig.engine.health().bank.pending_writes)
             again = done(await events(await rig.ask(PROMPT)))
-            assert (again.report.source, again.report.reused_tokens, again.report.computed_tokens) == ("ram", len(PROMPT), 0)
+            assert (again.report.source, again.report.reused_tokens, again.report.computed_tokens) == ("ssd", len(PROMPT), 0)
             assert again.report.prefill_tok_per_s is None
             assert again.report.session == report.session
             one = done(await events(await rig.ask(PROMPT, max_tokens=1)))
@@ -477,21 +479,37 @@ def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             begun_s: list[float] = []
+            clock = Clock()
 
             def slowly(live: Live, unit: Unit, call: Any = Live.capture) -> Record:
                 if rig.engine.worker.counts()[0]:
-                    begun_s.append(time.monotonic())
-                time.sleep(0.004)
+                    begun_s.append(clock.now_s)
+                clock.now_s += 0.004
                 return call(live, unit)
 
+            def compute(rows: int) -> None:
+                clock.now_s += 0.005
+
+            monkeypatch.setattr(worker, "time", clock)
             monkeypatch.setattr(Live, "capture", slowly)
-            rig.family.before_pass = lambda rows: time.sleep(0.001)
+            rig.gate.hold()
             await rig.ask(LONG, max_tokens=1)
-            told = await events(await rig.ask(PROMPT, max_tokens=200))
+            run = await rig.ask(PROMPT, max_tokens=200)
+            rig.family.before_pass = compute
+            rig.gate.open()
+            told = await events(run)
             assert len(begun_s) > 1
             assert min(later - sooner for sooner, later in pairwise(begun_s)) >= 0.004 / SAVING_FRAC
             assert text(told) == expected(rig, PROMPT, 200)
@@ -544,14 +562,17 @@ def test_closing_lets_what_runs_and_waits_finish() -> None:
     asyncio.run(scenario())
 
 
-def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path) -> None:
+def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that goes back: what runs is cut off in time, and what follows has all the time that a busy machine takes.
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=count(0.0, -LIMIT_S).__next__))
+
     async def scenario() -> None:
         rig = Rig(tmp_path / "bank")
         rig.gate.hold(after=2)
         run = await rig.ask(LONG)
         waiting = await rig.ask(PROMPT)
         await rig.gate.reached(3)
-        closing = asyncio.create_task(rig.engine.close(8.0))
+        closing = asyncio.create_task(rig.engine.close(1.0))
         await until(lambda: getattr(run, "is_cancelled", False))
         rig.gate.open()
         await closing
@@ -567,16 +588,14 @@ def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path) -> No
 
 
 def test_closing_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_write, put = threading.Event(), DiskTier.put
-    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(LIMIT_S), put(tier, record))[1])
+    disk = StuckDisk(monkeypatch)
 
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             await events(await rig.ask(PROMPT))
-            start_s = time.monotonic()
             await rig.engine.close(1.5)
-            assert time.monotonic() - start_s < 4
-            may_write.set()
+            assert disk.num_written == 0
+            disk.may_write.set()
 
     asyncio.run(scenario())
 

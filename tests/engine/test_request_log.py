@@ -29,7 +29,7 @@ def entries(folder: Path, scenario: Callable[[Rig], Awaitable[None]], *, with_co
     log = RequestLog(LogFile(folder / "requests.jsonl", 1 << 20), "fake", with_content)
 
     async def run() -> None:
-        async with running(folder / "bank", log=log, **options) as rig:
+        async with running(log=log, **options) as rig:
             await scenario(rig)
 
     asyncio.run(run())

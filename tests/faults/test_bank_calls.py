@@ -17,6 +17,7 @@ from tests.faults.failing import Moment, failing
 from tests.records import bytes_under
 from tests.running import greedy, read
 from tests.talking import opened
+from tests.waiting import LIMIT_S
 
 from forerun.bank import files
 from forerun.bank.bank import Bank
@@ -47,7 +48,7 @@ def turn(bank: Bank, prompt: list[int]) -> list[int]:
 def bank_in(folder: Path) -> Bank:
     bank = opened(folder, family=FAMILY)
     assert bank._disk is not None
-    assert bank._disk.wait_until_reconciled(10)
+    assert bank._disk.wait_until_reconciled(LIMIT_S)
     return bank
 
 
@@ -73,7 +74,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     folder = tmp_path_factory.mktemp("model") / "bank"
     with closing(bank_in(folder)) as bank:
         stored = turn(bank, FIRST)
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
     return folder, stored
 
 
@@ -84,7 +85,7 @@ def calls_of(work: Callable[[Bank, list[int]], None], folder: Path, stored: list
         bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES + 20_000
         with failing(at, moment) as failure:
             work(bank, stored)
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
         return len(failure.calls)
 
 
@@ -101,7 +102,7 @@ def test_every_call_may_fail(
         num_calls = calls_of(work, folder, stored, at, moment)
         with closing(bank_in(folder)) as bank:
             turn(bank, stored + tiny.words("after", 20))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             assert bank._disk is not None
             assert bank._disk.num_bytes == bytes_under(folder)
         shutil.rmtree(folder)
@@ -121,15 +122,15 @@ def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: 
         with closing(bank_in(folder)) as bank:
             with failing(at, "from then on", code) as failure:
                 last = turn(bank, stored + tiny.words(2, 20))
-                assert bank.flush(10)
+                assert bank.flush(LIMIT_S)
                 bank._ram_limit_bytes = 0
                 bank.trim()
                 sources.append(talking.turn(bank, stored, family=FAMILY, sampling=GREEDY, max_tokens=NUM).restored.source)
-                assert bank.flush(10)
+                assert bank.flush(LIMIT_S)
             num_calls = len(failure.calls)
             assert bool(bank.skipped) == bool(failure.failed), "what is not written is said"
             last = turn(bank, last + tiny.words("after", 20))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
         with closing(bank_in(folder)) as bank:
             assert bank._disk is not None
             assert bank._disk.num_bytes == bytes_under(folder)
@@ -163,9 +164,9 @@ def test_memory_may_be_short_at_any_moment(model: tuple[Path, list[int]], tmp_pa
             for name, owner in (("read", files), ("store", Arena), ("capture", Live)):
                 patched.setattr(owner, name, short(at, name, getattr(owner, name)))
             last = turn(bank, stored + tiny.words(2, 20))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             turn(bank, last + tiny.words(3, 20))
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             num_calls = len(allocated)
         at += 1
     assert {"read", "store", "capture"} <= set(allocated)

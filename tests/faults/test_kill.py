@@ -14,10 +14,11 @@ from typing import IO
 
 import pytest
 from tests.records import bytes_under, opened
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 200
-LONGEST_LIFE_S = 0.06
+MOST_DONE, LONGEST_WAIT_S = 4, 0.003
 
 
 @pytest.fixture
@@ -33,12 +34,19 @@ def stream(given: IO[str] | None) -> IO[str]:
     return given
 
 
-def kill_one(writer: subprocess.Popen[str], folder: Path, done: Path, seed: int, life_s: float) -> None:
+def kill_one(writer: subprocess.Popen[str], folder: Path, done: Path, seed: int, rng: random.Random) -> None:
+    """Kill it a moment after it has done something so often; also before it has done anything."""
+    num_done = num_lines(done) + rng.randrange(MOST_DONE)
     print(folder, done, seed, sep="\t", file=stream(writer.stdin), flush=True)
     child = int(stream(writer.stdout).readline())
-    time.sleep(life_s)
+    wait_for(lambda: num_lines(done) >= num_done)
+    time.sleep(rng.uniform(0, LONGEST_WAIT_S))
     os.kill(child, signal.SIGKILL)
     assert stream(writer.stdout).readline() == "dead\n"
+
+
+def num_lines(done: Path) -> int:
+    return len(done.read_text().splitlines()) if done.exists() else 0
 
 
 def promised(done: Path) -> set[str]:
@@ -54,7 +62,7 @@ def test_kill_at_random_points(writer: subprocess.Popen[str], tmp_path: Path) ->
     folder, done = tmp_path / "bank", tmp_path / "done"
     left_behind = 0
     for seed in range(NUM_KILLS):
-        kill_one(writer, folder, done, seed, rng.uniform(0, LONGEST_LIFE_S))
+        kill_one(writer, folder, done, seed, rng)
         left_behind += len(list(folder.rglob("*.tmp")))
         tier = opened(folder)
         assert tier.num_bytes == bytes_under(folder)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import IO, Any
 import httpx
 import pytest
 from tests.records import bytes_under
+from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 10
 LONGEST_WAIT_S = 0.2
-LIMIT_S = 10.0
 SYSTEM = {"role": "system", "content": "You are killed at random. " * 20}
 
 
@@ -88,13 +87,14 @@ def talk_until_killed(nursery: Nursery, messages: list[dict[str, Any]], rng: ran
     """Take some turns, adding them to `messages`, and go on until the kill, a moment later. Returns how many tokens were on disk."""
     safe_tokens, killing = 0, threading.Timer(rng.uniform(0, LONGEST_WAIT_S), nursery.kill)
     try:
-        for number in count(-rng.randrange(3)):
+        for number in count(-rng.randrange(1, 4)):
             if number == 0:
                 killing.start()
             asked = next_turn(messages)
             answer = nursery.ask(asked)
             messages[:] = [*asked, answer["choices"][0]["message"]]
-            if not nursery.health()["pending_writes"]:
+            if number == -1:
+                wait_for(lambda: not nursery.health()["pending_writes"])
                 safe_tokens = answer["usage"]["prompt_tokens"]
     except httpx.TransportError:
         killing.join()
@@ -102,28 +102,15 @@ def talk_until_killed(nursery: Nursery, messages: list[dict[str, Any]], rng: ran
     return safe_tokens
 
 
-def every_byte_is_known(nursery: Nursery) -> bool:
-    """Whether it soon is: what the kill left is mended in the background."""
-    deadline = time.monotonic() + LIMIT_S
-    while nursery.health()["disk_bytes"] != bytes_under(nursery.folder):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def test_ten_kills(nursery: Nursery) -> None:
-    rng, messages, safe_tokens, talked = random.Random(5), [SYSTEM], 0, 0
+    rng, messages, safe_tokens = random.Random(5), [SYSTEM], 0
     for _ in range(NUM_KILLS):
         nursery.start()
-        assert every_byte_is_known(nursery)
+        wait_for(lambda: nursery.health()["disk_bytes"] == bytes_under(nursery.folder))  # what the kill left is mended in the background
         asked = next_turn(messages)
         answer, plain = nursery.ask(asked), nursery.ask(asked, "bypass")
         assert answer["choices"] == plain["choices"]
         assert answer["forerun"]["reused_tokens"] >= safe_tokens - 8, answer["forerun"]["reason"]  # but for what asks for an answer
         assert nursery.health()["quarantined"] == 0
-        before = len(messages)
         safe_tokens = max(safe_tokens, talk_until_killed(nursery, messages, rng))
-        talked += len(messages) - before
-    assert talked > NUM_KILLS
-    assert safe_tokens > 0
+        assert safe_tokens > 0

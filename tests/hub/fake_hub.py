@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tests.waiting import LIMIT_S
+
 REPO = "acme/tiny"
 
 
@@ -60,7 +62,7 @@ class Hub:
     def forerun(self, home: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
         """The command, run to its end."""
         return subprocess.run(
-            self.command(*arguments), env=self.environ(home) | environ, capture_output=True, text=True, check=False, timeout=120
+            self.command(*arguments), env=self.environ(home) | environ, capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
 
 

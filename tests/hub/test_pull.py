@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.hub.fake_hub import REPO, Hub, serving
+from tests.waiting import LIMIT_S
 
 from forerun.models.load import DEMO_MODEL
 
@@ -99,7 +100,7 @@ def test_a_pulled_model_is_served_by_its_name(hub: Hub, tmp_path: Path) -> None:
             assert server.stdout is not None
             told = json.loads(server.stdout.readline())
             assert (told["model"], told["family"], told["demo"]) == (REPO, "qwen3_5", False)
-            assert [model["id"] for model in httpx.get(told["url"] + "/v1/models").json()["data"]] == [REPO]
+            assert [model["id"] for model in httpx.get(told["url"] + "/v1/models", timeout=LIMIT_S).json()["data"]] == [REPO]
         finally:
             server.kill()
 

@@ -1,15 +1,18 @@
+import asyncio
 import json
 import logging
+from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from tests.serve.asking import MESSAGES, ask, chat, frames
-from tests.serve.engine_double import DONE, Engine
+from tests.serve.asking import MESSAGES, HeldClock, ask, chat, frames
+from tests.serve.engine_double import DONE, Engine, Step
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
+from forerun.serve.app import build
 from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Job, Queued, Reading, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
@@ -151,35 +154,26 @@ def test_metrics() -> None:
     assert "forerun_turns_total 0.0" in response.text
 
 
-def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
-    monkeypatch.setattr(sse, "TICK_S", 0.01)
-    response = chat(Engine(0.3, Reading(1, 2, 0, None), 0.3, Content("x"), DONE), stream=True)
-    before, _, after = response.text.partition(": reading 1/2 (0 reused)\n")
-    assert ": keepalive\n" in before
-    assert ": keepalive\n" in after
+def timed(*script: Step, path: str = "/v1/chat/completions", stream: bool = True) -> httpx.Response:
+    """The answer to a request whose engine waits so long between events."""
+    return ask(Engine(*script), "POST", path, loop=HeldClock, json=ASKED[path] | {"stream": stream})
 
 
-def test_silence_is_broken_too_where_events_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
-    nothing = [CallEnd(0, is_complete=True), 0.01] * 30
-    assert ": keepalive\n" in chat(Engine(*nothing, DONE), stream=True).text
+def test_silence_is_broken_before_ten_seconds_are_over() -> None:
+    before, _, after = timed(30.0, Reading(1, 2, 0, None), 9.5, Content("x"), DONE).text.partition(": reading 1/2 (0 reused)\n")
+    assert (before.count(": keepalive\n"), after.count(": keepalive\n")) == (3, 1)
 
 
-def test_what_is_said_puts_off_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.5)
-    monkeypatch.setattr(sse, "TICK_S", 0.01)
-    steps = [Content("x"), 0.05] * 14
-    assert ": keepalive" not in chat(Engine(*steps, DONE), stream=True).text
+def test_silence_is_broken_too_where_events_say_nothing() -> None:
+    assert timed(*[CallEnd(0, is_complete=True), 0.7] * 28, DONE).text.count(": keepalive\n") == 2
 
 
-def test_silence_is_never_longer_than_ten_seconds() -> None:
-    assert sse.KEEPALIVE_S + sse.TICK_S < 10
+def test_what_is_said_puts_off_the_next_sign_of_life() -> None:
+    assert ": keepalive" not in timed(*[Content("x"), 7.5] * 14, DONE).text
 
 
-def test_no_comment_ends_in_a_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.0)
-    text = chat(Engine(Reading(1, 2, 0, None), CallEnd(0, is_complete=True), Content("x"), DONE), stream=True).text
+def test_no_comment_ends_in_a_blank_line() -> None:
+    text = timed(Reading(1, 2, 0, None), 9.0, CallEnd(0, is_complete=True), Content("x"), DONE).text
     assert ": keepalive\n" in text
     events = text.split("\n\n")
     assert all("data: " in event for event in events[:-1])
@@ -235,13 +229,10 @@ ASKED = {
     ("path", "sign"),
     [("/v1/chat/completions", ": keepalive\n"), ("/v1/messages", "event: ping\n"), ("/v1/responses", "event: response.in_progress\n")],
 )
-def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(monkeypatch: pytest.MonkeyPatch, path: str, sign: str) -> None:
-    monkeypatch.setattr(sse, "KEEPALIVE_S", 0.04)
-    monkeypatch.setattr(sse, "TICK_S", 0.01)
-    engine = Engine(Reading(1, 2, 0, None), CallStart(0, "c", "f"), 0.3, CallArguments(0, "[1]"), CallEnd(0, True), DONE)
-    text = ask(engine, "POST", path, json=ASKED[path] | {"stream": True}).text
-    before, _, _ = text.partition("[1]")
-    assert before.count(sign) >= 3
+def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(path: str, sign: str) -> None:
+    call = (CallArguments(0, "[1]"), CallEnd(0, True), DONE)
+    at_once, later = (timed(Reading(1, 2, 0, None), CallStart(0, "c", "f"), wait_s, *call, path=path).text for wait_s in (0.0, 30.0))
+    assert later.count(sign) == at_once.count(sign) + 3
 
 
 WHOLE = {
@@ -281,20 +272,40 @@ def test_an_event_is_one_line_however_a_client_splits_text(path: str) -> None:
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("stream", [True, False])
-def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch, path: str, stream: bool) -> None:
-    monkeypatch.setattr(sse, "WAIT_LIMIT_S", 0.05)
-    monkeypatch.setattr(sse, "TICK_S", 0.01)
-    engine = Engine(Queued(3), 30.0)
-    response = ask(engine, "POST", path, json=ASKED[path] | {"stream": stream})
+def test_nobody_waits_longer_than_ten_minutes(path: str, stream: bool) -> None:
+    assert "in the queue" not in timed(Queued(3), 599.0, Content("x"), DONE, path=path, stream=stream).text
+    response = timed(Queued(3), 603.0, Content("x"), DONE, path=path, stream=stream)
     assert "in the queue" in response.text
-    assert engine.runs[0].is_cancelled
     assert stream or (response.status_code in (503, 529) and response.headers["retry-after"] == "60")
 
 
-def test_who_is_served_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "WAIT_LIMIT_S", 0.02)
-    monkeypatch.setattr(sse, "TICK_S", 0.01)
-    assert chat(Engine(Reading(1, 2, 0, None), 0.1, Content("x"), DONE)).status_code == 200
+def test_who_is_served_may_take_long() -> None:
+    assert timed(Reading(1, 2, 0, None), 3600.0, Content("x"), DONE, stream=False).status_code == 200
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) -> None:
+    engine = Engine(Reading(1, 2, 0, None), 30.0)
+    body = json.dumps(ASKED[path] | {"stream": stream}).encode()
+    coming = iter([{"type": "http.request", "body": body}])
+
+    async def receive() -> dict[str, object]:
+        if (message := next(coming, None)) is None:
+            await asyncio.sleep(0.3)
+        return message or {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, object]) -> None: ...
+
+    async def gone_s() -> float:
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        await build(engine, keys={}, host="127.0.0.1")({**scope, "headers": headers}, receive, send)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=HeldClock) as runner:
+        assert runner.run(gone_s()) == pytest.approx(0.3)
+    assert engine.runs[0].is_cancelled
 
 
 def test_progress_tells_how_long_it_still_takes() -> None:

@@ -19,6 +19,7 @@ from tests.engine.engines import Rig
 from tests.serve.asking import ask, serving
 from tests.serve.engine_double import Engine
 from tests.talking import tokenizer
+from tests.waiting import LIMIT_S
 
 from forerun.serve.app import build
 from forerun.serve.doors import ARCHIVE
@@ -30,7 +31,6 @@ QUIET = settings(
 NUM_LONG = 20_000
 NUM_ROUTES = 17
 NUM_CONTEXT = 160  # a high temperature may never draw the token that ends an answer, and there may be 128 of them
-LIMIT_S = 120  # many choices of many prompts take their time
 RAM_BYTES = 64 << 20  # less than 20,000 conversations take
 Write = Callable[[str, dict[str, Any]], None]
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -47,7 +47,7 @@ def document() -> Iterator[schemathesis.BaseSchema]:
     rig.gate.open()
     with serving(rig.engine) as port:
         yield schemathesis.openapi.from_url(f"http://127.0.0.1:{port}/openapi.json")
-    rig.engine.worker.close(5.0)
+    rig.engine.worker.close(LIMIT_S)
 
 
 def try_out(document: schemathesis.BaseSchema, num_requests: int) -> Sent:

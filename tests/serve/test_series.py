@@ -9,11 +9,12 @@ import socket
 from typing import Any
 
 import pytest
-from tests.engine.engines import running, until
+from tests.engine.engines import running
 from tests.serve.asking import ask, frames, serving
 from tests.serve.engine_double import DONE, HELLO, INFO, Engine, Run
 from tests.serve.test_leaving import is_free, num_cancelled
 from tests.talking import tokenizer
+from tests.waiting import until
 
 from forerun.errors import BusyError, ContextLengthError, ForerunError
 from forerun.serve.openai_completions import parse

@@ -16,7 +16,8 @@ import pytest
 from tests.cli.conftest import forerun
 from tests.engine.engines import Rig
 from tests.records import files_under
-from tests.serve.asking import serving, wait_for
+from tests.serve.asking import serving
+from tests.waiting import LIMIT_S, wait_for
 
 from forerun.bank.archive import Manifest, chunks
 from forerun.engine.request_log import RequestLog
@@ -42,7 +43,7 @@ class Server:
 
     def ask(self, method: str, path: str, owner: str = "ann", **asked: Any) -> httpx.Response:
         headers = {"x-api-key": KEYS[owner], **asked.pop("headers", {})}
-        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=20, **asked)
+        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=LIMIT_S, **asked)
 
     def talk(self, session: str, text: str, owner: str = "ann") -> dict[str, Any]:
         body = {"prompt": text, "max_tokens": 3, "temperature": 0, "forerun": {"session": session}}
@@ -54,7 +55,7 @@ class Server:
 
     def written(self, session: str) -> dict[str, Any]:
         """What is told of one of Ann's, once it is on disk."""
-        wait_for(lambda: self.ask("GET", at(session)).json()["state"] != "writing", limit_s=20)
+        wait_for(lambda: self.ask("GET", at(session)).json()["state"] != "writing")
         found: dict[str, Any] = self.ask("GET", at(session)).json()
         return found
 
@@ -72,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(rig.engine, keys=KEYS) as port:
         rig.engine.announce(f"http://127.0.0.1:{port}")
         yield Server(folder, port, rig)
-    rig.engine.worker.close(5.0)
+    rig.engine.worker.close(LIMIT_S)
 
 
 def test_a_conversation_is_listed_shown_named_pinned_and_removed(server: Server) -> None:

@@ -17,7 +17,7 @@ from forerun.serve.client import health
 
 # The first start on a machine may compile kernels for the better part of a minute.
 START_LIMIT_S = 180.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 60.0
 WRITE_LIMIT_S = 60.0
 POLL_S = 0.02
 

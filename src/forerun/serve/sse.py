@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import math
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -68,16 +67,17 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
 
     Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
     """
-    gone, waits_since_s = asyncio.ensure_future(_disconnected(receive)), time.monotonic()
+    gone, now_s = asyncio.ensure_future(_disconnected(receive)), asyncio.get_running_loop().time
+    waits_since_s = now_s()
     try:
         async with aclosing(_ticking(run, gone)) as events:
             async for event in events:
                 if gone.done():
                     raise ClientDisconnect
-                if time.monotonic() - waits_since_s > WAIT_LIMIT_S:
+                if now_s() - waits_since_s > WAIT_LIMIT_S:
                     raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
                 if event is not None and not isinstance(event, Queued):
-                    waits_since_s = time.monotonic() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
+                    waits_since_s = now_s() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
                 yield event
     finally:
         run.cancel()
@@ -129,16 +129,17 @@ class EventStream(Response):
             self._run.cancel()
 
     async def _frames(self, receive: Receive) -> AsyncGenerator[bytes, None]:
-        sent_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time
+        sent_s = now_s()
         try:
             async with aclosing(follow(self._run, receive)) as events:
                 async for event in events:
                     frame = b"".join(self._stream.frames(event)) if event else b""
-                    if not frame and time.monotonic() - sent_s >= KEEPALIVE_S:
+                    if not frame and now_s() - sent_s >= KEEPALIVE_S:
                         frame = self._stream.keepalive()
                     if frame:
                         yield frame
-                        sent_s = time.monotonic()
+                        sent_s = now_s()
         except ClientDisconnect:
             raise
         except Exception as error:  # the headers are out: nobody above could still tell the client

@@ -23,8 +23,10 @@ from tests.waiting import LIMIT_S
 from forerun.bank import format, writer
 from forerun.bank.bank import Bank, Turned
 from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.history import Session
 from forerun.bank.live import Live, Unit
 from forerun.bank.match import Trail
+from forerun.bank.writer import Writer
 from forerun.errors import BankFullError
 from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
@@ -547,6 +549,37 @@ def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, mon
         assert bank.flush(LIMIT_S)
         assert bank.skipped == skipped
         assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
+
+
+def test_what_passes_to_the_writer_during_a_look_is_pending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = vars(Writer)["num_waiting"].fget
+
+    def passing(writer: Writer) -> int:
+        assert writer.flush(LIMIT_S)
+        waiting: int = read(writer)
+        while bank.capture_one():
+            pass
+        return waiting
+
+    with closing(opened(folder)) as bank:
+        turn(bank, FIRST)
+        monkeypatch.setattr(Writer, "num_waiting", property(passing))
+        assert bank.health().pending_writes > 0
+
+
+def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note, pending = Writer.note, list[int]()
+
+    def noting(writer: Writer, session: Session) -> None:
+        assert writer.flush(LIMIT_S)
+        pending.append(bank.health().pending_writes)
+        note(writer, session)
+
+    monkeypatch.setattr(Writer, "note", noting)
+    with closing(opened(folder)) as bank:
+        turn(bank, FIRST)
+        assert bank.flush(LIMIT_S)
+    assert pending == [1]
 
 
 def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:

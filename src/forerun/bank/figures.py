@@ -42,12 +42,13 @@ class Figures:
 
     def health(self) -> BankHealth:
         """All figures. An index that fails is told in `failure`."""
+        pending = sum(len(x.pending) for x in self._lives)  # before what waits: in between a unit may pass from the one to the other
         waiting = self._saving.writer.num_waiting if self._saving else 0
         disk, failure = self._disk, self._count()
         return BankHealth(
             sessions=self._counted.sessions,
             live_sessions=len(self._lives),
-            pending_writes=sum(len(x.pending) for x in self._lives) + waiting,
+            pending_writes=pending + waiting,
             ram_bytes=self.ram_bytes,
             disk_bytes=self._counted.disk_bytes,
             disk_limit_bytes=disk.limit_bytes if disk else 0,

@@ -51,7 +51,8 @@ class Saving:
         kept = known | {u.key for u in live.pending}
         keys = tuple(u.key for u in units if u.key in kept)
         live.told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, keys)
-        self._note(live)
+        if not live.pending:
+            self._note(live)
 
     def forget_root(self, root: str) -> None:
         """Have the identity of the chains that begin at `root` noted again with the next turn: the index knows it no more."""
@@ -86,12 +87,13 @@ class Saving:
             self.writer.skip("it could not be copied", error, live.info(unit))
         else:
             self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
-        live.pending.popleft()
-        self._note(live)
+        if len(live.pending) == 1:
+            self._note(live)
+        live.pending.popleft()  # last: until then it is known that there is something to write
 
     def _note(self, live: Live) -> None:
-        """Have it noted what the conversation consists of, and its memo kept, once nothing of it is pending."""
-        if not live.pending and live.told:
+        """Have it noted what the conversation consists of, and its memo kept."""
+        if live.told:
             self.writer.note(live.told)
             if live.memo:
                 self.writer.note_memo(live.memo, live.anchor(live.memo))

@@ -161,14 +161,17 @@ class Sessions:
         if self._disk is None:
             told = stored.told(self._memory.index, session)
             return replace(told, ram_bytes=ram_bytes, disk_bytes=0, stored_tokens=0, state="ram", reason="")
+        is_writing = self._is_writing(lives, session)  # before the index is asked: what is written in between is told of as it is
         told = replace(stored.told(self._disk.index, session), ram_bytes=ram_bytes)
-        if self._is_writing(lives, session):
+        if is_writing:
             return replace(told, state="writing", reason="")
         return replace(told, reason=self._why_skipped(lives) or told.reason) if told.state == "skipped" else told
 
     def _is_writing(self, lives: list[Live], session: Session) -> bool:
+        if any(live.pending for live in lives):  # first: from there it passes to the writer
+            return True
         waiting = {record.key for record in self._saving.writer.waiting()} if self._saving else set()
-        return any(live.pending for live in lives) or not waiting.isdisjoint(session.keys)
+        return not waiting.isdisjoint(session.keys)
 
     def _why_skipped(self, lives: list[Live]) -> str:
         """Why the end of a live conversation is not on disk, "" if that is not known."""

@@ -52,6 +52,12 @@ def home_at(folder: Path, *options: str, model: Path = DEMO_MODEL) -> Iterator[H
         home.server.kill()
 
 
+def num_cancelled(url: str) -> int:
+    """How many requests their clients have given up."""
+    told = httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
+    return sum(int(float(line.split()[-1])) for line in told.splitlines() if line.startswith('forerun_requests_total{outcome="cancelled"}'))
+
+
 def text(answer: dict[str, Any]) -> str:
     """What a completion says."""
     return str(answer["choices"][0]["message"]["content"])

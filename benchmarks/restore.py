@@ -25,8 +25,8 @@ import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
 from forerun.bank.bank import Bank, Turned  # noqa: E402
-from forerun.bank.disk import DiskTier, secret  # noqa: E402
-from forerun.bank.index import Index  # noqa: E402
+from forerun.bank.tier.disk import DiskTier, secret  # noqa: E402
+from forerun.bank.tier.index import Index  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
 from forerun.kernels.numerics import REFERENCE  # noqa: E402
 from forerun.models.load import DEMO_MODEL, Loaded, load  # noqa: E402

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tests.waiting import LIMIT_S
 
-from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.index import Index
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from tests.running import logits, read
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Restored, Turned
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forerun.bank.index import Index
 from forerun.bank.match import Trail, match
+from forerun.bank.tier.index import Index
 from forerun.state.record import Chain, Identity, RecordInfo
 
 CONVERSATIONS = (10, 1_000, 100_000)

@@ -20,10 +20,10 @@ import numpy as np
 
 from banked.traffic import counted
 from evidence import interleaved, ratio_interval
-from forerun.bank import format
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier import format
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.kernels.numerics import SERVED
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.layout import Contiguous

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forerun.bank import database
+from forerun.bank.tier import database
 
 _FRAME_HEAD_BYTES, _LOG_HEAD_BYTES = 24, 32
 # Of the log's shared memory (sqlite.org/walformat.html): page size as 16 bits at 14, last frame at 16, salts at 32.

@@ -16,8 +16,8 @@ from typing import Any
 
 from banked.asking import events, running, submit, until_written
 from banked.traffic import Log, counted
-from forerun.bank import format
-from forerun.bank.disk import DiskTier
+from forerun.bank.tier import format
+from forerun.bank.tier.disk import DiskTier
 from forerun.demo.conversation import cut, package_sources
 from forerun.engine.local import LocalEngine
 from forerun.state.record import Record

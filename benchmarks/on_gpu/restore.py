@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.decode.compiled import StepTable
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous

@@ -1,5 +1,5 @@
 """One way to put a small text file in place of the one before: whole or not at all, for its owner alone. Not for the bank, which survives
-power cuts (bank/files.py).
+power cuts (bank/tier/files.py).
 """
 
 from __future__ import annotations

@@ -20,12 +20,13 @@ from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, Told
 from tests.waiting import LIMIT_S
 
-from forerun.bank import format, writer
+from forerun.bank import writer
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.history import Session
 from forerun.bank.live import Live, Unit
 from forerun.bank.match import Trail
+from forerun.bank.tier import format
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.history import Session
 from forerun.bank.writer import Writer
 from forerun.errors import BankFullError
 from forerun.state.layout import Contiguous

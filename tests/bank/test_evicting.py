@@ -10,10 +10,10 @@ from tests.records import opened, record
 from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.history import Session
-from forerun.bank.index import Label
 from forerun.bank.stored import usable
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Label
 from forerun.bank.writer import Writer
 
 RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000

@@ -17,8 +17,8 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
 from forerun.bank.bank import Bank
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.index import Index
 from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, token_bytes
 

@@ -26,7 +26,7 @@ from tests.waiting import LIMIT_S
 from forerun.bank import stored, transfer
 from forerun.bank.archive import MANIFEST, MOST_MANIFEST_BYTES, TOKENS, Archive
 from forerun.bank.bank import Bank
-from forerun.bank.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES
 from forerun.bank.transfer import pack
 from forerun.errors import BadRequestError, BankFullError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, token_bytes

@@ -16,7 +16,7 @@ from tests.talking import IDENTITY
 from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Bank
-from forerun.bank.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES
 from forerun.bank.why import TOLD_TOKENS, Why
 from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS

@@ -12,9 +12,9 @@ import pytest
 from tests.records import IDENTITY, SECRET, record
 from tests.request_log.test_analysis import RAM
 
-from forerun.bank.disk import DiskTier
-from forerun.bank.history import Session
-from forerun.bank.index import Index, Label
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Index, Label
 from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
 from forerun.values import Miss, Plain

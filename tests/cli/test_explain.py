@@ -20,8 +20,8 @@ from tests.records import path_of
 from tests.talking import IDENTITY
 from tests.waiting import until
 
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.bank.live import Live
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
 from forerun.cli.bank import shrink
 from forerun.engine.request_log import RequestLog
 from forerun.request_log.file import LogFile

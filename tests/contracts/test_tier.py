@@ -1,4 +1,4 @@
-"""The contract of a tier (forerun.bank.tier), run against every tier."""
+"""The contract of a tier (forerun.bank.tier.base), run against every tier."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.records import CHAIN, opened, record
 
-from forerun.bank.memory import MemoryTier
-from forerun.bank.tier import Tier
+from forerun.bank.tier.base import Tier
+from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import SEGMENT_TOKENS, Record
 
 BLOCK = list(range(SEGMENT_TOKENS))

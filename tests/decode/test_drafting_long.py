@@ -22,8 +22,8 @@ from tests.running import read
 from tests.talking import tokenizer
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.round import Rounds

@@ -11,8 +11,8 @@ import pytest
 from tests.records import record
 from tests.wire import serving
 
-from forerun.bank.disk import DiskTier
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.index import Index
 from forerun.config import Config
 from forerun.doctor import machine
 from forerun.doctor.finding import Finding, looked, ok

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running
 from tests.waiting import until
 
-from forerun.bank.index import Index
+from forerun.bank.tier.index import Index
 from forerun.engine.assemble import gauges_of
 from forerun.errors import BankError, ForerunError, NumericsError, OutOfMemoryError
 from forerun.values import Done

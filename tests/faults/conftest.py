@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from tests.faults.failing import Connection
 
-from forerun.bank import database
+from forerun.bank.tier import database
 
 
 @pytest.fixture

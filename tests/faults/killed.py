@@ -23,9 +23,9 @@ from tests.records import IDENTITY, opened
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.history import Session
-from forerun.bank.index import Label
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Label
 from forerun.bank.transfer import keep, pack, straight
 from forerun.state.record import Chain, Kind, Record
 

@@ -19,10 +19,10 @@ from tests.running import greedy, read
 from tests.talking import opened
 from tests.waiting import LIMIT_S
 
-from forerun.bank import files
 from forerun.bank.bank import Bank
-from forerun.bank.disk import INDEX_SLACK_BYTES
 from forerun.bank.live import Live
+from forerun.bank.tier import files
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES
 from forerun.state.store import Arena
 from forerun.values import GREEDY
 

@@ -12,8 +12,8 @@ import pytest
 from tests.records import bytes_under, opened, path_of, record
 from xxhash import xxh3_64_intdigest
 
-from forerun.bank import format
-from forerun.bank.disk import DiskTier
+from forerun.bank.tier import format
+from forerun.bank.tier.disk import DiskTier
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.record import Record
 

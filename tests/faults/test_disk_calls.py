@@ -12,7 +12,7 @@ import pytest
 from tests.faults.failing import Moment, failing
 from tests.records import bytes_under, files_under, opened, path_of, record
 
-from forerun.bank.disk import DiskTier
+from forerun.bank.tier.disk import DiskTier
 from forerun.errors import BankError, BankFullError, DamagedRecordError
 
 KEPT = record(tokens=[1])

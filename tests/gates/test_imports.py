@@ -38,7 +38,7 @@ def parts() -> set[str]:
 
 
 def imported(source: str) -> Iterator[str]:
-    """Parts of forerun that a module imports, anywhere in it: inside functions and under TYPE_CHECKING too."""
+    """Names of forerun that a module imports, anywhere in it: inside functions and under TYPE_CHECKING too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -46,12 +46,19 @@ def imported(source: str) -> Iterator[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from (name.split(".")[1] for name in names if name.startswith("forerun."))
+        yield from (name for name in names if name.startswith("forerun."))
 
 
 def offences(part: str, source: str) -> list[str]:
     """What a module of `part` imports against the order."""
-    return [other for other in imported(source) if other in LEVEL and other != part and LEVEL[other] >= LEVEL[part]]
+    others = [name.split(".")[1] for name in imported(source)]
+    return [other for other in others if other in LEVEL and other != part and LEVEL[other] >= LEVEL[part]]
+
+
+def outside(outer: str, inner: str, source: str) -> list[str]:
+    """What a module of the package `inner` within `outer` imports of `outer` but for `inner` itself."""
+    around, own = f"forerun.{outer}.", f"forerun.{outer}.{inner}."
+    return [name for name in imported(source) if name.startswith(around) and not name.startswith(own)]
 
 
 def test_every_part_has_a_level() -> None:
@@ -65,6 +72,16 @@ def test_imports_point_downwards(path: Path) -> None:
         assert offences(part, path.read_text()) == []
 
 
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("bank/tier/*.py")), ids=lambda path: path.name)
+def test_the_tiers_import_nothing_of_the_bank_around_them(path: Path) -> None:
+    assert outside("bank", "tier", path.read_text()) == []
+
+
+def test_an_import_from_around_a_package_within_a_package_is_seen() -> None:
+    assert outside("bank", "tier", "from forerun.bank import retain") == ["forerun.bank.retain"]
+    assert outside("bank", "tier", "from forerun.bank.tier import files") == []
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -72,7 +89,7 @@ def test_imports_point_downwards(path: Path) -> None:
         "from forerun import engine",
         "from forerun.bank import tier",
         "def late():\n    from forerun.decode.round import step",
-        "if TYPE_CHECKING:\n    from forerun.bank.tier import Tier",
+        "if TYPE_CHECKING:\n    from forerun.bank.tier.base import Tier",
     ],
 )
 def test_an_upward_or_sideways_import_is_seen(source: str) -> None:

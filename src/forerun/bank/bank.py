@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from forerun.bank import retain
-from forerun.bank.disk import DiskTier
 from forerun.bank.figures import Figures
-from forerun.bank.format import file_bytes
-from forerun.bank.history import Memo, Session
-from forerun.bank.index import Label
-from forerun.bank.inquiry import Inquiry
-from forerun.bank.live import Live
-from forerun.bank.lives import Lives, Reach
-from forerun.bank.match import Match, Plan, Trail, match
-from forerun.bank.memory import MemoryTier
-from forerun.bank.recall import recall
+from forerun.bank.live import Live, Lives, Reach
+from forerun.bank.match import Match, Plan, Trail, match, recall
 from forerun.bank.room import Room
 from forerun.bank.saving import NO_COPY, Saving
 from forerun.bank.sessions import Sessions
-from forerun.bank.tier import Tier
-from forerun.bank.why import Problems, Why
+from forerun.bank.tier.base import Tier
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.history import Memo, Session
+from forerun.bank.tier.index import Label
+from forerun.bank.tier.memory import MemoryTier
+from forerun.bank.why import Inquiry, Problems, Why
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from forerun.bank.disk import DiskTier
-from forerun.bank.lives import Lives
-from forerun.bank.memory import MemoryTier
+from forerun.bank.live import Lives
 from forerun.bank.saving import Saving
 from forerun.bank.stored import usable_keys
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.memory import MemoryTier
 from forerun.errors import BankError
 from forerun.values import BankHealth
 

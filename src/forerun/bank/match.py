@@ -1,12 +1,18 @@
-"""Which stored records bring a prompt furthest: chains of segments that end in a mark, deepest first. Reads indexes, never payloads."""
+"""Which stored records bring a prompt furthest: chains of segments that end in a mark, deepest first. And how a stored conversation goes on
+where a prompt leaves it, in the token ids that the model sampled (so these are known again after a restart: see engine/echo.py).
+
+Reads indexes, never payloads. May be called from any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forerun.bank.tier import Tier
+from forerun.bank.tier.base import Tier
 from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo
+
+_MOST_BLOCKS = 8  # that an answer may span
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +114,22 @@ def match(tiers: Sequence[Tier], chain: Chain, trail: Trail) -> Match:
     where = {key: tier for tier in reversed(tiers) for key in tier.index.present(keys)}
     num_blocks = next((i for i, key in enumerate(keys) if key not in where), len(keys))
     return Match(tiers, trail, tuple(Place(where[key], key) for key in keys[:num_blocks]))
+
+
+def recall(tier: Tier, chain: Chain, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens that the prompt shares with the stored conversation which begins like it for longest, and the stored ones after these:
+    up to the end of the conversation, or of _MOST_BLOCKS blocks. Nothing where the prompt does not leave it. Raises BankError.
+    """
+    trail = Trail.of(chain, tokens)
+    shared, following = match([tier], chain, trail).nearest()
+    if shared == len(tokens) or not following:
+        return tokens[:shared], ()
+    block = (*tokens[shared - shared % SEGMENT_TOKENS : shared], *following)
+    node, stored = trail.nodes[shared // SEGMENT_TOKENS], list(following)
+    for _ in range(_MOST_BLOCKS):
+        if len(block) < SEGMENT_TOKENS:
+            break
+        node = chain.child(node, block)
+        block = tier.index.latest_segment(node)
+        stored.extend(block)
+    return tokens[:shared], tuple(stored)

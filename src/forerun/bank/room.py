@@ -9,10 +9,9 @@ import time
 from collections.abc import Sequence
 
 from forerun.bank.figures import Figures
-from forerun.bank.live import Live
-from forerun.bank.lives import Lives
-from forerun.bank.memory import MemoryTier
+from forerun.bank.live import Live, Lives
 from forerun.bank.saving import Saving
+from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import RecordInfo
 
 

@@ -9,11 +9,10 @@ import time
 from collections.abc import Collection
 
 from forerun.bank import retain
-from forerun.bank.disk import DiskTier
-from forerun.bank.history import Session
-from forerun.bank.index import Label
-from forerun.bank.live import Live, Unit
-from forerun.bank.lives import Lives
+from forerun.bank.live import Live, Lives, Unit
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Label
 from forerun.bank.writer import Writer
 from forerun.errors import BankError
 from forerun.state.cache import Snapshot

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 from forerun.bank import stored, transfer
 from forerun.bank.archive import Archive
-from forerun.bank.disk import DiskTier
-from forerun.bank.history import Session
-from forerun.bank.live import Live
-from forerun.bank.lives import Lives
-from forerun.bank.memory import MemoryTier
+from forerun.bank.live import Live, Lives
 from forerun.bank.saving import Saving
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.memory import MemoryTier
 from forerun.errors import BadRequestError, BankError, UnknownSessionError
 from forerun.state.record import Chain
 from forerun.values import SessionInfo

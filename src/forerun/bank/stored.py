@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from forerun.bank.history import Session
-from forerun.bank.index import Index
-from forerun.bank.tier import Tier
+from forerun.bank.tier.base import Tier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Index
 from forerun.errors import BadRequestError
 from forerun.state.record import SEGMENT_TOKENS, RecordInfo
 from forerun.values import SessionInfo

@@ -7,11 +7,11 @@ from hashlib import sha256
 
 from forerun.bank import retain, stored
 from forerun.bank.archive import MOST_MARKS, Archive, Manifest, Part, chunks
-from forerun.bank.disk import DiskTier
-from forerun.bank.history import Session
-from forerun.bank.index import Label
 from forerun.bank.stored import Usable, usable
-from forerun.bank.tier import Tier
+from forerun.bank.tier.base import Tier
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Label
 from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record, RecordInfo, token_bytes
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.format import file_bytes
-from forerun.bank.history import Anchor, Memo, Session
-from forerun.bank.index import Label
 from forerun.bank.stored import usable_keys
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.history import Anchor, Memo, Session
+from forerun.bank.tier.index import Label
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 
-from forerun.bank.disk import DiskTier
 from forerun.bank.stored import usable_keys
+from forerun.bank.tier.disk import DiskTier
 from forerun.cli import conversations
 from forerun.cli.conversations import AsJson, BankDir, counted
 from forerun.cli.kept import holding, looking

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from forerun.bank.index import Entry
+from forerun.bank.tier.index import Entry
 from forerun.cli.kept import chosen, kept_in, looking
 from forerun.config import load
 from forerun.errors import ForerunError

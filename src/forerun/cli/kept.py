@@ -14,9 +14,9 @@ from typing import BinaryIO, Protocol
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.disk import UNLIMITED_BYTES, DiskTier, secret
-from forerun.bank.history import Session
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import UNLIMITED_BYTES, DiskTier, secret
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Index
 from forerun.bank.transfer import keep, pack, straight
 from forerun.config import Config
 from forerun.errors import BankLockedError, ForerunError, UnknownSessionError

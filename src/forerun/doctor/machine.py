@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from forerun.bank import files
-from forerun.bank.disk import DiskTier
-from forerun.bank.limits import disk_limit, held_bytes
+from forerun.bank.tier import files
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.limits import disk_limit, held_bytes
 from forerun.config import Config
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.errors import ForerunError

@@ -16,8 +16,8 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.kernels import blas, proof

@@ -5,7 +5,7 @@ after a restart, from what is stored of the conversation. Knows no caches.
 from __future__ import annotations
 
 from forerun.bank.bank import Bank
-from forerun.bank.history import Memo
+from forerun.bank.tier.history import Memo
 from forerun.text.echo import Given
 from forerun.text.prompt import Answered, Prompt, Prompter
 from forerun.values import Chat, Job, Raw

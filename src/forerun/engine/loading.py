@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from forerun import machine
 from forerun.bank.bank import Bank
-from forerun.bank.disk import DiskTier, secret
-from forerun.bank.index import Index
-from forerun.bank.limits import check_disk_limit, daily_limit, disk_limit
+from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.index import Index
+from forerun.bank.tier.limits import check_disk_limit, daily_limit, disk_limit
 from forerun.config import Config
 from forerun.decode.compiled import NO_COMPILER, StepTable, warm_up
 from forerun.decode.depth import DepthPolicy, policy_for

@@ -36,7 +36,7 @@ class Given:
         return next(_names(self.message))
 
     def encode(self) -> bytes:
-        """All of it, for `decode`. It is kept on disk: another form needs another version of the index (bank/database.py)."""
+        """All of it, for `decode`. It is kept on disk: another form needs another version of the index (bank/tier/database.py)."""
         return json.dumps([self.message, self.wording]).encode()
 
     @classmethod

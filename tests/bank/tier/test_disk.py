@@ -15,9 +15,9 @@ import pytest
 from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, record
 from tests.waiting import LIMIT_S
 
-from forerun.bank import database, disk, files, reconcile
-from forerun.bank.disk import INDEX_SLACK_BYTES, DiskTier, secret
-from forerun.bank.index import Index
+from forerun.bank.tier import database, disk, files, reconcile
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier, secret
+from forerun.bank.tier.index import Index
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
 from forerun.state.record import Chain
 

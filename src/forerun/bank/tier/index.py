@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forerun.bank import database, files
-from forerun.bank.format import file_bytes
-from forerun.bank.history import History
+from forerun.bank.tier import database, files
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.history import History
 from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
-from forerun.bank import database, history
-from forerun.bank.format import file_bytes
-from forerun.bank.history import Anchor, Lost, Memo, Session
-from forerun.bank.index import Index, Label, Totals
+from forerun.bank.tier import database, history
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.history import Anchor, Lost, Memo, Session
+from forerun.bank.tier.index import Index, Label, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
 

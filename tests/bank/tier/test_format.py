@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.records import CHAIN, record
 from xxhash import xxh3_64_intdigest
 
-from forerun.bank import format
+from forerun.bank.tier import format
 from forerun.state.record import SEGMENT_TOKENS, Record
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=SEGMENT_TOKENS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from forerun.bank import files
-from forerun.bank.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier import files
+from forerun.bank.tier.disk import INDEX_SLACK_BYTES
 from forerun.config import Config
 from forerun.errors import ConfigError
 from forerun.machine import free_bytes

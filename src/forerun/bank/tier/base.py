@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from forerun.bank.index import Index
+from forerun.bank.tier.index import Index
 from forerun.state.record import Record, RecordInfo
 from forerun.values import Source
 

@@ -11,7 +11,7 @@ import pytest
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 
-from forerun.bank import limits
+from forerun.bank.tier import limits
 from forerun.config import Config
 from forerun.errors import ConfigError
 

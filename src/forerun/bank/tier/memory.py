@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from forerun.bank.index import Index
+from forerun.bank.tier.index import Index
 from forerun.state.record import Record, RecordInfo
 from forerun.values import Source
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from xxhash import xxh3_128_hexdigest
 
-from forerun.bank.database import HOLDS_ANCHOR, Database
+from forerun.bank.tier.database import HOLDS_ANCHOR, Database
 from forerun.state.record import RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200

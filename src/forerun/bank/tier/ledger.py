@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from forerun.bank import files
-from forerun.bank.format import file_bytes
-from forerun.bank.index import Index
+from forerun.bank.tier import files
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.index import Index
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
-from forerun.bank import files
+from forerun.bank.tier import files
 from forerun.errors import DamagedRecordError
 from forerun.state.record import SEGMENT_TOKENS, Kind, Record, RecordInfo, token_bytes, tokens_of
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forerun.bank import files
+from forerun.bank.tier import files
 from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forerun.bank import files, format
-from forerun.bank.index import Index
+from forerun.bank.tier import files, format
+from forerun.bank.tier.index import Index
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.record import RecordInfo
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from forerun.bank import files, format, reconcile
-from forerun.bank.index import LOCK, Index
-from forerun.bank.ledger import Ledger
-from forerun.bank.reconcile import Reconciling
+from forerun.bank.tier import files, format, reconcile
+from forerun.bank.tier.index import LOCK, Index
+from forerun.bank.tier.ledger import Ledger
+from forerun.bank.tier.reconcile import Reconciling
 from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
 from forerun.state.record import Chain, Identity, Record, RecordInfo
 from forerun.values import Source

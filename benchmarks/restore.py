@@ -25,8 +25,8 @@ import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
 from forerun.bank.bank import Bank, Turned  # noqa: E402
-from forerun.bank.tier.disk import DiskTier, secret  # noqa: E402
-from forerun.bank.tier.index import Index  # noqa: E402
+from forerun.bank.tier.disk import DiskTier  # noqa: E402
+from forerun.bank.tier.folder import hold, secret  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
 from forerun.kernels.numerics import REFERENCE  # noqa: E402
 from forerun.models.load import DEMO_MODEL, Loaded, load  # noqa: E402
@@ -94,7 +94,7 @@ class Arms:
 
     def _open(self, *, disk: bool) -> Bank:
         identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "reference")
-        tier = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(self.folder)) if disk else None
+        tier = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(self.folder)) if disk else None
         key = secret(self.folder) if disk else b"benchmark"
         return Bank(self.loaded.family.spec, identity, disk=tier, secret=key, ram_limit_bytes=1 << 30)
 

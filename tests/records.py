@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.waiting import LIMIT_S
 
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.folder import hold
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes
 
 def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int = 1 << 30) -> DiskTier:
     """The tier in the folder, when rows and files agree; what fails on the way lets go of it."""
-    index = Index.hold(folder)
+    index = hold(folder)
     try:
         tier = DiskTier(folder, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit_bytes, index=index)
         assert tier.wait_until_reconciled(LIMIT_S)

@@ -13,9 +13,10 @@ from tests import tiny
 from tests.running import logits, read
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Restored, Turned
-from forerun.bank.tier.disk import DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.bank import Bank, Turned
+from forerun.bank.restore import Restored
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
@@ -48,7 +49,7 @@ def opened(
     spec = family.spec
     if folder is None:
         return Bank(spec, identity, disk=None, secret=b"secret", ram_limit_bytes=ram_limit_bytes)
-    index = Index.hold(folder)
+    index = hold(folder)
     disk = DiskTier(folder, limit_bytes=disk_limit_bytes, daily_limit_bytes=1 << 62, index=index)
     return Bank(spec, identity, disk=disk, secret=secret(folder), ram_limit_bytes=ram_limit_bytes)
 

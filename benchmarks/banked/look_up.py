@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.bank.match import Trail, match
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.folder import hold
 from forerun.state.record import Chain, Identity, RecordInfo
 
 CONVERSATIONS = (10, 1_000, 100_000)
@@ -55,7 +55,7 @@ def row(num: int, look_ups: int) -> dict[str, Any]:
     """Milliseconds of look-ups among so many conversations."""
     chain = Chain(b"secret", "", Identity("w", "m", "t", "c", "float32", "reference"))
     with tempfile.TemporaryDirectory() as folder:
-        index = Index.hold(Path(folder) / "bank")
+        index = hold(Path(folder) / "bank")
         fill(index, chain, num)
         rng, wall, processor = random.Random(1), [], []
         for _ in range(look_ups):

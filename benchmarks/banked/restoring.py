@@ -22,8 +22,8 @@ from banked.traffic import counted
 from evidence import interleaved, ratio_interval
 from forerun.bank.bank import Bank, Turned
 from forerun.bank.tier import format
-from forerun.bank.tier.disk import DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.kernels.numerics import SERVED
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.layout import Contiguous
@@ -124,7 +124,7 @@ class Stored:
 
     def _open(self) -> Bank:
         identity = Identity("benchmark", "benchmark", "benchmark", "benchmark", "float32", "served")
-        disk = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(self.folder))
+        disk = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(self.folder))
         assert disk.wait_until_reconciled(60)
         return Bank(self.spec, identity, disk=disk, secret=secret(self.folder), ram_limit_bytes=1 << 30)
 

@@ -6,6 +6,7 @@ there, in steps that do not run compiled. Restores from RAM are as they should b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from forerun.cli import main
@@ -16,17 +17,17 @@ REASON = "context_above_threshold"
 
 def spoil() -> None:
     """Put the fault into the package as this process has loaded it."""
-    from forerun.bank.bank import Bank
+    from forerun.bank.restore import Restoring
     from forerun.decode.compiled import StepTable
     from forerun.engine import turn
     from forerun.state.layout import PAGE_TOKENS, Paged
     from forerun.state.records import relayout_as_chosen
 
-    load_as_asked = Bank._load
+    load_as_asked = Restoring._load
 
-    def load(bank: Any, plan: Any, layout: Any, *others: Any) -> Any:
-        is_on_disk = any(place.tier is bank._disk for place in (*plan.segments, plan.mark))
-        return load_as_asked(bank, plan, Paged(PAGE_TOKENS) if is_on_disk else layout, *others)
+    def load(restoring: Any, plan: Any) -> Any:
+        is_on_disk = any(place.is_on_disk for place in plan.places)
+        return load_as_asked(replace(restoring, layout=Paged(PAGE_TOKENS)) if is_on_disk else restoring, plan)
 
     def arrange(cache: Any, layout: Any) -> Any:
         return cache if isinstance(cache.layout, Paged) else relayout_as_chosen(cache, layout)
@@ -42,7 +43,7 @@ def spoil() -> None:
 
         return step
 
-    Bank._load = load  # type: ignore[method-assign, assignment]
+    Restoring._load = load  # type: ignore[method-assign, assignment]
     turn.relayout_as_chosen = arrange  # type: ignore[attr-defined]
     StepTable.forward, StepTable.draft = falling_back(StepTable.forward), falling_back(StepTable.draft)  # type: ignore[method-assign]
 

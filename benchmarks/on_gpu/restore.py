@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.tier.disk import DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
@@ -120,7 +120,7 @@ class Restores:
         return filled(self._table.family, Contiguous(), len(self._tokens), ROOM_TOKENS)
 
     def _bank(self, *, disk: bool) -> Bank:
-        tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, daily_limit_bytes=1 << 62, index=Index.hold(self._folder)) if disk else None
+        tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, daily_limit_bytes=1 << 62, index=hold(self._folder)) if disk else None
         key = secret(self._folder) if disk else b"benchmark"
         return Bank(self._table.family.spec, IDENTITY, disk=tier, secret=key, ram_limit_bytes=LIMIT_BYTES)
 

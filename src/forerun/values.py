@@ -66,6 +66,16 @@ class Raw:
     tokens: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Archived(Raw):
+    """A conversation of an archive, to be read and kept as if it had been had here. marks: after how many tokens it can be taken up then.
+    turns: how many it has had. Nobody asks anything: it is no request of a client's.
+    """
+
+    marks: tuple[int, ...]
+    turns: int
+
+
 Prompt = Chat | Plain | Raw
 
 

@@ -24,9 +24,11 @@ from forerun.bank import writer
 from forerun.bank.bank import Bank, Turned
 from forerun.bank.live import Live, Unit
 from forerun.bank.match import Trail
+from forerun.bank.ram import Ram
 from forerun.bank.tier import format
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 from forerun.errors import BankFullError
 from forerun.state.layout import Contiguous
@@ -83,7 +85,7 @@ def inventory(bank: Bank) -> list[RecordInfo]:
     """What is on disk, when all is written."""
     assert bank.flush(LIMIT_S)
     assert bank._disk is not None
-    return sorted(bank._disk.inventory(), key=lambda info: (info.kind, info.stop))
+    return sorted(bank._disk.index.inventory(), key=lambda info: (info.kind, info.stop))
 
 
 def damage(folder: Path, info: RecordInfo) -> None:
@@ -163,7 +165,7 @@ def test_a_conversation_may_end_at_the_border_of_a_segment(home: Home, num: int)
 def test_capturing_is_bounded(bank: Bank) -> None:
     turn(bank, tiny.words("long", SEGMENT_TOKENS + 10))
     pending = sum(len(live.pending) for live in bank._lives)
-    assert bank.health().pending_writes >= pending == 2 + 2
+    assert bank.figures.health().pending_writes >= pending == 2 + 2
     for left in reversed(range(pending)):
         assert bank.capture_one()
         assert sum(len(live.pending) for live in bank._lives) == left
@@ -190,14 +192,14 @@ def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Pat
     monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
     with closing(opened(folder)) as bank:
         told = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
-        held, before = bank.ram_bytes, mx.get_active_memory()
+        held, before = bank.figures.ram_bytes, mx.get_active_memory()
         mx.reset_peak_memory()
         while bank.capture_one():
-            assert bank.ram_bytes - held <= 2 * unit_bytes + unit_bytes
+            assert bank.figures.ram_bytes - held <= 2 * unit_bytes + unit_bytes
         assert mx.get_peak_memory() - before <= 2 * unit_bytes, "a unit's rows, and its bytes in one piece"
-        assert bank.health().pending_writes > 6
+        assert bank.figures.health().pending_writes > 6
         may_write.set()
-        assert bank.flush(10)
+        assert bank.flush(LIMIT_S)
         assert origin(turn(bank, told.stored)) == ("ram", len(told.stored))
 
 
@@ -222,7 +224,7 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
     for cache, told in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
             bank.remember(cache, told, [cache.snapshot()], Turned("s", "", 1, 0, 1))
-    assert bank.health().sessions == 0
+    assert bank.figures.health().sessions == 0
 
 
 def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +283,8 @@ def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
 
 def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     settled: list[str] = []
-    settle = Bank._settle
-    monkeypatch.setattr(Bank, "_settle", lambda bank, live, problems: (settled.append(live.session), settle(bank, live, problems)))
+    settle = Ram.settle
+    monkeypatch.setattr(Ram, "settle", lambda ram, live: (settled.append(live.session), settle(ram, live)))
     told = {name: turn(bank, FIRST, session=name) for name in "ab"}
     for number in range(3):
         for name in "ab":
@@ -298,7 +300,7 @@ def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_
     second = turn(bank, FIRST[:31] + tiny.words("two", 60))
     assert origin(second) == ("ssd", 31)
     assert second.restored.session != first.restored.session
-    assert bank.health().sessions == bank.health().live_sessions == 2
+    assert bank.figures.health().sessions == bank.figures.health().live_sessions == 2
     assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
 
 
@@ -323,14 +325,14 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     edited = turn(bank, first.stored + tiny.words("edited", 10))
     assert origin(edited) == ("ram", len(first.stored))
     assert edited.restored.session == second.restored.session
-    assert bank.health().sessions == 1
+    assert bank.figures.health().sessions == 1
 
 
 def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
     turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
-    assert bank.health().sessions == 1
+    assert bank.figures.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
     third = turn(bank, prompt)
     assert third.restored.reused_tokens == len(first.stored)
@@ -365,7 +367,7 @@ def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
             prompt = told.stored + tiny.words(number, 20)
             told = turn(bank, prompt, session=names[1])
             assert exact(told, prompt)
-        assert bank.skipped["it could not be copied"] > 0
+        assert bank.figures.skipped["it could not be copied"] > 0
     told = turn(bank, told.stored + tiny.words("after", 20), session=names[1])
     assert told.restored.source == "ram"
     assert bank.flush(LIMIT_S)
@@ -379,7 +381,7 @@ def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) ->
         old = turn(bank, tiny.words("old", 300))
         both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
         assert bank._memory.num_bytes > 0
-        bank._ram_limit_bytes = bank.ram_bytes - 1
+        bank._ram_limit_bytes = bank.figures.ram_bytes - 1
         assert bank.trim() == 1
         assert origin(turn(bank, old.stored)) == ("cold", 0)
         assert origin(turn(bank, both[0].stored, session="a"))[0] == "ram"
@@ -390,7 +392,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
     for number in range(4):
         told = turn(bank, told.stored + tiny.words(number, 20))
     assert bank.flush(LIMIT_S)
-    bank._ram_limit_bytes = 2 * bank.ram_bytes
+    bank._ram_limit_bytes = 2 * bank.figures.ram_bytes
     for title in range(20):
         turn(bank, tiny.words(("title", title), 200))
     assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ram", len(told.stored))
@@ -416,7 +418,7 @@ def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> 
             turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))
             told = turn(bank, told.stored + tiny.words(who, 20))
             assert bank.flush(LIMIT_S)
-        assert bank.skipped == {}
+        assert bank.figures.skipped == {}
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ssd", len(told.stored))
 
@@ -440,7 +442,7 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.skipped["no room: quota"] > 0
+        assert bank.figures.skipped["no room: quota"] > 0
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
@@ -448,7 +450,7 @@ def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
     told = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
     told["a"] = turn(bank, told["a"].stored + tiny.words(2, 20))
     assert bank.flush(LIMIT_S)
-    bank._ram_limit_bytes = bank.ram_bytes - 1
+    bank._ram_limit_bytes = bank.figures.ram_bytes - 1
     assert bank.trim() == 1
     sources = {who: origin(turn(bank, told[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
     assert sources == {"a": "ram", "b": "ssd", "c": "ram"}
@@ -457,7 +459,7 @@ def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
 def test_what_leaves_ram_was_captured_before(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         told = turn(bank, FIRST)
-        assert bank.health().sessions == 0
+        assert bank.figures.health().sessions == 0
         assert bank.flush(LIMIT_S)
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
 
@@ -467,7 +469,7 @@ def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         told = turn(bank, prompt)
         assert bank.flush(LIMIT_S)
-        assert bank.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
+        assert bank.figures.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
         again = turn(bank, told.stored + tiny.words(2, 20))
         assert origin(again) == ("ssd", len(told.stored))
         assert exact(again, told.stored + tiny.words(2, 20))
@@ -483,7 +485,7 @@ def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, mo
     monkeypatch.setattr(DiskTier, "put", slowly)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         told = turn(bank, FIRST)
-        assert bank.health().pending_writes > 0
+        assert bank.figures.health().pending_writes > 0
         threading.Timer(0.2, may_write.set).start()
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
 
@@ -514,8 +516,8 @@ def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path,
         edited = turn(bank, again.stored[: len(told.stored) + 3] + tiny.words("edit", 20))
         assert origin(edited) == ("ram", len(told.stored))
         may_write.set()
-        assert bank.flush(10)
-        assert set(bank.skipped) == {"the conversation was taken up again before"}, "what was cut off by the edit"
+        assert bank.flush(LIMIT_S)
+        assert set(bank.figures.skipped) == {"the conversation was taken up again before"}, "what was cut off by the edit"
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
     with closing(opened(folder)) as bank:
@@ -529,7 +531,7 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         told = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.skipped == {}
+        assert bank.figures.skipped == {}
         assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
 
 
@@ -540,15 +542,13 @@ def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, mon
     monkeypatch.setattr(threading.Condition, "wait_for", lambda *asked: (waited_s.append(asked[-1]), wait_for(*asked))[1])
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         turn(bank, FIRST)
-        assert bank.skipped["the disk does nothing"] >= 2
+        assert bank.figures.skipped["the disk does nothing"] >= 2
         assert waited_s.count(writer.STUCK_S) == 1, "each record waits anew"
         assert disk.num_written == 0
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        skipped = dict(bank.skipped)
         told = turn(bank, tiny.words("after", 200))
         assert bank.flush(LIMIT_S)
-        assert bank.skipped == skipped
         assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
 
 
@@ -565,7 +565,7 @@ def test_what_passes_to_the_writer_during_a_look_is_pending(folder: Path, monkey
     with closing(opened(folder)) as bank:
         turn(bank, FIRST)
         monkeypatch.setattr(Writer, "num_waiting", property(passing))
-        assert bank.health().pending_writes > 0
+        assert bank.figures.health().pending_writes > 0
 
 
 def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,7 +573,7 @@ def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Pat
 
     def noting(writer: Writer, session: Session) -> None:
         assert writer.flush(LIMIT_S)
-        pending.append(bank.health().pending_writes)
+        pending.append(bank.figures.health().pending_writes)
         note(writer, session)
 
     monkeypatch.setattr(Writer, "note", noting)
@@ -586,7 +586,7 @@ def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Pat
 def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:
     with closing(opened(None, ram_limit_bytes=0)) as forgetful:
         told = turn(forgetful, FIRST)
-        assert (forgetful.ram_bytes, forgetful.health().sessions) == (0, 0)
+        assert (forgetful.figures.ram_bytes, forgetful.figures.health().sessions) == (0, 0)
         assert origin(turn(forgetful, told.stored)) == ("cold", 0)
 
 
@@ -597,8 +597,8 @@ def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
         for who in range(4):
             told[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
             assert bank.flush(LIMIT_S)
-            assert bank.health().disk_bytes <= room
-        assert bank.skipped == {}
+            assert bank.figures.health().disk_bytes <= room
+        assert bank.figures.skipped == {}
         sources = [origin(turn(bank, told[who].stored)) for who in (3, 0)]
         assert sources == [("ssd", len(told[3].stored)), ("cold", 0)]
 
@@ -611,8 +611,28 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
     with closing(opened(folder)) as bank:
         told = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.skipped == {"no room: disk": 4}
+        assert bank.figures.skipped == {"no room: disk": 4}
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+
+
+def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tier: DiskTier, record: Record) -> None:
+        if record.kind == "mark":
+            raise BankFullError("no space left", reason="disk")
+        put(tier, record)
+
+    put = DiskTier.put
+    with closing(opened(folder)) as bank:
+        with monkeypatch.context() as patched:
+            patched.setattr(DiskTier, "put", full)
+            for number in range(3):
+                told = turn(bank, tiny.words(number, 200))
+                assert bank.flush(LIMIT_S)
+                assert bank.figures.skipped["no room: disk"] > 0, "though its segment was written"
+        for _ in range(2):
+            told = turn(bank, told.stored + tiny.words("after", 20))
+            assert bank.flush(LIMIT_S)
+        assert bank.figures.skipped == {}
 
 
 def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
@@ -621,8 +641,8 @@ def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
         bank._disk.daily_limit_bytes = 20_000
         told = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.skipped["no room: daily write budget"] > 0
-        health = bank.health()
+        assert bank.figures.skipped["no room: daily write budget"] > 0
+        health = bank.figures.health()
         assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
         assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
 
@@ -632,15 +652,15 @@ def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
         turn(home.bank, FIRST, session=name)
     turn(home.bank, FIRST, session="a")
     assert home.bank.flush(LIMIT_S)
-    assert home.bank.health().sessions == 3
+    assert home.bank.figures.health().sessions == 3
     home.reopen()
-    assert (home.bank.health().sessions, home.bank.health().live_sessions) == (3, 0)
+    assert (home.bank.figures.health().sessions, home.bank.figures.health().live_sessions) == (3, 0)
     turn(home.bank, FIRST, session="d")
-    assert (home.bank.health().sessions, home.bank.health().live_sessions) == (4, 1)
+    assert (home.bank.figures.health().sessions, home.bank.figures.health().live_sessions) == (4, 1)
     with closing(opened(None)) as bank:
         for name in "ab":
             turn(bank, FIRST, session=name)
-        assert bank.health().sessions == 2
+        assert bank.figures.health().sessions == 2
 
 
 # --- strangers
@@ -714,7 +734,7 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
         assert told.restored.why.words.startswith("set aside: ")
         assert "checksum" in told.restored.why.words
         assert exact(told, prompt)
-        assert 1 <= bank.health().quarantined <= num
+        assert 1 <= bank.figures.health().quarantined <= num
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:  # what was missing was written anew
         assert origin(turn(bank, told.stored + tiny.words(4, 20))) == ("ssd", len(told.stored))
@@ -733,10 +753,11 @@ def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int
 def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path, two_turns: list[int]) -> None:
     """As if the spec had changed without the identity: the bytes are whole, but they do not fit."""
     with closing(opened(folder)) as bank:
-        bank._arena = Arena(replace(FAMILY.spec, draft_layers=FAMILY.spec.draft_layers * 2))
+        strange = Arena(replace(FAMILY.spec, draft_layers=FAMILY.spec.draft_layers * 2))
+        bank._stock = replace(bank._stock, arena=strange)
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
         assert "does not fit" in restored.why.words
-        assert bank.health().quarantined > 0
+        assert bank.figures.health().quarantined > 0
         again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
         assert "does not fit" not in again.why.words

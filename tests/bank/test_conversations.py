@@ -97,7 +97,7 @@ class World:
         """A bit of a record flips."""
         assert self.bank.flush(LIMIT_S)
         assert self.bank._disk is not None
-        keys = sorted(info.key for info in self.bank._disk.inventory())
+        keys = sorted(info.key for info in self.bank._disk.index.inventory())
         if keys:
             path = path_of(self.folder, keys[which % len(keys)])
             spoilt = bytearray(path.read_bytes())

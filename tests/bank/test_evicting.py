@@ -10,10 +10,12 @@ from tests.records import opened, record
 from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
+from forerun.bank.room import Room
 from forerun.bank.stored import usable
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 
 RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000
@@ -34,7 +36,7 @@ def tier(tmp_path: Path) -> Iterator[DiskTier]:
 
 @pytest.fixture
 def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
-    writer = Writer(tier, lambda: live)
+    writer = Writer(Room(tier, lambda: live))
     yield writer
     writer.close()
 
@@ -129,4 +131,4 @@ def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier
     write(writer, "second", 1, 2, 3, rank_s=2.0)
     write(writer, "second", 1, 2, 3, 4, rank_s=3.0)
     assert usable(tier.index, ends_here).infos[0].tokens == (1, 2)
-    assert sorted(info.tokens for info in tier.inventory() if info.kind == "segment") == [(1, 2), (1, 2, 3, 4)]
+    assert sorted(info.tokens for info in tier.index.inventory() if info.kind == "segment") == [(1, 2), (1, 2, 3, 4)]

@@ -17,10 +17,11 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
 from forerun.bank.bank import Bank
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, holder
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BadRequestError, UnknownSessionError
-from forerun.state.record import SEGMENT_TOKENS, token_bytes
+from forerun.state.record import SEGMENT_TOKENS, Record, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
@@ -132,6 +133,27 @@ def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
     assert bank.sessions.one("ann", "mine").name == ""
 
 
+def test_what_still_waits_for_the_disk_is_of_the_conversation_and_is_not_copied_again(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    copied: list[str] = []
+
+    def waiting(tier: DiskTier, record: Record) -> None:
+        copied.append(record.key)
+        assert may_write.wait(20)
+        put(tier, record)
+
+    monkeypatch.setattr(DiskTier, "put", waiting)
+    told = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    on(bank, told, "mine", 60)
+    may_write.set()
+    assert bank.flush(10)
+    index = disk_of(bank).index
+    session = index.session("", "mine")
+    assert session
+    assert len(told.stored) in {info.stop for info in index.find(session.keys).values() if info.kind == "mark"}
+    assert len(copied) == len(set(copied))
+
+
 # --- removal
 
 
@@ -150,7 +172,7 @@ def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: B
         bank.trim()
     bank.sessions.remove("", "mine")
     assert bank.sessions.all("", 10) == []
-    assert list(disk_of(bank).inventory()) == list(bank._memory.inventory()) == []
+    assert disk_of(bank).index.inventory() == bank._memory.index.inventory() == []
     assert disk_of(bank).num_bytes == bytes_under(folder)
     with pytest.raises(UnknownSessionError):
         bank.sessions.remove("", "mine")
@@ -172,7 +194,7 @@ def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> No
         assert disk_of(bank).wait_until_reconciled(LIMIT_S)
         words = first.stored if removed == "first" else second.stored[len(first.stored) :]
         if removed == "second":
-            assert not [info for info in disk_of(bank).inventory() if info.tokens[-len(words) :] == tuple(words)]
+            assert not [info for info in disk_of(bank).index.inventory() if info.tokens[-len(words) :] == tuple(words)]
 
 
 def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: Path) -> None:
@@ -193,7 +215,20 @@ def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> 
     turn(bank, told[-2].stored + tiny.words("edited", 40), session="mine")
     assert bank.flush(LIMIT_S)
     bank.sessions.remove("", "mine")
-    assert list(disk_of(bank).inventory()) == []
+    assert disk_of(bank).index.inventory() == []
+
+
+def test_a_removal_reads_the_other_conversations_twice_however_much_goes(bank: Bank) -> None:
+    talk(bank, "other")
+    told = talk(bank, "mine", 2 * SEGMENT_TOKENS)
+    for number in range(3):
+        told = on(bank, told, "mine", 60 + number)
+    assert bank.flush(10)
+    statements: list[str] = []
+    disk_of(bank).index._connection.set_trace_callback(statements.append)
+    bank.sessions.remove("", "mine")
+    assert sum("FROM session" in statement and "id <>" in statement for statement in statements) == 2
+    assert [info.id for info in bank.sessions.all("", 10)] == ["other"]
 
 
 def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(folder: Path) -> None:
@@ -206,7 +241,7 @@ def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(f
         on(bank, told, "mine")
         assert bank.flush(LIMIT_S)
         bank.sessions.remove("", "mine")
-        assert list(disk_of(bank).inventory()) == []
+        assert disk_of(bank).index.inventory() == []
 
 
 def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
@@ -228,7 +263,7 @@ def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: P
         told = {"mine": talk(bank, "mine", 300)}
         made = bank.sessions.fork("", "mine", fork_id="fork", name="the other way")
         assert (made.id, made.name, made.tokens, made.state) == ("fork", "the other way", len(told["mine"].stored), "ssd")
-        before = {info.key for info in disk_of(bank).inventory()}
+        before = {info.key for info in disk_of(bank).index.inventory()}
         told["fork"] = told["mine"]
         for who in ("fork", "mine"):
             if way == "ssd":
@@ -242,7 +277,7 @@ def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: P
         bank.sessions.remove("", removed)
         (kept,) = bank.sessions.all("", 10)
         assert kept.stored_tokens == len(told[kept.id].stored)
-        assert not before & {info.key for info in disk_of(bank).inventory() if info.kind == "segment"}
+        assert not before & {info.key for info in disk_of(bank).index.inventory() if info.kind == "segment"}
     with closing(opened(folder)) as bank:
         assert reused(on(bank, told[kept.id], kept.id)) == ("ssd", len(told[kept.id].stored))
 
@@ -278,8 +313,8 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
         assert bank.flush(LIMIT_S)
         own = told[-1].stored[len(SYSTEM) :]
         assert len(traces(folder, own)) > 3
-        disk_of(bank).set_aside(max(disk_of(bank).inventory(), key=lambda info: (info.kind == "mark", info.stop)).key)
-        disk_of(bank).index.note_lost(list(disk_of(bank).inventory()), "evicted", "for the test", 1.0)
+        disk_of(bank).set_aside(max(disk_of(bank).index.inventory(), key=lambda info: (info.kind == "mark", info.stop)).key)
+        disk_of(bank).index.note_lost(disk_of(bank).index.inventory(), "evicted", "for the test", 1.0)
         if act == "remove":
             bank.sessions.remove("", "secret")
         elif act == "wipe":
@@ -300,10 +335,10 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
 def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
     opened(folder).close()
     stop = threading.Event()
-    looking = threading.Thread(target=lambda: [Index.holder(folder) for _ in iter(stop.is_set, True)])
+    looking = threading.Thread(target=lambda: [holder(folder) for _ in iter(stop.is_set, True)])
     looking.start()
     for _ in range(20):
-        Index.hold(folder).close()
+        hold(folder).close()
     stop.set()
     looking.join()
 
@@ -319,16 +354,16 @@ def test_without_a_disk_what_is_in_ram_goes() -> None:
         bank.note_unstored(tuple(told["other"].stored), "", "for the test")
         assert bank.sessions.wipe("") == 2
         assert bank._memory.index._rows("SELECT * FROM lost") == []
-        assert (bank.sessions.all("", 10), bank.ram_bytes) == ([], 0)
+        assert (bank.sessions.all("", 10), bank.figures.ram_bytes) == ([], 0)
 
 
 def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:
-    assert Index.holder(folder) is None
+    assert holder(folder) is None
     with closing(opened(folder)) as bank:
-        assert Index.holder(folder) == ""
+        assert holder(folder) == ""
         bank.sessions.announce("http://127.0.0.1:1")
-        assert Index.holder(folder) == "http://127.0.0.1:1"
+        assert holder(folder) == "http://127.0.0.1:1"
         assert disk_of(bank).num_bytes == bytes_under(folder)
-    assert Index.holder(folder) is None
+    assert holder(folder) is None
     with closing(opened(folder)):
-        assert Index.holder(folder) == ""
+        assert holder(folder) == ""

@@ -26,7 +26,7 @@ from tests.waiting import LIMIT_S
 from forerun.bank import stored, transfer
 from forerun.bank.archive import MANIFEST, MOST_MANIFEST_BYTES, TOKENS, Archive
 from forerun.bank.bank import Bank
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.transfer import pack
 from forerun.errors import BadRequestError, BankFullError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, token_bytes
@@ -281,7 +281,7 @@ def test_what_is_no_archive_is_refused_and_leaves_nothing(archive: bytes, change
         with pytest.raises(BadRequestError):
             bank.sessions.take("", "theirs", Archive.read(io.BytesIO(REFUSED[change](archive))))
         assert bank.sessions.all("", 10) == []
-        assert list(bank._disk.inventory()) == []  # type: ignore[union-attr]
+        assert bank._disk.index.inventory() == []  # type: ignore[union-attr]
         assert bank._disk.num_bytes == bytes_under(folder)  # type: ignore[union-attr]
     assert {path.name for path in tmp_path.iterdir()} == {"bank"}
 

@@ -16,7 +16,7 @@ from tests.talking import IDENTITY
 from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Bank
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.why import TOLD_TOKENS, Why
 from forerun.state.layout import Contiguous
 from forerun.state.record import SEGMENT_TOKENS
@@ -116,7 +116,7 @@ def test_damage_is_said_at_once_and_later(folder: Path) -> None:
     told = stored(folder, FIRST)
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
-        for info in bank._disk.inventory():
+        for info in bank._disk.index.inventory():
             path_of(folder, info.key).write_bytes(b"damaged")
         for _ in range(2):
             assert why(bank, told).kind == "damaged"

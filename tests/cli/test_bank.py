@@ -13,8 +13,9 @@ from tests.records import IDENTITY, SECRET, record
 from tests.request_log.test_analysis import RAM
 
 from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Index, Label
+from forerun.bank.tier.index import Label
 from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
 from forerun.values import Miss, Plain
@@ -26,7 +27,7 @@ MARK = record("mark", tokens=[1, 2, 3], num_bytes=50_000)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=Index.hold(tmp_path / "bank"))
+    tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
     for each in (SEGMENT, MARK):
         tier.put(each)
     tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
@@ -92,7 +93,7 @@ def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
 
 
 def test_changes_are_told_to_programs(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
-    index = Index.hold(folder)
+    index = hold(folder)
     index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
@@ -139,7 +140,7 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
 
 
 def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    index = Index.hold(folder)
+    index = hold(folder)
     index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
@@ -161,11 +162,28 @@ def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     assert forerun("bank", "import", whole, "third", "--bank-dir", folder).code == 2
 
 
+def test_an_import_keeps_to_the_quota(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    index = hold(folder)
+    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.close()
+    (folder / "secret").write_bytes(SECRET)
+    key, archive = tmp_path / "key", tmp_path / "whole.tar"
+    key.write_text("0123456789abcdef\n")
+    monkeypatch.setenv("FORERUN_ARCHIVE_KEY_FILE", str(key))
+    assert forerun("bank", "export", "refactor", archive, "--state", "--bank-dir", folder).code == 0
+    assert forerun("bank", "rm", "refactor", "--yes", "--bank-dir", folder).code == 0
+    with monkeypatch.context() as small:
+        small.setenv("FORERUN_BANK_DISK_BYTES", "1MiB")
+        assert "raise --bank-disk-bytes" in forerun("bank", "import", archive, "--bank-dir", folder).err
+    assert sessions(forerun, folder) == []
+    assert forerun("bank", "import", archive, "--bank-dir", folder).code == 0
+
+
 def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
     tier = DiskTier.view(folder)
     (session,) = tier.index.all_sessions()
     tier.close()
-    index = Index.hold(folder)
+    index = hold(folder)
     index.note_session(replace(session, tenant="bob"))
     index.close()
     assert (
@@ -243,7 +261,7 @@ def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path
 
 
 def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
-    held = Index.hold(folder)
+    held = hold(folder)
     try:
         assert forerun("bank", "verify", "--bank-dir", folder).code == 0
         assert "no server answers for it yet" in forerun("bank", "ls", "--bank-dir", folder).err

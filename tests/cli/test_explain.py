@@ -21,7 +21,8 @@ from tests.talking import IDENTITY
 from tests.waiting import until
 
 from forerun.bank.live import Live
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.cli.bank import shrink
 from forerun.engine.request_log import RequestLog
 from forerun.request_log.file import LogFile
@@ -90,13 +91,13 @@ async def fails(rig: Rig) -> None:
 
 
 async def damaged(rig: Rig) -> None:
-    for info in disk(rig).inventory():
+    for info in disk(rig).index.inventory():
         path_of(disk(rig)._folder, info.key).write_bytes(b"damaged")
     await asks(PROMPT)(rig)
 
 
 async def removed(rig: Rig) -> None:
-    for info in disk(rig).inventory():
+    for info in disk(rig).index.inventory():
         path_of(disk(rig)._folder, info.key).unlink()
     await asks(PROMPT)(rig)
 

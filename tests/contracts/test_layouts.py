@@ -15,7 +15,7 @@ from tests import tiny
 from tests.running import differing_state, logits, read
 from tests.talking import SUFFIX, opened, turn
 
-from forerun.bank import bank as bank_module
+from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank
 from forerun.models.base import Family
 from forerun.state.cache import Cache
@@ -110,12 +110,12 @@ def test_a_live_cache_comes_back_as_asked(written: Any, family: str) -> None:
 @pytest.mark.parametrize("tier", ["ram", "ssd"])
 def test_the_layout_that_it_was_written_in_would_be_seen(shelf: Shelf, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The original fault in its other form: what is stored decides, not who asks."""
-    materialise = bank_module.materialise
+    materialise = restore_module.materialise
 
     def as_written(arena: Any, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
         return materialise(arena, segments, mark, Paged(64), room_tokens)
 
-    monkeypatch.setattr(bank_module, "materialise", as_written)
+    monkeypatch.setattr(restore_module, "materialise", as_written)
     with pytest.raises(AssertionError):
         check(shelf(tier, Paged(64), "mtp"), tier, Contiguous(), "exact")
 

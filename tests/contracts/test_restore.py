@@ -19,8 +19,9 @@ from tests.running import differing_state, logits, read
 from tests.talking import SUFFIX, cold, opened, turn
 from tests.waiting import LIMIT_S
 
-from forerun.bank import bank as bank_module
-from forerun.bank.bank import Bank, Restored
+from forerun.bank import restore as restore_module
+from forerun.bank.bank import Bank
+from forerun.bank.restore import Restored
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import SEGMENT_TOKENS
@@ -181,8 +182,8 @@ def test_the_original_fault_would_be_seen(kept: Kept, layout: L, monkeypatch: py
     def built(arena: Arena, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
         return materialise(arena, segments, mark, other, room_tokens)
 
-    monkeypatch.setattr(bank_module, "materialise", built)
-    monkeypatch.setattr(bank_module, "relayout", lambda cache, asked: relayout(cache, other))
+    monkeypatch.setattr(restore_module, "materialise", built)
+    monkeypatch.setattr(restore_module, "relayout", lambda cache, asked: relayout(cache, other))
     with pytest.raises(AssertionError, match=rf"layout {re.escape(str(other))} was not asked for"):
         check(kept, kept.stored, layout, len(kept.stored))
 
@@ -198,8 +199,8 @@ def test_the_original_fault_under_the_right_name_would_be_seen(kept: Kept, layou
     def built(arena: Arena, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
         return called(materialise(arena, segments, mark, other, room_tokens), asked)
 
-    monkeypatch.setattr(bank_module, "materialise", built)
-    monkeypatch.setattr(bank_module, "relayout", lambda cache, asked: called(relayout(cache, other), asked))
+    monkeypatch.setattr(restore_module, "materialise", built)
+    monkeypatch.setattr(restore_module, "relayout", lambda cache, asked: called(relayout(cache, other), asked))
     with pytest.raises(AssertionError, match="the arrays do not lie as in layout"):
         check(kept, kept.stored, layout, len(kept.stored))
 
@@ -210,7 +211,7 @@ def test_stored_bytes_are_those_of_a_fresh_prefill(tmp_path: Path) -> None:
         assert bank.flush(LIMIT_S)
     fresh = cold(tokens)
     with closing(opened_tier(tmp_path / "bank")) as tier:
-        records = [tier.get(info.key) for info in tier.inventory()]
+        records = [tier.get(info.key) for info in tier.index.inventory()]
     segments = {r.start: r for r in records if r.kind == "segment"}
     assert [(r.start, r.stop) for r in segments.values()] == [(0, SEGMENT_TOKENS), (SEGMENT_TOKENS, len(tokens))]
     for segment in segments.values():

@@ -63,7 +63,7 @@ def test_put_of_a_known_key_changes_nothing(tier: Tier) -> None:
     before = tier.num_bytes
     tier.put(RECORDS[0])
     assert tier.num_bytes == before
-    assert list(tier.inventory()) == [RECORDS[0].info]
+    assert tier.index.inventory() == [RECORDS[0].info]
 
 
 def test_inventory_lists_what_get_returns(tier: Tier) -> None:
@@ -71,7 +71,7 @@ def test_inventory_lists_what_get_returns(tier: Tier) -> None:
         tier.put(given)
     tier.delete(RECORDS[1].key)
     rest = {given.key: given.info for given in RECORDS if given is not RECORDS[1]}
-    assert {info.key: info for info in tier.inventory()} == rest
+    assert {info.key: info for info in tier.index.inventory()} == rest
     assert all(tier.get(key).info == info for key, info in rest.items())
 
 
@@ -88,7 +88,7 @@ def test_delete_forgets_and_frees(tier: Tier) -> None:
 def test_delete_of_an_unknown_key_is_nothing(tier: Tier) -> None:
     tier.put(RECORDS[0])
     tier.delete(RECORDS[1].key)
-    assert list(tier.inventory()) == [RECORDS[0].info]
+    assert tier.index.inventory() == [RECORDS[0].info]
 
 
 def test_a_deleted_record_can_be_put_again(tier: Tier) -> None:
@@ -125,4 +125,4 @@ def test_threads_may_work_at_once(tier: Tier) -> None:
     with ThreadPoolExecutor(len(own)) as threads:
         list(threads.map(work, own))
     left = {given.key for mine in own for given in mine[1::2]}
-    assert left <= {info.key for info in tier.inventory()} <= left | {own[0][0].key}
+    assert left <= {info.key for info in tier.index.inventory()} <= left | {own[0][0].key}

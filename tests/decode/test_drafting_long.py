@@ -22,8 +22,8 @@ from tests.running import read
 from tests.talking import tokenizer
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.tier.disk import DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.round import Rounds
@@ -49,7 +49,7 @@ def steps() -> StepTable:
 
 
 def open_bank(folder: Path) -> Bank:
-    disk = DiskTier(folder, limit_bytes=1 << 32, daily_limit_bytes=1 << 62, index=Index.hold(folder))
+    disk = DiskTier(folder, limit_bytes=1 << 32, daily_limit_bytes=1 << 62, index=hold(folder))
     return Bank(tiny.demo().family.spec, IDENTITY, disk=disk, secret=secret(folder), ram_limit_bytes=1 << 30)
 
 

@@ -12,7 +12,7 @@ from tests.records import record
 from tests.wire import serving
 
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.folder import hold
 from forerun.config import Config
 from forerun.doctor import machine
 from forerun.doctor.finding import Finding, looked, ok
@@ -55,7 +55,7 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bank_with_a_damaged_record(tmp_path: Path) -> None:
     settings = config(bank_dir=tmp_path)
     assert only(machine.bank(settings)).text.endswith("holds nothing yet")
-    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(tmp_path))
+    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=hold(tmp_path))
     tier.put(RECORD)
     tier.close()
     assert re.search(r"1 records in [\d.]+ MiB at", only(machine.bank(settings)).text)

@@ -6,7 +6,8 @@ import pytest
 from tests import tiny
 from tests.running import read
 
-from forerun.bank.bank import Bank, Restored
+from forerun.bank.bank import Bank
+from forerun.bank.restore import Restored
 from forerun.doctor import numbers
 from forerun.state.layout import L
 

@@ -18,7 +18,6 @@ from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
 from forerun.bank.live import Live, Unit
-from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine import worker
 from forerun.engine.engine import Run

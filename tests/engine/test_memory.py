@@ -37,13 +37,13 @@ def test_kept_conversations_make_room() -> None:
         for name in ("one", "two"):
             turn(bank, tiny.words(name, 100))
         mx.clear_cache()
-        missing = bank.ram_bytes // 4
+        missing = bank.figures.ram_bytes // 4
         memory_bytes = int((mx.get_active_memory() - missing + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
         make_room(bank, TINY.spec, 100, memory_bytes)
-        assert bank.health().sessions == 1
+        assert bank.figures.health().sessions == 1
         with pytest.raises(OutOfMemoryError):
             make_room(bank, TINY.spec, 100, memory_bytes // 2)
-        assert bank.health().sessions == 0
+        assert bank.figures.health().sessions == 0
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -72,6 +72,6 @@ def test_what_is_reported_is_what_is_held_over_many_turns(turns: int, tmp_path: 
             prompt = (before[: len(before) * 3 // 4] if number % 5 == 4 else before) + tiny.words((number, "more"), 30)
             said[who] = turn(bank, prompt, max_tokens=5).stored
             assert bank.flush(10)
-            held, reported = mx.get_active_memory() - base, bank.ram_bytes
+            held, reported = mx.get_active_memory() - base, bank.figures.ram_bytes
             assert 0.9 * reported < held <= reported <= RAM_BYTES, f"turn {number}"  # a mark at the end shares its arrays with the cache
     assert mx.get_active_memory() == base

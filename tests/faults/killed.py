@@ -23,10 +23,12 @@ from tests.records import IDENTITY, opened
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.room import Room
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import secret
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
-from forerun.bank.transfer import keep, pack, straight
+from forerun.bank.transfer import keep, pack
 from forerun.state.record import Chain, Kind, Record
 
 NAMES = ("mine", "other")
@@ -47,7 +49,7 @@ def load(tier: DiskTier) -> None:
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
-    keep(tier, straight(tier), archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
+    keep(Room(tier, lambda: ()), archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
 
 
 ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}

@@ -22,7 +22,7 @@ from tests.waiting import LIMIT_S
 from forerun.bank.bank import Bank
 from forerun.bank.live import Live
 from forerun.bank.tier import files
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.state.store import Arena
 from forerun.values import GREEDY
 
@@ -128,7 +128,7 @@ def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: 
                 sources.append(talking.turn(bank, stored, family=FAMILY, sampling=GREEDY, max_tokens=NUM).restored.source)
                 assert bank.flush(LIMIT_S)
             num_calls = len(failure.calls)
-            assert bool(bank.skipped) == bool(failure.failed), "what is not written is said"
+            assert bool(bank.figures.skipped) == bool(failure.failed), "what is not written is said"
             last = turn(bank, last + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
         with closing(bank_in(folder)) as bank:

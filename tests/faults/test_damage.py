@@ -105,7 +105,7 @@ def test_damage_is_set_aside_counted_and_gone(tier: DiskTier, tmp_path: Path) ->
         tier.get_many([other.key, SMALL.key])
     assert tier.quarantined == 1
     assert (folder / "quarantine" / SMALL.key).exists()
-    assert list(tier.inventory()) == [other.info]
+    assert tier.index.inventory() == [other.info]
     with pytest.raises(KeyError):
         tier.get(SMALL.key)
     assert tier.num_bytes == bytes_under(folder)
@@ -134,7 +134,7 @@ def test_a_foreign_file_is_set_aside_at_opening(content: bytes, tier: DiskTier, 
     path_of(tmp_path / "bank", name).parent.mkdir()
     path_of(tmp_path / "bank", name).write_bytes(content)
     again = opened(tmp_path / "bank")
-    assert list(again.inventory()) == [SMALL.info]
+    assert again.index.inventory() == [SMALL.info]
     assert again.quarantined == 1
     assert again.num_bytes == bytes_under(tmp_path / "bank")
     again.close()
@@ -203,7 +203,7 @@ def served_by(folder: Path) -> Iterator[tuple[str, Record]]:
     with suppress(BankError):
         tier = opened(folder)
         try:
-            for info in tier.inventory():
+            for info in tier.index.inventory():
                 with suppress(BankError, KeyError):
                     yield info.key, tier.get(info.key)
         finally:

@@ -45,7 +45,7 @@ def prepared(folder: Path) -> DiskTier:
 
 
 def held(tier: DiskTier) -> set[str]:
-    return {info.key for info in tier.inventory()}
+    return {info.key for info in tier.index.inventory()}
 
 
 def check(tier: DiskTier, folder: Path) -> None:

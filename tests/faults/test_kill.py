@@ -66,8 +66,8 @@ def test_kill_at_random_points(writer: subprocess.Popen[str], tmp_path: Path) ->
         left_behind += len(list(folder.rglob("*.tmp")))
         tier = opened(folder)
         assert tier.num_bytes == bytes_under(folder)
-        assert promised(done) <= {info.key for info in tier.inventory()}
-        assert all(tier.get(info.key).info == info for info in tier.inventory())
+        assert promised(done) <= {info.key for info in tier.index.inventory()}
+        assert all(tier.get(info.key).info == info for info in tier.index.inventory())
         assert tier.quarantined == 0
         assert not list(folder.rglob("*.tmp"))
         tier.close()

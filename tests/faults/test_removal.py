@@ -40,7 +40,7 @@ def check(folder: Path, act: str) -> None:
         ACTS[act](tier)
     left = {session.id: stored.usable(tier.index, session).position for session in tier.index.all_sessions()}
     assert left == LEFT[act]
-    assert len(list(tier.inventory())) == RECORDS[act]
+    assert len(tier.index.inventory()) == RECORDS[act]
     assert tier.num_bytes == bytes_under(folder)
     tier.close()
 

@@ -16,9 +16,9 @@ SNIPPET = """
 from collections.abc import Sequence
 from typing import Any
 
-from forerun.bank.bank import Bank, Restored
+from forerun.bank.bank import Bank
 from forerun.bank.match import Plan
-from forerun.bank.why import Problems
+from forerun.bank.restore import Restored, Restoring
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
@@ -26,15 +26,17 @@ from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 
-class RightBank(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> tuple[Cache[L], int] | None:
-        return materialise(self._arena, [], None, layout, room_tokens), 0
+class Right(Restoring[L]):
+    def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
+        return materialise(self.stock.arena, [], None, self.layout, self.room_tokens), 0
+
+
+class InOneLayout(Restoring[L]):
+    def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
+        return materialise(self.stock.arena, [], None, Paged(16), self.room_tokens), 0  # arg-type
 
 
 class BankOfOneLayout(Bank):
-    def _load(self, plan: Plan, layout: L, room_tokens: int, problems: Problems) -> tuple[Cache[L], int] | None:
-        return materialise(self._arena, [], None, Paged(16), room_tokens), 0  # arg-type
-
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
         return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)  # arg-type
 

@@ -23,6 +23,7 @@ from forerun.bank.archive import Manifest, chunks
 from forerun.engine.request_log import RequestLog
 from forerun.request_log.entry import decode
 from forerun.request_log.file import LogFile
+from forerun.serve.doors import BODY_LIMIT_BYTES
 from forerun.state.record import tokens_of
 
 ARCHIVE_KEY = b"k" * 32
@@ -110,6 +111,19 @@ def test_another_owners_conversation_is_as_if_it_were_not_there(server: Server, 
     assert server.talk("private", "a text of Ann's", "ann")["reused_tokens"] > 0
 
 
+@pytest.mark.parametrize("id", ["x/export", "x/fork", "import", "a%2Fb", "a b/ü"])
+def test_what_an_id_has_in_common_with_a_route_is_of_the_id(server: Server, id: str) -> None:
+    server.talk("x", "one that has half of its name")
+    server.talk(id, "one beginning")
+    assert server.written(id)["id"] == id
+    assert server.ask("POST", at(id) + "/fork", json={"id": f"{id} too"}).json()["id"] == f"{id} too"
+    assert server.ask("GET", at(id) + "/export").headers["content-type"] == "application/x-tar"
+    assert server.ask("POST", at(id), json={"id": "none"}).status_code in (405, 415), "nothing is done to x"
+    assert server.ask("DELETE", at(id)).json() == {"id": id, "deleted": True}
+    assert {"x", f"{id} too"} <= server.sessions().keys()
+    assert id not in server.sessions()
+
+
 def test_a_fork_goes_on_beside_the_first(server: Server) -> None:
     told = server.talk("trunk", "one beginning")
     made = server.ask("POST", at("trunk") + "/fork", json={"id": "branch", "name": "the other way"}).json()
@@ -186,6 +200,11 @@ def test_what_is_no_archive_is_refused(server: Server, content: bytes, kind: str
     refused = server.ask("POST", f"{SESSIONS}/import", content=content, headers={"content-type": kind})
     assert refused.status_code == status
     assert server.ask("POST", "/v1/completions", content=b"{}", headers=TAR).status_code == 415
+
+
+def test_an_archive_that_is_too_large_is_told_another_way(server: Server) -> None:
+    refused = server.ask("POST", f"{SESSIONS}/import", content=bytes(BODY_LIMIT_BYTES + 1), headers=TAR)
+    assert (refused.status_code, "in place" in refused.text) == (413, True)
 
 
 def test_of_an_import_that_fails_nothing_is_left(server: Server) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from forerun.bank.live import Lives
+from forerun.bank.ram import Ram
 from forerun.bank.saving import Saving
 from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.memory import MemoryTier
 from forerun.errors import BankError
 from forerun.values import BankHealth
 
 
 class Counted(NamedTuple):
-    """What the index of the disk said when it was last asked."""
+    """What the indexes said when they were last asked. sessions: on disk, and those in RAM that are not there."""
 
     sessions: int
     disk_bytes: int
@@ -24,30 +24,25 @@ class Counted(NamedTuple):
 
 
 class Figures:
-    """Of one bank. disk and saving are None if nothing survives the process."""
+    """Of one bank. saving is None if nothing survives the process."""
 
-    def __init__(self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None) -> None:
-        self._lives, self._memory, self._disk, self._saving = lives, memory, disk, saving
+    def __init__(self, ram: Ram, saving: Saving | None) -> None:
+        self._ram, self._saving = ram, saving
         self._counted = Counted(0, 0, 0, 0, 0)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of live conversations and of records in RAM."""
-        return sum(x.num_bytes for x in self._lives) + self._memory.num_bytes
 
     @property
     def ram_bytes(self) -> int:
         """Bytes of conversations in RAM, those that wait for the disk included."""
-        return self.held_bytes + (self._saving.writer.num_bytes if self._saving else 0)
+        return self._ram.held_bytes + (self._saving.writer.num_bytes if self._saving else 0)
 
     def health(self) -> BankHealth:
         """All figures. An index that fails is told in `failure`."""
-        pending = sum(len(x.pending) for x in self._lives)  # before what waits: in between a unit may pass from the one to the other
+        pending = sum(len(x.pending) for x in self._ram.lives)  # before what waits: in between a unit may pass from the one to the other
         waiting = self._saving.writer.num_waiting if self._saving else 0
         disk, failure = self._disk, self._count()
         return BankHealth(
             sessions=self._counted.sessions,
-            live_sessions=len(self._lives),
+            live_sessions=len(self._ram.lives),
             pending_writes=pending + waiting,
             ram_bytes=self.ram_bytes,
             disk_bytes=self._counted.disk_bytes,
@@ -60,22 +55,31 @@ class Figures:
             failure=failure,
         )
 
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Records that could not be written, by reason, until turns are written whole again."""
+        return dict(self._saving.writer.skipped) if self._saving else {}
+
+    @property
+    def num_unwritten(self) -> int:
+        """Records that could not be written, since the start."""
+        return self._saving.writer.num_skipped if self._saving else 0
+
+    @property
+    def _disk(self) -> DiskTier | None:
+        return self._saving.disk if self._saving else None
+
     def _count(self) -> str:
-        """Ask the index for the figures that it alone knows. Returns why it could not be asked, "" if it could."""
-        disk = self._disk
+        """Ask the indexes for the figures that they alone know. Returns why they could not be asked, "" if they could."""
         try:
-            self._counted = Counted(self._sessions(), *_counted(disk)) if disk else Counted(self._sessions(), 0, 0, 0, 0)
+            in_ram = {(x.tenant, x.session) for x in self._ram.lives} | {(x.tenant, x.id) for x in self._ram.memory.index.all_sessions()}
+            self._counted = _counted(self._disk, in_ram) if self._disk else Counted(len(in_ram), 0, 0, 0, 0)
         except BankError as error:
             return str(error)
         return ""
 
-    def _sessions(self) -> int:
-        """Conversations on disk, and those in RAM that are not there."""
-        in_ram = {(x.tenant, x.session) for x in self._lives} | {(x.tenant, x.id) for x in self._memory.index.all_sessions()}
-        return self._disk.index.num_sessions(in_ram) if self._disk else len(in_ram)
 
-
-def _counted(disk: DiskTier) -> tuple[int, int, int, int]:
-    """Bytes on disk and written today; pinned conversations, and bytes of what they need."""
-    pinned = disk.index.pinned_sessions()
-    return disk.num_bytes, disk.written_today_bytes, len(pinned), disk.index.bytes_of(usable_keys(disk.index, pinned))
+def _counted(disk: DiskTier, in_ram: Collection[tuple[str, str]]) -> Counted:
+    index, pinned = disk.index, disk.index.pinned_sessions()
+    pinned_bytes = index.bytes_of(usable_keys(index, pinned))
+    return Counted(index.num_sessions(in_ram), disk.num_bytes, disk.written_today_bytes, len(pinned), pinned_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,10 @@ class Live:
     def block(self, depth: int) -> tuple[int, ...]:
         """The tokens after the node of this depth, at most a block of them."""
         return tuple(self.tokens[depth * SEGMENT_TOKENS : (depth + 1) * SEGMENT_TOKENS])
+
+    def session_of(self, keys: Iterable[str]) -> Session:
+        """What an index is told of the conversation if it consists of the records of these keys."""
+        return Session(self.tenant, self.session, "", self.used_s, self.turns, len(self.tokens), False, tuple(keys))
 
     def mark_in(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
         """The last mark in the block of this depth that lies within `rest`, a prompt's tokens in that block."""

@@ -50,6 +50,11 @@ class Place:
     tier: Tier
     key: str
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether a file is read for it."""
+        return self.tier.source == "ssd"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -59,18 +64,22 @@ class Plan:
     segments: tuple[Place, ...]
     mark: Place
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The segments in order, then the mark."""
+        return (*self.segments, self.mark)
+
     def load(self) -> list[Record]:
-        """The segments in order, then the mark, verified. Raises KeyError, DamagedRecordError."""
-        places = [*self.segments, self.mark]
+        """The records of these places, verified. Raises KeyError, DamagedRecordError."""
         found: dict[str, Record] = {}
-        for tier in {id(p.tier): p.tier for p in places}.values():
-            keys = [p.key for p in places if p.tier is tier]
+        for tier in {id(p.tier): p.tier for p in self.places}.values():
+            keys = [p.key for p in self.places if p.tier is tier]
             found |= zip(keys, tier.get_many(keys), strict=True)
-        return [found[p.key] for p in places]
+        return [found[p.key] for p in self.places]
 
     def set_aside(self, key: str) -> None:
         """Have the record of that key, if it is one of these, not served again."""
-        for place in (*self.segments, self.mark):
+        for place in self.places:
             if place.key == key:
                 place.tier.set_aside(key)
 

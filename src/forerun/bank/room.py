@@ -1,52 +1,77 @@
-"""Makes room in RAM: lets go of what is least likely to be asked for again, live conversations and records by one order (`retain.rank_s`).
+"""Puts records on disk, and makes room for them there by letting go of what is least likely to be asked for again (`retain.rank_s`).
 
-Runs on the thread that owns MLX. Knows nothing of prompts or of how much room there is.
+Knows no queue and no cache.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 
-from forerun.bank.figures import Figures
-from forerun.bank.live import Live, Lives
-from forerun.bank.saving import Saving
-from forerun.bank.tier.memory import MemoryTier
-from forerun.state.record import RecordInfo
+from forerun.bank.stored import usable_keys
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.format import file_bytes
+from forerun.bank.tier.history import Session
+from forerun.bank.tier.index import Label
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
+from forerun.errors import BankFullError
+from forerun.state.record import Record, RecordInfo
+
+_EVICT_AT_ONCE = 8
 
 
 class Room:
-    """Of one bank. saving is None if nothing survives the process."""
+    """On one disk tier. live: the conversations that are in RAM as live caches."""
 
-    def __init__(self, lives: Lives, memory: MemoryTier, saving: Saving | None, figures: Figures) -> None:
-        self._lives, self._memory, self._saving, self._figures = lives, memory, saving, figures
+    def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
+        self.disk, self._live = disk, live
 
-    def shrink(self, limit_bytes: int) -> int:
-        """Let go of conversations and records until no more than this is held. Returns of how many."""
-        num_evicted = 0
-        while self._figures.held_bytes > limit_bytes:
-            self._evict_one()
-            num_evicted += 1
-        return num_evicted
+    def put(self, record: Record, label: Label) -> None:
+        """Write the record, making room for it. Raises BankError; BankFullError where nothing may go for it."""
+        while True:
+            try:
+                self.disk.put(record)
+                break
+            except BankFullError as error:
+                if error.reason != "quota" or not self._evict(label.rank_s):
+                    self._check_pins(record.info)
+                    raise
+        self.disk.index.label(record.key, label)
+        if record.kind == "segment":
+            self._drop_shorter(record, label)
 
-    def let_go(self, live: Live) -> None:
-        """Take a conversation out of the live ones; what is pending is captured first."""
-        if self._saving is not None:
-            self._saving.capture_all(live)
-        self._lives.remove(live)
+    def _drop_shorter(self, record: Record, label: Label) -> None:
+        """A shorter tail at the same place holds nothing that this segment does not hold. It stays if another conversation ends with it:
+        of that one the rest of this segment would be no part.
+        """
+        index = self.disk.index
+        for info in index.along("segment", record.parent, record.tokens):
+            if info.key != record.key and not index.is_end_of_another(info, label.tenant, label.session):
+                self.disk.delete(info.key)
 
-    def _evict_one(self) -> None:
-        live = min(self._lives, key=lambda x: x.rank_s, default=None)
-        record = next(iter(self._memory.index.lowest(1, ())), None)
-        if record and (live is None or record.rank_s <= live.rank_s):
-            self._memory.delete(record.info.key)
-            self._note_gone([record.info])
-            self._memory.index.forget_empty_sessions([(record.tenant, record.session)])
-        elif live:
-            self.let_go(live)
-            self._note_gone([live.info(unit) for unit in live.units(live.marks)])
+    def _evict(self, below_rank_s: float) -> bool:
+        """Make some room: what was set aside first, then what ranks lowest, but nothing that ranks as high as what is to be written (a
+        conversation larger than the quota would eat its own beginning), nothing that a pinned conversation needs, and what a live one
+        needs only if there is nothing else. Returns whether there was anything.
+        """
+        if self.disk.quarantined:
+            self.disk.clear_quarantine()
+            return True
+        index = self.disk.index
+        pinned = usable_keys(index, index.pinned_sessions())
+        groups = (index.lowest(_EVICT_AT_ONCE, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
+        going = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
+        for entry in going:
+            self.disk.delete(entry.info.key)
+        index.note_lost([entry.info for entry in going], "evicted", "the disk quota was reached", time.time())
+        index.forget_empty_sessions({(entry.tenant, entry.session) for entry in going})
+        return bool(going)
 
-    def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
-        """Note what left RAM, if that was the only place."""
-        if self._saving is None:
-            self._memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())
+    def _check_pins(self, info: RecordInfo) -> None:
+        """Raises BankFullError where pinned conversations leave no room for the record, whatever else went."""
+        index, limit_bytes = self.disk.index, self.disk.limit_bytes
+        pinned_bytes = index.bytes_of(usable_keys(index, index.pinned_sessions()))
+        fixed_bytes = self.disk.num_bytes - index.totals.record_bytes + INDEX_SLACK_BYTES
+        if pinned_bytes and fixed_bytes + pinned_bytes + file_bytes(info) > limit_bytes:
+            told = f"pinned conversations take {pinned_bytes} of {limit_bytes} bytes"
+            raise BankFullError(told, reason="pinned conversations fill the quota", hint="unpin one, or raise --bank-disk-bytes")

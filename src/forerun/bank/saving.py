@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from forerun.bank import retain
 from forerun.bank.live import Live, Lives, Unit
+from forerun.bank.room import Room
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
 from forerun.bank.writer import Writer
 from forerun.errors import BankError
@@ -23,33 +23,34 @@ NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a 
 
 
 class Saving:
-    """Has live conversations written to a disk tier."""
+    """Has live conversations written to a disk tier. room: what writes there besides, while nothing waits for `writer`."""
 
     def __init__(self, disk: DiskTier, spec: StateSpec, lives: Lives) -> None:
-        self._disk = disk
+        self.disk, self.room = disk, Room(disk, lambda: [live.told for live in lives if live.told])
+        self.writer = Writer(self.room)
         self._mark_cost_tokens = spec.mark_tokens
         self._noted_roots: set[str] = set()
         self._left: dict[tuple[str, str], set[int]] = {}
-        self.writer = Writer(disk, lambda: [live.told for live in lives if live.told])
 
     def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
-        """Let what is not on disk of the conversation and of `marks` be pending, and have it noted that the rest was used: a conversation
-        ages as one, its beginning not before its end. If the index cannot say what is there, all is written: that costs nothing but time.
+        """Let what is neither on disk nor on its way there of the conversation and of `marks` be pending, and have it noted that the rest
+        was used: a conversation ages as one, its beginning not before its end. If the index cannot say what is there, all is written: that
+        costs nothing but time.
         """
         if live.chain.root not in self._noted_roots:
             self._noted_roots.add(live.chain.root)
             self.writer.note_identity(live.chain.root, live.tenant, live.chain.identity.fields)
         wanted = {m.position for m in marks} | self._left.pop((live.tenant, live.session), set())
         units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
+        known = {record.key for record in self.writer.waiting()}  # before the look: what is written meanwhile is found there
         try:
-            known = self._disk.index.present([u.key for u in units])
+            known |= self.disk.index.present([u.key for u in units])
         except BankError:
-            known = set()
+            known.clear()
         live.pending.extend(u for u in units if u.key not in known and (u.mark is None or u.mark.position in wanted))
         self.writer.touch({u.key: self._rank_s(live, u) for u in units if u.key in known}, live.used_s)
         kept = known | {u.key for u in live.pending}
-        keys = tuple(u.key for u in units if u.key in kept)
-        live.told = Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, keys)
+        live.told = live.session_of(u.key for u in units if u.key in kept)
         if not live.pending:
             self._note(live)
 

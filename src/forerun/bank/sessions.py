@@ -5,35 +5,32 @@ Runs on the thread that owns MLX while no request runs, but for `all` and `one`.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from forerun.bank import stored, transfer
 from forerun.bank.archive import Archive
-from forerun.bank.live import Live, Lives
+from forerun.bank.live import Live
+from forerun.bank.ram import Ram
+from forerun.bank.restore import new_session
 from forerun.bank.saving import Saving
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.memory import MemoryTier
+from forerun.bank.tier.index import Index
 from forerun.errors import BadRequestError, BankError, UnknownSessionError
 from forerun.state.record import Chain
 from forerun.values import SessionInfo
 
 _FLUSH_S = 30.0
 _ALL = -1  # as SQLite has it
-WITH_DISK = "start the server without --bank-disk-bytes 0"
-NO_DISK = "nothing is kept on disk, where names and pins are"
 
 
 class Sessions:
-    """Conversations of one bank. disk and saving are None if nothing survives the process. chain_of: a tenant."""
+    """Conversations of one bank. saving is None if nothing survives the process. chain_of: a tenant."""
 
-    def __init__(
-        self, lives: Lives, memory: MemoryTier, disk: DiskTier | None, saving: Saving | None, chain_of: Callable[[str], Chain]
-    ) -> None:
-        self._lives, self._memory, self._disk, self._saving, self._chain_of = lives, memory, disk, saving, chain_of
+    def __init__(self, ram: Ram, saving: Saving | None, chain_of: Callable[[str], Chain]) -> None:
+        self._lives, self._memory, self._saving, self._chain_of = ram.lives, ram.memory, saving, chain_of
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         """The tenant's, the last used first, `limit` at most. May be called from any thread."""
@@ -51,14 +48,14 @@ class Sessions:
         """Have it called `name`, and pinned or not; None: as it was. What of it is pending is written first. Raises UnknownSessionError,
         BadRequestError.
         """
-        self._on_disk(tenant, id).index.mark_session(tenant, id, name=name, is_pinned=is_pinned)
+        self._settled(tenant, id).index.mark_session(tenant, id, name=name, is_pinned=is_pinned)
         return self.one(tenant, id)
 
     def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
         """Let a second conversation begin as this one is now; both go on for themselves. fork_id None: the bank gives it one. Raises
         UnknownSessionError, BadRequestError.
         """
-        (disk, session), fork_id = self.written(tenant, id), fork_id or secrets.token_hex(6)
+        (disk, session), fork_id = self.written(tenant, id), fork_id or new_session()
         stored.fork(disk.index, session, fork_id, name, time.time())
         return self.one(tenant, fork_id)
 
@@ -66,7 +63,7 @@ class Sessions:
         """The disk and what the index knows of the conversation, when all of it is there that can be. Raises UnknownSessionError,
         BadRequestError.
         """
-        disk = self._on_disk(tenant, id)
+        disk = self._settled(tenant, id)
         session = disk.index.session(tenant, id)
         if session is None:
             raise UnknownSessionError(id)
@@ -78,8 +75,7 @@ class Sessions:
         """
         if archive.manifest.identity.tokenizer != self._chain_of(tenant).identity.tokenizer:
             raise BadRequestError("the archive's tokens are of another tokenizer", hint="serve the model that it was exported from")
-        if self._disk is None:
-            raise BadRequestError(NO_DISK, hint=WITH_DISK)
+        self._with_disk()
         if self._find(tenant, id):
             raise stored.taken(id)
 
@@ -95,16 +91,14 @@ class Sessions:
     def take(self, tenant: str, id: str, archive: Archive) -> SessionInfo:
         """Keep an archive's conversation under this id, with its state as it is. Raises BadRequestError."""
         self.check_new(tenant, id, archive)
-        assert self._disk
-        assert self._saving
         self._flush()
-        transfer.keep(self._disk, self._saving.writer.write, archive, self._chain_of(tenant), tenant, id, time.time())
+        transfer.keep(self._with_disk().room, archive, self._chain_of(tenant), tenant, id, time.time())
         return self.one(tenant, id)
 
     def announce(self, address: str) -> None:
         """Have the folder say where its server answers."""
-        if self._disk:
-            self._disk.announce(address)
+        if self._saving:
+            self._saving.disk.announce(address)
 
     def remove(self, tenant: str, id: str) -> None:
         """Remove a conversation, and all that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
@@ -113,9 +107,9 @@ class Sessions:
         others = {key for live in self._lives if live.told for key in live.told.keys}
         stored.remove(self._memory, tenant, id, others)
         self._memory.index.scrub()
-        if self._disk:
-            removed = stored.remove(self._disk, tenant, id, others)
-            self._disk.scrub([info.key for info in removed])
+        if self._saving:
+            removed = stored.remove(self._saving.disk, tenant, id, others)
+            self._saving.disk.scrub([info.key for info in removed])
 
     def wipe(self, tenant: str) -> int:
         """Remove all that the tenant has here. Returns the number of conversations. Raises BankError: do it again then."""
@@ -124,10 +118,10 @@ class Sessions:
         root = self._chain_of(tenant).root
         stored.wipe(self._memory, tenant, [root])
         self._memory.index.scrub()
-        if self._disk and self._saving:
-            removed = stored.wipe(self._disk, tenant, [root])
+        if self._saving:
+            removed = stored.wipe(self._saving.disk, tenant, [root])
             self._saving.forget_root(root)
-            self._disk.scrub([info.key for info in removed])
+            self._saving.disk.scrub([info.key for info in removed])
         return num_sessions
 
     def _drop(self, lives: Sequence[Live]) -> None:
@@ -138,33 +132,33 @@ class Sessions:
 
     def _ids(self, tenant: str, limit: int) -> set[str]:
         """Of the tenant's conversations; `limit` at least, the last used first, if there are as many."""
-        indexes = [self._memory.index, *([self._disk.index] if self._disk else [])]
+        indexes = [self._memory.index, *([self._saving.disk.index] if self._saving else [])]
         ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
         return ids | {session.id for session in self._on_the_way() if session.tenant == tenant}
 
     def _find(self, tenant: str, id: str) -> Session | None:
         """The conversation as it is now: a live one has gone on since the index was told of it."""
-        written = self._disk.index.session(tenant, id) if self._disk else None
+        written = self._saving.disk.index.session(tenant, id) if self._saving else None
         here = [session for session in self._on_the_way() if (session.tenant, session.id) == (tenant, id)]
         found = here[-1] if here else self._memory.index.session(tenant, id) or written
         return replace(found, name=written.name, is_pinned=written.is_pinned) if found and written else found
 
     def _on_the_way(self) -> list[Session]:
         """Conversations of which the index need not know yet, as it was or will be told of them; the latest last."""
-        return [*(self._saving.writer.noting() if self._saving else ()), *(_session(live) for live in self._lives)]
+        return [*(self._saving.writer.noting() if self._saving else ()), *(live.told or live.session_of(()) for live in self._lives)]
 
     def _info(self, session: Session) -> SessionInfo:
         lives, in_ram = self._lives.of(session.tenant, session.id), self._memory.index.session(session.tenant, session.id)
         records = self._memory.index.find(in_ram.keys).values() if in_ram else ()
         ram_bytes = sum(x.num_bytes for x in lives) + sum(info.num_bytes for info in records)
-        if self._disk is None:
+        if self._saving is None:
             told = stored.told(self._memory.index, session)
             return replace(told, ram_bytes=ram_bytes, disk_bytes=0, stored_tokens=0, state="ram", reason="")
         is_writing = self._is_writing(lives, session)  # before the index is asked: what is written in between is told of as it is
-        told = replace(stored.told(self._disk.index, session), ram_bytes=ram_bytes)
+        told = replace(stored.told(self._saving.disk.index, session), ram_bytes=ram_bytes)
         if is_writing:
             return replace(told, state="writing", reason="")
-        return replace(told, reason=self._why_skipped(lives) or told.reason) if told.state == "skipped" else told
+        return replace(told, reason=_why_skipped(self._saving.disk.index, lives) or told.reason) if told.state == "skipped" else told
 
     def _is_writing(self, lives: list[Live], session: Session) -> bool:
         if any(live.pending for live in lives):  # first: from there it passes to the writer
@@ -172,29 +166,28 @@ class Sessions:
         waiting = {record.key for record in self._saving.writer.waiting()} if self._saving else set()
         return not waiting.isdisjoint(session.keys)
 
-    def _why_skipped(self, lives: list[Live]) -> str:
-        """Why the end of a live conversation is not on disk, "" if that is not known."""
-        assert self._disk
-        index = self._disk.index
-        places = [(live, depth) for live in lives for depth in reversed(range(len(live.nodes)))]
-        lost = (index.lost(live.nodes[depth], live.block(depth)) for live, depth in places)
-        return next((f"{each.kind}: {each.why}" for each in lost if each), "")
+    def _with_disk(self) -> Saving:
+        """Raises BadRequestError where nothing is kept on disk."""
+        if self._saving is None:
+            raise BadRequestError("nothing is kept on disk, where names and pins are", hint="start the server without --bank-disk-bytes 0")
+        return self._saving
 
-    def _on_disk(self, tenant: str, id: str) -> DiskTier:
+    def _settled(self, tenant: str, id: str) -> DiskTier:
         """The disk, when all is written there that is to be known of the conversation. Raises UnknownSessionError, BadRequestError."""
         self.one(tenant, id)
-        if self._disk is None or self._saving is None:
-            raise BadRequestError(NO_DISK, hint=WITH_DISK)
+        saving = self._with_disk()
         for live in self._lives.of(tenant, id):
-            self._saving.capture_all(live)
+            saving.capture_all(live)
         self._flush()
-        return self._disk
+        return saving.disk
 
     def _flush(self) -> None:
         if self._saving and not self._saving.writer.flush(_FLUSH_S):
             raise BankError(f"the disk has not written in {_FLUSH_S:.0f} s what waits for it", hint="try again later")
 
 
-def _session(live: Live) -> Session:
-    """What the index is, or would be, told of a live conversation."""
-    return live.told or Session(live.tenant, live.session, "", live.used_s, live.turns, len(live.tokens), False, ())
+def _why_skipped(index: Index, lives: list[Live]) -> str:
+    """Why the end of a live conversation is not on disk, "" if that is not known."""
+    places = [(live, depth) for live in lives for depth in reversed(range(len(live.nodes)))]
+    lost = (index.lost(live.nodes[depth], live.block(depth)) for live, depth in places)
+    return next((f"{each.kind}: {each.why}" for each in lost if each), "")

@@ -5,7 +5,7 @@ Reads the tier's index, never a payload. Knows no cache, no other tier, and noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from forerun.bank.tier.base import Tier
@@ -73,15 +73,15 @@ def belonging(index: Index, tenant: str, id: str, others: Collection[str]) -> li
     earlier turns, and marks along the way.
     """
 
-    def is_free(key: str) -> bool:
-        return key not in others and not index.is_shared(key, tenant, id)
+    def free(infos: Mapping[str, RecordInfo]) -> dict[str, RecordInfo]:
+        needed = index.shared(infos, tenant, id).union(others)
+        return {key: info for key, info in infos.items() if key not in needed}
 
     session = index.session(tenant, id)
-    own = {info.key: info for info in index.owned(tenant, id)} | index.find(session.keys if session else ())
-    found = {key: info for key, info in own.items() if is_free(key)}
-    for segment in [info for info in found.values() if info.kind == "segment"]:
-        found |= {mark.key: mark for mark in index.along("mark", segment.parent, segment.tokens) if is_free(mark.key)}
-    return list(found.values())
+    own = free({info.key: info for info in index.owned(tenant, id)} | index.find(session.keys if session else ()))
+    segments = [info for info in own.values() if info.kind == "segment"]
+    along = {mark.key: mark for each in segments for mark in index.along("mark", each.parent, each.tokens)}
+    return list((own | free(along)).values())
 
 
 def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
@@ -108,7 +108,7 @@ def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
 
 def wipe_all(tier: Tier) -> list[RecordInfo]:
     """Remove all that is here. Returns what was removed."""
-    infos = list(tier.inventory())
+    infos = tier.index.inventory()
     for info in infos:
         tier.delete(info.key)
     for owner in tier.index.owners():

@@ -7,15 +7,13 @@ from hashlib import sha256
 
 from forerun.bank import retain, stored
 from forerun.bank.archive import MOST_MARKS, Archive, Manifest, Part, chunks
+from forerun.bank.room import Room
 from forerun.bank.stored import Usable, usable
 from forerun.bank.tier.base import Tier
-from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
 from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record, RecordInfo, token_bytes
-
-Write = Callable[[Record, Label], None]
 
 
 def pack(tier: Tier, session: Session, key: bytes, *, with_state: bool) -> Iterator[bytes | memoryview]:
@@ -81,24 +79,12 @@ def unpack(archive: Archive, chain: Chain, put: Callable[[Record], object]) -> t
     return tuple(keys)
 
 
-def straight(disk: DiskTier) -> Write:
-    """Writes records to the disk, and makes no room for them."""
-
-    def write(record: Record, label: Label) -> None:
-        disk.put(record)
-        disk.index.label(record.key, label)
-
-    return write
-
-
-def keep(disk: DiskTier, write: Write, archive: Archive, chain: Chain, tenant: str, id: str, now_s: float) -> None:
-    """Keep an archive's conversation on disk, with its state. write: puts a record there. What is cut off leaves nothing behind. Raises
-    BadRequestError, BankError.
-    """
-    manifest = archive.manifest
+def keep(room: Room, archive: Archive, chain: Chain, tenant: str, id: str, now_s: float) -> None:
+    """Keep an archive's conversation on disk, with its state. What is cut off leaves nothing behind. Raises BadRequestError, BankError."""
+    manifest, disk = archive.manifest, room.disk
     label = Label(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
     try:
-        keys = unpack(archive, chain, lambda record: write(record, label))
+        keys = unpack(archive, chain, lambda record: room.put(record, label))
     except BaseException:
         stored.remove(disk, tenant, id, ())
         raise

@@ -9,13 +9,11 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.bank.stored import usable_keys
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier
-from forerun.bank.tier.format import file_bytes
+from forerun.bank.room import Room
 from forerun.bank.tier.history import Anchor, Memo, Session
 from forerun.bank.tier.index import Label
 from forerun.errors import BankError, BankFullError, BankGoneError
@@ -25,7 +23,6 @@ log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 << 20
 STUCK_S = 30.0
-_EVICT_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +40,19 @@ class Work:
 
 
 class Writer:
-    """Writes records to a disk tier in the order in which they come, making room for them by evicting what ranks lowest.
-
-    live: the conversations that are in RAM as live caches. skipped: number of records that could not be written, by reason.
+    """Has records put into `room` in the order in which they come. skipped: number of records that could not be written, by reason, until
+    turns are written whole again; num_skipped: of all since the start.
     """
 
-    def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
-        self._disk, self._live = disk, live
+    def __init__(self, room: Room) -> None:
+        self._room, self._index = room, room.disk.index
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
         self._num_done, self._is_stuck = 0, False
         self.skipped: Counter[str] = Counter()
+        self.num_skipped, self._num_written, self._known_skipped = 0, 0, 0
         self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
         self._thread.start()
 
@@ -76,40 +73,24 @@ class Writer:
         if self._is_stuck:
             self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
         else:
-            self._add(Work(partial(self.write, record, label), record))
-
-    def write(self, record: Record, label: Label) -> None:
-        """Write the record on this thread, making room for it. While anything waits, for the writer's own thread only. Raises BankError;
-        BankFullError where nothing may go for it.
-        """
-        while True:
-            try:
-                self._disk.put(record)
-                break
-            except BankFullError as error:
-                if error.reason != "quota" or not self._evict(label.rank_s):
-                    self._check_pins(record.info)
-                    raise
-        self._disk.index.label(record.key, label)
-        if record.kind == "segment":
-            self._drop_shorter(record, label)
+            self._add(Work(partial(self._room.put, record, label), record))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
         if ranks_s:
-            self._add(Work(partial(self._disk.index.touch, ranks_s, used_s)))
+            self._add(Work(partial(self._index.touch, ranks_s, used_s)))
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str]) -> None:
         """Have it noted what the chains that begin at `root` depend on."""
-        self._add(Work(partial(self._disk.index.note_identity, root, tenant, fields, time.time())))
+        self._add(Work(partial(self._index.note_identity, root, tenant, fields, time.time())))
 
     def note(self, session: Session) -> None:
-        """Have it noted, after the records put so far, what a conversation consists of."""
-        self._add(Work(partial(self._disk.index.note_session, session), session=session))
+        """Have it noted, after the records put so far, what a conversation consists of. That ends a turn."""
+        self._add(Work(partial(self._end_turn, session, self.num_skipped), session=session))
 
     def note_memo(self, memo: Memo, anchor: Anchor) -> None:
         """Have a memo kept, after the records put so far."""
-        self._add(Work(partial(self._disk.index.note_memo, memo, anchor)))
+        self._add(Work(partial(self._index.note_memo, memo, anchor)))
 
     @property
     def num_waiting(self) -> int:
@@ -178,41 +159,12 @@ class Writer:
                 self._num_done, self._is_stuck = self._num_done + 1, False
                 self._state.notify_all()
 
-    def _drop_shorter(self, record: Record, label: Label) -> None:
-        """A shorter tail at the same place holds nothing that this segment does not hold. It stays if another conversation ends with it:
-        of that one the rest of this segment would be no part.
-        """
-        index = self._disk.index
-        for info in index.along("segment", record.parent, record.tokens):
-            if info.key != record.key and not index.is_end_of_another(info, label.tenant, label.session):
-                self._disk.delete(info.key)
-
-    def _evict(self, below_rank_s: float) -> bool:
-        """Make some room: what was set aside first, then what ranks lowest, but nothing that ranks as high as what is to be written (a
-        conversation larger than the quota would eat its own beginning), nothing that a pinned conversation needs, and what a live one
-        needs only if there is nothing else. Returns whether there was anything.
-        """
-        if self._disk.quarantined:
-            self._disk.clear_quarantine()
-            return True
-        index = self._disk.index
-        pinned = usable_keys(index, index.pinned_sessions())
-        groups = (index.lowest(_EVICT_AT_ONCE, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
-        going = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
-        for entry in going:
-            self._disk.delete(entry.info.key)
-        index.note_lost([entry.info for entry in going], "evicted", "the disk quota was reached", time.time())
-        index.forget_empty_sessions({(entry.tenant, entry.session) for entry in going})
-        return bool(going)
-
-    def _check_pins(self, info: RecordInfo) -> None:
-        """Raises BankFullError where pinned conversations leave no room for the record, whatever else went."""
-        index, limit_bytes = self._disk.index, self._disk.limit_bytes
-        pinned_bytes = index.bytes_of(usable_keys(index, index.pinned_sessions()))
-        fixed_bytes = self._disk.num_bytes - index.totals.record_bytes + INDEX_SLACK_BYTES
-        if pinned_bytes and fixed_bytes + pinned_bytes + file_bytes(info) > limit_bytes:
-            told = f"pinned conversations take {pinned_bytes} of {limit_bytes} bytes"
-            raise BankFullError(told, reason="pinned conversations fill the quota", hint="unpin one, or raise --bank-disk-bytes")
+    def _end_turn(self, session: Session, num_skipped: int) -> None:
+        """num_skipped: how many were when the turn had been put. Records of the next one may have been skipped since."""
+        self._index.note_session(session)
+        if self._num_written and self.num_skipped == self._known_skipped:
+            self.skipped = Counter()
+        self._num_written, self._known_skipped = 0, num_skipped
 
     def _count_failures(self, work: Work) -> None:
         """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
@@ -227,16 +179,19 @@ class Writer:
             self.skip("the disk failed", error, info)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
             self.skip(f"unexpected {type(error).__name__}", error, None)
+        else:
+            self._num_written += work.record is not None
 
     def skip(self, reason: str, error: Exception, info: RecordInfo | None) -> None:
         """Count a record that is not written. info: what it would have been, to be told when it is missed."""
         self._count(reason, error)
         if info is not None:
             try:
-                self._disk.index.note_lost([info], "not stored", reason, time.time())
+                self._index.note_lost([info], "not stored", reason, time.time())
             except BankError as unnoted:
                 log.warning("not noted: %s", unnoted)
 
     def _count(self, reason: str, error: Exception) -> None:
         self.skipped[reason] += 1
+        self.num_skipped += 1
         log.warning("not written to disk (%s): %s", reason, error)

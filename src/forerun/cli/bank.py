@@ -48,7 +48,7 @@ EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", 
 def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Read the index and every record, and check every byte; exit code 1 if something is damaged."""
     with looking(load({"bank_dir": bank_dir}).bank_path) as tier:
-        infos = list(tier.inventory())
+        infos = tier.index.inventory()
         shown = track(infos, "reading", console=Console(stderr=True), transient=True)
         damage = tier.index.damage() + [text for info in shown if (text := tier.damage(info.key))]
     if as_json:
@@ -98,9 +98,8 @@ def explanation(report: Report) -> list[str]:
 def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Remove what was not used for longest, until the folder is no larger than this."""
     limit_bytes = size(to_bytes)
-    folder = load({"bank_dir": bank_dir}).bank_path
     try:
-        with holding(folder) as tier:
+        with holding(load({"bank_dir": bank_dir})) as tier:
             removed = list(shrink(tier, limit_bytes))
             figures = {"removed": len(removed), "bytes": tier.num_bytes}
     except BankLockedError as error:

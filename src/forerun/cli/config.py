@@ -36,7 +36,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
 
 def left_open(config: Config) -> Iterator[tuple[str, str]]:
     """What each setting without a value of its own comes to, were it left open, in words."""
-    from forerun.bank.tier.limits import daily_limit, disk_limit, held_bytes
+    from forerun.bank.tier.quota import daily_limit, disk_limit, held_bytes
 
     yield "model", "demo-model, the bundled one"
     yield "bank_dir", str(config.bank_path)

@@ -54,7 +54,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     with kept_in(config, only_looks=True) as kept:
         sessions = kept.all()
     with looking(config.bank_path) as tier:
-        total = {"records": len(list(tier.inventory())), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
+        total = {"records": len(tier.index.inventory()), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
         total |= {"written_today_bytes": tier.written_today_bytes}
     if as_json:
         typer.echo(json.dumps({"sessions": [asdict(session) for session in sessions], **total}))

@@ -14,10 +14,12 @@ from typing import BinaryIO, Protocol
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.tier.disk import UNLIMITED_BYTES, DiskTier, secret
+from forerun.bank.room import Room
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, holder, secret
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Index
-from forerun.bank.transfer import keep, pack, straight
+from forerun.bank.transfer import keep, pack
 from forerun.config import Config
 from forerun.errors import BankLockedError, ForerunError, UnknownSessionError
 from forerun.request_log.file import rewrite
@@ -92,7 +94,7 @@ class StoredSessions:
             raise ForerunError(f"no model runs here to read the archive's tokens, and {why}", hint="start the server, and try again")
         if self.tier.index.session(NO_TENANT, id):
             raise stored.taken(id)
-        keep(self.tier, straight(self.tier), read, Chain(secret(self.folder), NO_TENANT, manifest.identity), NO_TENANT, id, time.time())
+        keep(Room(self.tier, lambda: ()), read, Chain(secret(self.folder), NO_TENANT, manifest.identity), NO_TENANT, id, time.time())
         return Imported(self._one(NO_TENANT, id), "taken", "")
 
     def wipe(self) -> int:
@@ -123,9 +125,9 @@ def looking(folder: Path) -> Iterator[DiskTier]:
 
 
 @contextmanager
-def holding(folder: Path) -> Iterator[DiskTier]:
-    """The tier of the folder, for this process alone. Raises BankLockedError, ForerunError."""
-    tier = DiskTier(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=held(folder))
+def holding(config: Config) -> Iterator[DiskTier]:
+    """The tier of the settings' folder, within their limits, for this process alone. Raises BankLockedError, ForerunError."""
+    tier = DiskTier.of(config, held(config.bank_path))
     try:
         tier.wait_until_reconciled(RECONCILE_S)
         yield tier
@@ -138,17 +140,17 @@ def held(folder: Path) -> Index:
     if not folder.is_dir() or not any(folder.iterdir()):
         what = "nothing is stored in" if folder.is_dir() else "there is no folder"
         raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir; `forerun serve` makes it")
-    return Index.hold(folder)
+    return hold(folder)
 
 
 @contextmanager
 def kept_in(config: Config, *, only_looks: bool) -> Iterator[Kept]:
     """The conversations of the folder of these settings. Raises ForerunError."""
-    server = Index.holder(config.bank_path)
+    server = holder(config.bank_path)
     if server is not None:
         yield _remote(server, config)
         return
-    with (looking if only_looks else holding)(config.bank_path) as tier:
+    with looking(config.bank_path) if only_looks else holding(config) as tier:
         yield StoredSessions(tier, config.bank_path, config.request_log_path, config.archive_key)
 
 

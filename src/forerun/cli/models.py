@@ -175,7 +175,7 @@ def described(entry: Pulled) -> dict[str, Any]:
 
 def this_machine(config: Config) -> Machine:
     """The memory and disk that a server would have here, with these settings."""
-    from forerun.bank.tier.limits import disk_limit, held_bytes
+    from forerun.bank.tier.quota import disk_limit, held_bytes
     from forerun.engine.loading import memory_bytes
     from forerun.kernels.arithmetic import is_cpu
     from forerun.models.fit import Machine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forerun.bank.tier import files
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.limits import disk_limit, held_bytes
+from forerun.bank.tier.quota import disk_limit, held_bytes
 from forerun.config import Config
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.errors import ForerunError
@@ -106,7 +106,7 @@ def bank(config: Config) -> Iterator[Finding]:
 
 
 def _records(tier: DiskTier, folder: Path) -> Iterator[Finding]:
-    infos = list(tier.inventory())
+    infos = tier.index.inventory()
     damaged = [text for info in infos[-MAX_READ_RECORDS:] if (text := tier.damage(info.key))]
     num_read = min(len(infos), MAX_READ_RECORDS)
     text = f"{len(infos):,} records in {shown(tier.num_bytes)} at {folder}, {num_read} of them read, {len(damaged)} damaged"

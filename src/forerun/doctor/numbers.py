@@ -16,8 +16,8 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.bank.bank import Bank, Turned
-from forerun.bank.tier.disk import DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.kernels import blas, proof
@@ -108,6 +108,6 @@ def _read(family: Family, tokens: list[int]) -> tuple[Cache[Contiguous], list[Sn
 
 
 def _bank(family: Family, folder: Path) -> Bank:
-    disk = DiskTier(folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(folder))
+    disk = DiskTier(folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=hold(folder))
     identity = Identity("doctor", "", "", "", "", family.numerics.name)
     return Bank(family.spec, identity, disk=disk, secret=secret(folder), ram_limit_bytes=1 << 30)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from forerun.bank.bank import Restored
+from forerun.bank.restore import Restored
 from forerun.decode.tally import Tally
 from forerun.engine.request import Request
 from forerun.models.base import Family

@@ -83,6 +83,6 @@ def gauges_of(bank: Bank) -> Gauges:
     return {
         **{f"mlx_{kind}_bytes": (f"MLX memory, {kind}", read) for kind, read in memory.items()},
         "paged_blocks": ("Pages that caches hold", lambda: bank.paged_blocks[0]),
-        "bank_unwritten_records": ("Records that could not be written, since the start", lambda: sum(bank.skipped.values())),
+        "bank_unwritten_records": ("Records that could not be written, since the start", lambda: bank.figures.num_unwritten),
         "paged_blocks_free": ("Pages that nobody holds", lambda: bank.paged_blocks[1]),
     }

@@ -14,9 +14,10 @@ import mlx.core as mx
 
 from forerun import machine
 from forerun.bank.bank import Bank
-from forerun.bank.tier.disk import DiskTier, secret
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.bank.tier.index import Index
-from forerun.bank.tier.limits import check_disk_limit, daily_limit, disk_limit
+from forerun.bank.tier.quota import check_disk_limit
 from forerun.config import Config
 from forerun.decode.compiled import NO_COMPILER, StepTable, warm_up
 from forerun.decode.depth import DepthPolicy, policy_for
@@ -51,7 +52,7 @@ class Loading:
         numerics, config = self.arithmetic.numerics, self.config
         mx.set_cache_limit(MLX_CACHE_BYTES)
         with ExitStack() as undone:
-            index = Index.hold(config.bank_path) if config.bank_disk_bytes != 0 else None  # a folder in use is told before weights are read
+            index = hold(config.bank_path) if config.bank_disk_bytes != 0 else None  # a folder in use is told before weights are read
             if index:
                 undone.callback(index.close)
             model = self._model(load(self.folder, numerics, self.arithmetic.dtype, self.progress), index)
@@ -78,9 +79,8 @@ class Loading:
         config, spec = self.config, loaded.family.spec
         if index is None:
             return Bank(spec, self._identity(loaded), disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
-        limit_bytes = disk_limit(config, index.totals.record_bytes)
-        check_disk_limit(config, spec, limit_bytes)
-        disk = DiskTier(config.bank_path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
+        disk = DiskTier.of(config, index)
+        check_disk_limit(config, spec, disk.limit_bytes)
         return Bank(spec, self._identity(loaded), disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
 
     def _identity(self, loaded: Loaded) -> Identity:

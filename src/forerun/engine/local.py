@@ -62,7 +62,7 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
-        bank = self.model.bank.health()
+        bank = self.model.bank.figures.health()
         reasons = (*self.model.degraded, *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from forerun.text.prompt import Prompt
-from forerun.values import Done, Event, Job, Reading, Report, Usage
+from forerun.values import Archived, Done, Event, Job, Reading, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Request:
     @property
     def prompt_tokens(self) -> int:
         return len(self.prompt.tokens)
+
+    @property
+    def archived(self) -> Archived | None:
+        """What it reads of an archive, None for a client's request."""
+        return self.job.prompt if isinstance(self.job.prompt, Archived) else None
 
     def cancel(self) -> None:
         """Stop at the next step or chunk."""

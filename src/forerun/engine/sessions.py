@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TypeVar
@@ -21,9 +20,8 @@ from forerun.bank.transfer import pack
 from forerun.engine.engine import Run
 from forerun.engine.request_log import RequestLog
 from forerun.engine.worker import Worker
-from forerun.errors import ForerunError, UnknownSessionError
 from forerun.text.prompt import Prompter
-from forerun.values import GREEDY, Imported, Job, Raw, SessionInfo
+from forerun.values import GREEDY, Archived, Imported, Job, SessionInfo
 
 T = TypeVar("T")
 
@@ -62,20 +60,13 @@ class LocalSessions:
         return Imported(await self._change(lambda sessions: sessions.take(tenant, id, read)), "taken", "")
 
     async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
-        """Read the tokens anew, up to one mark after the other, as requests that take their turn among the others. What was read of an
-        import that fails is removed.
-        """
+        """Read the tokens anew, up to the last mark, in their turn among the requests. An import that fails leaves nothing."""
         self.worker.model().bank.sessions.check_new(tenant, id, archive)
-        try:
-            for stop in archive.manifest.marks:
-                job = Job(f"import-{uuid4().hex}", Raw(archive.tokens[:stop]), GREEDY, 1, (), id, tenant, "use")
-                async for _ in await self.submit(job):
-                    pass
-        except ForerunError:
-            with suppress(UnknownSessionError):  # nothing was read yet
-                await self.remove(tenant, id)
-            raise
-        return await self.mark(tenant, id, name=archive.manifest.name, is_pinned=None)
+        manifest = archive.manifest
+        read = Archived(archive.tokens[: manifest.marks[-1]], manifest.marks, manifest.turns)
+        async for _ in await self.submit(Job(f"import-{uuid4().hex}", read, GREEDY, 1, (), id, tenant, "use")):
+            pass
+        return await self.mark(tenant, id, name=manifest.name, is_pinned=None)
 
     async def remove(self, tenant: str, id: str) -> None:
         await self._change(lambda sessions: sessions.remove(tenant, id))

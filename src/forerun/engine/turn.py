@@ -11,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Restored, Turned
+from forerun.bank.bank import Bank, Turned
+from forerun.bank.restore import Restored
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
@@ -70,7 +71,7 @@ class Model:
     @property
     def degraded(self) -> tuple[str, ...]:
         """Why it serves worse than it could, in words; nothing if it does not."""
-        reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.skipped.items()]
+        reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.figures.skipped.items()]
         if self.bank.off_reason:
             reasons.append(self.bank.off_reason)
         if self.policy.acceptance.is_failing:
@@ -121,6 +122,9 @@ class Turn:
         cache, prompt = restored.cache, self.request.prompt
         known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, self.model.family.spec.mark_tokens)
         marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
+        archived = self.request.archived
+        if archived:
+            marks_at |= set(archived.marks)
         self._post_reading(restored)
         for new in prefill(self.model.family, cache, prompt.tokens, marks_at, self._look):
             marks += new
@@ -129,8 +133,9 @@ class Turn:
                 break
             self.between()
             if self.request.is_cancelled:
-                marks.append(cache.snapshot())
-                self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored, None)
+                if not archived:
+                    marks.append(cache.snapshot())
+                    self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored, None)
                 raise Cancelled(None)
         self.timing.read_s = time.monotonic()
         return cache
@@ -205,7 +210,8 @@ class Turn:
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(marks) - len(restored.marks)
         memo = echo.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
-        turned = Turned(restored.session, job.tenant, restored.turns + 1, message_end, num_new, memo)
+        turns = self.request.archived.turns if self.request.archived else restored.turns + 1
+        turned = Turned(restored.session, job.tenant, turns, message_end, num_new, memo)
         try:
             self.model.bank.remember(cache, tokens, marks, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state

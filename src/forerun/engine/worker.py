@@ -29,7 +29,7 @@ SAVING_FRAC = 0.05  # of a running request's time, at most, for copying what is 
 class Worker:
     """Serves requests one at a time: tenants in turn, and each one's in the order of their submission.
 
-    observers: are told of every request that ends, on any thread.
+    observers: are told of every client's request that ends, on any thread.
     """
 
     def __init__(self, load: Callable[[], Model]) -> None:
@@ -120,7 +120,7 @@ class Worker:
                 self._running = None
                 self._state.notify_all()
         if not model.bank.flush(max(0.0, self._stop_s - time.monotonic() - _LAST_S)):
-            log.warning("stopped with %d records not written: they will be read again", model.bank.health().pending_writes)
+            log.warning("stopped with %d records not written: they will be read again", model.bank.figures.health().pending_writes)
         model.bank.close()
         model.steps.release()
 
@@ -178,7 +178,7 @@ class Worker:
 
     def _end(self, ended: Ended, last: Done | Failure) -> None:
         """The one place where requests end, whatever became of them."""
-        for observe in self.observers:
+        for observe in () if ended.request.archived else self.observers:
             observe(ended)
         ended.request.post(last)
 

@@ -27,7 +27,10 @@ ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 BODY_LIMIT_S = 10.0
 CLOSES = {"Connection": "close"}  # what else of the body comes is not read
 TOO_SLOW = refused(408, "body_too_slow", f"the body took longer than {BODY_LIMIT_S:.0f} s", "send it without a pause", CLOSES)
-TOO_LARGE = refused(413, "body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes", "shorten the conversation", CLOSES)
+LARGER = f"the body is larger than {BODY_LIMIT_BYTES} bytes"
+TOO_LARGE = refused(413, "body_too_large", LARGER, "shorten the conversation", CLOSES)
+ARCHIVE_HINT = "export it without its state, or stop the server: `forerun bank import` then takes it in place"
+ARCHIVE_TOO_LARGE = refused(413, "body_too_large", LARGER, ARCHIVE_HINT, CLOSES)
 
 
 class Doors:
@@ -67,7 +70,7 @@ class Doors:
         except TimeoutError:
             return TOO_SLOW.response(scope["path"]), receive
         if body is None:
-            return TOO_LARGE.response(scope["path"]), receive
+            return (ARCHIVE_TOO_LARGE if scope["path"] == IMPORT_ROUTE else TOO_LARGE).response(scope["path"]), receive
         return self._app, _replay(body, receive)
 
     def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:

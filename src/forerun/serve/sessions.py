@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
+from urllib.parse import unquote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import ConfigDict, Field
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, ConfigDict, Field
+from starlette.routing import Match
+from starlette.types import Scope
 
 from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
@@ -21,6 +26,14 @@ from forerun.serve.rate import Rate
 
 ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
+Id = Annotated[str, AfterValidator(unquote)]
+
+
+class AsSent(APIRoute):
+    """A route that is compared with the path as it was sent: a slash that is quoted is of the id, `x%2Fexport`, and not of the route."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches({**scope, "path": scope["raw_path"].decode("ascii")})
 
 
 class Change(Fields):
@@ -60,14 +73,15 @@ class Import(Fields):
 def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
     """Add the routes to an application."""
     routes = Routes(sessions, keys, rate)
-    app.add_api_route(ROOT, routes.show_all, methods=["GET"], response_model=None)
-    app.add_api_route(ROOT, routes.wipe, methods=["DELETE"], response_model=None)
-    app.add_api_route(f"{ROOT}/import", routes.load, methods=["POST"], response_model=None)
-    app.add_api_route(f"{ROOT}/{{id:path}}/export", routes.export, methods=["GET"], response_model=None)
-    app.add_api_route(f"{ROOT}/{{id:path}}/fork", routes.fork, methods=["POST"], response_model=None)
-    app.add_api_route(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"], response_model=None)
-    app.add_api_route(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"], response_model=None)
-    app.add_api_route(f"{ROOT}/{{id:path}}", routes.remove, methods=["DELETE"], response_model=None)
+    add = partial(app.router.add_api_route, response_model=None, route_class_override=AsSent)
+    add(ROOT, routes.show_all, methods=["GET"])
+    add(ROOT, routes.wipe, methods=["DELETE"])
+    add(f"{ROOT}/import", routes.load, methods=["POST"])
+    add(f"{ROOT}/{{id:path}}/export", routes.export, methods=["GET"])
+    add(f"{ROOT}/{{id:path}}/fork", routes.fork, methods=["POST"])
+    add(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"])
+    add(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"])
+    add(f"{ROOT}/{{id:path}}", routes.remove, methods=["DELETE"])
 
 
 class Routes:
@@ -81,26 +95,26 @@ class Routes:
         found = await self._sessions.all(self._tenant(request), LIST_LIMIT + 1)
         return JSONResponse({"data": [asdict(session) for session in found[:LIST_LIMIT]], "has_more": len(found) > LIST_LIMIT})
 
-    async def show_one(self, request: Request, id: str) -> Response:
+    async def show_one(self, request: Request, id: Id) -> Response:
         """GET /v1/forerun/sessions/ID"""
         return JSONResponse(asdict(await self._sessions.one(self._tenant(request), id)))
 
-    async def change(self, request: Request, id: str) -> Response:
+    async def change(self, request: Request, id: Id) -> Response:
         """PATCH /v1/forerun/sessions/ID"""
         tenant, asked = self._tenant(request), read(Change, parse_object(await request.body()))
         return JSONResponse(asdict(await self._sessions.mark(tenant, id, name=asked.name, is_pinned=asked.pinned)))
 
-    async def remove(self, request: Request, id: str) -> Response:
+    async def remove(self, request: Request, id: Id) -> Response:
         """DELETE /v1/forerun/sessions/ID"""
         await self._sessions.remove(self._tenant(request), id)
         return JSONResponse({"id": id, "deleted": True})
 
-    async def fork(self, request: Request, id: str) -> Response:
+    async def fork(self, request: Request, id: Id) -> Response:
         """POST /v1/forerun/sessions/ID/fork"""
         tenant, asked = self._tenant(request), read(Fork, parse_object(await request.body()))
         return JSONResponse(asdict(await self._sessions.fork(tenant, id, fork_id=asked.id, name=asked.name)))
 
-    async def export(self, request: Request, id: str) -> Response:
+    async def export(self, request: Request, id: Id) -> Response:
         """GET /v1/forerun/sessions/ID/export"""
         tenant, asked = self._tenant(request), read(Export, dict(request.query_params))
         chunks = await self._sessions.export(tenant, id, with_state=asked.state == "true")

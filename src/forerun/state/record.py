@@ -111,7 +111,7 @@ class Chain:
     def __init__(self, secret: bytes, tenant: str, identity: Identity) -> None:
         fields = "\0".join(f"{name}={value}" for name, value in identity.fields.items())
         salt = blake2b(tenant.encode(), key=secret, digest_size=32).digest()
-        self._secret, self.identity = salt, identity
+        self._secret, self.tenant, self.identity = salt, tenant, identity
         self.root = self._hash(b"root", fields.encode())
 
     def nodes(self, tokens: Sequence[int]) -> list[str]:

@@ -16,16 +16,17 @@ from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, r
 from tests.waiting import LIMIT_S
 
 from forerun.bank.tier import database, disk, files, reconcile
-from forerun.bank.tier.disk import INDEX_SLACK_BYTES, DiskTier, secret
-from forerun.bank.tier.index import Index
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret, view
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
 from forerun.state.record import Chain
 
 ONE, TWO = record(tokens=[1]), record(tokens=[2])
 
 
-def view(folder: Path) -> DiskTier:
-    return DiskTier(folder, limit_bytes=0, daily_limit_bytes=1 << 62, index=Index.view(folder))
+def viewed(folder: Path) -> DiskTier:
+    return DiskTier(folder, limit_bytes=0, daily_limit_bytes=1 << 62, index=view(folder))
 
 
 def damage(path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_view_works_beside_the_writer_and_changes_nothing(tmp_path: Path) -> N
     tier.put(ONE)
     tier.put(TWO)
     damage(path_of(tmp_path, TWO.key))
-    beside = view(tmp_path)
+    beside = viewed(tmp_path)
     before = files_under(tmp_path)
     assert beside.get(ONE.key) == ONE
     with pytest.raises(DamagedRecordError):
@@ -86,7 +87,7 @@ def test_a_view_works_beside_the_writer_and_changes_nothing(tmp_path: Path) -> N
     path_of(tmp_path, ONE.key).unlink()
     with pytest.raises(KeyError):
         beside.get(ONE.key)
-    assert {info.key for info in beside.inventory()} == {ONE.key, TWO.key}
+    assert {info.key for info in beside.index.inventory()} == {ONE.key, TWO.key}
     assert files_under(tmp_path) == before - {path_of(tmp_path, ONE.key)}
     assert beside.quarantined == 0
     beside.close()
@@ -104,7 +105,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_view_of_nothing_is_an_error_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BankError, match="no conversations are stored"):
-        view(tmp_path)
+        viewed(tmp_path)
     assert not files_under(tmp_path)
 
 
@@ -112,7 +113,7 @@ def test_a_view_works_without_a_writer(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
     tier.close()
-    beside = view(tmp_path)
+    beside = viewed(tmp_path)
     assert beside.get(ONE.key) == ONE
     assert beside.num_bytes == bytes_under(tmp_path)
     beside.close()
@@ -125,7 +126,7 @@ def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
     with pytest.raises(BankFullError, match=f"of {limit_bytes} are used") as caught:
         list(map(tier.put, records))
     assert caught.value.reason == "quota"
-    kept = len(list(tier.inventory()))
+    kept = len(tier.index.inventory())
     assert kept > 5
     assert tier.num_bytes == bytes_under(tmp_path) <= limit_bytes
     tier.delete(records[0].key)
@@ -167,7 +168,7 @@ def test_opening_makes_rows_and_files_agree(tmp_path: Path) -> None:
     path_of(tmp_path, TWO.key).with_suffix(".tmp").write_bytes(b"half")
     (tmp_path / "secret.tmp").write_bytes(b"half")
     tier = opened(tmp_path)
-    assert list(tier.inventory()) == [ONE.info]
+    assert tier.index.inventory() == [ONE.info]
     assert tier.get(ONE.key) == ONE
     assert not list(tmp_path.rglob("*.tmp"))
     tier.close()
@@ -180,7 +181,7 @@ def test_a_lost_index_is_built_anew(tmp_path: Path) -> None:
     tier.close()
     (tmp_path / "index.db").unlink()
     tier = opened(tmp_path)
-    assert {info.key: info for info in tier.inventory()} == {ONE.key: ONE.info, TWO.key: TWO.info}
+    assert {info.key: info for info in tier.index.inventory()} == {ONE.key: ONE.info, TWO.key: TWO.info}
     tier.close()
 
 
@@ -190,7 +191,7 @@ def test_a_file_that_was_removed_is_a_miss(tmp_path: Path) -> None:
     path_of(tmp_path, ONE.key).unlink()
     with pytest.raises(KeyError):
         tier.get(ONE.key)
-    assert list(tier.inventory()) == []
+    assert tier.index.inventory() == []
     tier.put(ONE)
     assert tier.get(ONE.key) == ONE
     tier.close()
@@ -222,7 +223,7 @@ def test_what_is_no_file_is_set_aside_in_a_records_place(taking_the_place: Calla
     assert not path_of(tmp_path / "bank", TWO.key).is_symlink()
     assert tier.num_bytes == bytes_under(tmp_path / "bank")
     tier.clear_quarantine()
-    assert (tier.quarantined, list(tier.inventory())) == (0, [ONE.info])
+    assert (tier.quarantined, tier.index.inventory()) == (0, [ONE.info])
     tier.close()
 
 
@@ -235,7 +236,7 @@ def test_what_is_no_file_is_set_aside_at_opening(taking_the_place: Callable[[Pat
         path_of(tmp_path / "bank", name).parent.mkdir(exist_ok=True)
         taking_the_place(path_of(tmp_path / "bank", name))
     tier = opened(tmp_path / "bank")
-    assert (tier.quarantined, list(tier.inventory())) == (1, [ONE.info])
+    assert (tier.quarantined, tier.index.inventory()) == (1, [ONE.info])
     assert not list((tmp_path / "bank").rglob("*.tmp"))
     tier.put(TWO)
     assert tier.get(TWO.key) == TWO
@@ -305,9 +306,9 @@ def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypat
     tier.close()
     may_go, step = threading.Event(), reconcile.step
     monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(10), step(*given))[1])
-    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=Index.hold(tmp_path))
+    tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=hold(tmp_path))
     assert not tier.wait_until_reconciled(0.01)
-    assert list(tier.inventory()) == []
+    assert tier.index.inventory() == []
     may_go.set()
     assert tier.wait_until_reconciled(LIMIT_S)
     assert tier.get(ONE.key) == ONE
@@ -337,7 +338,7 @@ def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monke
     with pytest.raises(BankFullError, match="of 20000 were today") as caught:
         list(map(tier.put, records))
     assert caught.value.reason == "daily write budget"
-    assert len(list(tier.inventory())) == 20_000 // path_bytes - 1
+    assert len(tier.index.inventory()) == 20_000 // path_bytes - 1
     monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
     assert tier.written_today_bytes == 0
     tier.put(TWO)
@@ -366,7 +367,7 @@ def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Pa
     with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
         connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
     with pytest.raises(BankError, match=f"has format 1, this version of forerun reads format {database.VERSION}"):
-        view(tmp_path)
+        viewed(tmp_path)
     tier = opened(tmp_path)
     assert tier.get(ONE.key) == ONE
     assert tier.num_bytes == bytes_under(tmp_path)

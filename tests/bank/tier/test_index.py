@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.records import CHAIN, record
 
 from forerun.bank.tier import database, history
+from forerun.bank.tier.folder import hold, view
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import Anchor, Lost, Memo, Session
 from forerun.bank.tier.index import Index, Label, Totals
@@ -260,7 +261,7 @@ def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], in
 
 
 def test_the_database_gives_room_back_and_bounds_its_log(tmp_path: Path) -> None:
-    index = Index.hold(tmp_path)
+    index = hold(tmp_path)
     for name, value in (("auto_vacuum", 1), ("journal_mode", "wal"), ("secure_delete", 1)):
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (value,)
     many = [info(*range(1000), i) for i in range(300)]
@@ -282,21 +283,21 @@ def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pyt
 
 
 def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
-    Index.hold(tmp_path).close()
+    hold(tmp_path).close()
     (tmp_path / "index.db").write_bytes(b"no database" * 1000)
-    index = Index.hold(tmp_path)
+    index = hold(tmp_path)
     index.add([info(1)], 0.0)
     index.close()
 
 
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
-    Index.hold(tmp_path).close()
+    hold(tmp_path).close()
     with sqlite3.connect(tmp_path / "index.db") as connection:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
     told = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
-    for opening in (Index.hold, Index.view):
+    for opening in (hold, view):
         with pytest.raises(BankError, match=told):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -2,18 +2,18 @@
 
 Contract (tests/contracts/test_tier.py, run against every tier):
 - `put` then `get` returns an equal record; `put` of a key that is there is a no-op; `get` of a key that is not raises KeyError;
-- `get` verifies what it returns; a damaged record raises DamagedRecordError and is out of the inventory from then on;
-- `delete` of a key that is not there is a no-op; `inventory` lists what `get` would return; `num_bytes` counts all that the tier occupies;
+- `get` verifies what it returns; a damaged record raises DamagedRecordError and is not there from then on;
+- `delete` of a key that is not there is a no-op; `index` has a row of each that is; `num_bytes` counts all that the tier occupies;
 - methods may be called from several threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from forerun.bank.tier.index import Index
-from forerun.state.record import Record, RecordInfo
+from forerun.state.record import Record
 from forerun.values import Source
 
 
@@ -37,9 +37,6 @@ class Tier(Protocol):
 
     def set_aside(self, key: str) -> None:
         """Serve the record never again: its bytes are whole, but they are not what they should be."""
-
-    def inventory(self) -> Iterable[RecordInfo]:
-        """What is here, without payloads."""
 
     @property
     def num_bytes(self) -> int:

@@ -8,7 +8,6 @@ served. Knows nothing of what is worth keeping: when the quota is reached, `put`
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,18 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forerun.bank.tier import files, format, reconcile
-from forerun.bank.tier.index import LOCK, Index
-from forerun.bank.tier.ledger import Ledger
+from forerun.bank.tier.folder import LOCK, check_secret, view
+from forerun.bank.tier.index import Index
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES, Ledger, daily_limit, disk_limit
 from forerun.bank.tier.reconcile import Reconciling
+from forerun.config import Config
 from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
-from forerun.state.record import Chain, Identity, Record, RecordInfo
+from forerun.state.record import Record, RecordInfo
 from forerun.values import Source
 
-# What the index may grow by until the next look at the quota: its log, and the pages that the log brings to the database.
-INDEX_SLACK_BYTES = 2 << 20
 READERS = 3
-UNLIMITED_BYTES = 1 << 62  # for who writes no record
-_SECRET = "secret"
 
 
 class DiskTier:
@@ -57,9 +54,15 @@ class DiskTier:
         self._reconciling = Reconciling(self._prefixes, self._reconcile) if not index.is_view else None
 
     @classmethod
+    def of(cls, config: Config, index: Index) -> DiskTier:
+        """The tier of the folder that these settings name, within the limits that they set, or that the disk's free space does."""
+        limit_bytes = disk_limit(config, index.totals.record_bytes)
+        return cls(config.bank_path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
+
+    @classmethod
     def view(cls, folder: Path) -> DiskTier:
         """The tier of a folder that another process may hold, for looking only. Raises BankError if nothing is there."""
-        return cls(folder, limit_bytes=UNLIMITED_BYTES, daily_limit_bytes=UNLIMITED_BYTES, index=Index.view(folder))
+        return cls(folder, limit_bytes=0, daily_limit_bytes=0, index=view(folder))
 
     def put(self, record: Record) -> None:
         """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
@@ -108,10 +111,6 @@ class DiskTier:
         """Move the record's file to quarantine."""
         for row in self.index.find([key]).values():
             self._set_aside(self._path(key), row)
-
-    def inventory(self) -> Iterable[RecordInfo]:
-        """What is here, without payloads."""
-        return self.index.inventory()
 
     def clear_quarantine(self) -> None:
         """Remove what was set aside."""
@@ -226,18 +225,7 @@ class DiskTier:
         files.make_folder(self._quarantine)
         files.make_folder(self._records)
         files.sync_folder(self._records)
-        files.temporary(self._folder / _SECRET).unlink(missing_ok=True)
-        self._check_secret(secret(self._folder))
-
-    def _check_secret(self, found: bytes) -> None:
-        """Raises BankError if it is another one than that with which the stored records were named: none of them would be found."""
-        known = self.index.last_root()
-        if known is None:
-            return
-        root, tenant, fields = known
-        if Chain(found, tenant, Identity(**fields)).root != root:
-            told = f"{self._folder / _SECRET} is not the secret with which the stored conversations were named"
-            raise BankError(told, hint="put the old file back; if it is lost, nothing in the folder can be found: delete the folder")
+        check_secret(self._folder, self.index)
 
     def _prefixes(self) -> Iterable[str]:
         with files.explained(f"cannot reconcile {self._folder}"):
@@ -247,20 +235,6 @@ class DiskTier:
         """Make rows and files of these keys agree."""
         with self._lock, files.explained(f"cannot reconcile {self._folder}"):
             self._ledger.doubt(*reconcile.step(self._records / prefix, self._quarantine, self.index))
-
-
-def secret(folder: Path) -> bytes:
-    """The 32 random bytes that key all names in the folder, which the caller holds; made at the first call. Raises BankError."""
-    path = folder / _SECRET
-    with files.explained(f"cannot open {path}"):
-        if files.size(path) is None:
-            files.publish(path, [secrets.token_bytes(32)])
-        found = path.read_bytes()
-    if len(found) != 32:
-        raise BankError(
-            f"{path}: expected 32 bytes, found {len(found)}", hint="without it nothing in the folder can be found: delete the folder"
-        )
-    return found
 
 
 def _matching(record: Record, row: RecordInfo, path: Path) -> Record:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from xxhash import xxh3_128_hexdigest
 
-from forerun.bank.tier.database import HOLDS_ANCHOR, Database
+from forerun.bank.tier.database import HOLDS_ANCHOR, Database, explained
 from forerun.state.record import RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200
@@ -104,10 +104,13 @@ class History(Database):
         sql = "SELECT EXISTS (SELECT 1 FROM session WHERE +tenant = ? AND num_tokens = ? AND id <> ? AND instr(keys, ?))"
         return bool(self._rows(sql, tenant, tail.stop, id, bytes.fromhex(tail.key))[0][0])
 
-    def is_shared(self, key: str, tenant: str, id: str) -> bool:
-        """Whether another conversation of the tenant than this one consists of the record, too. Looks at each of them."""
-        sql = "SELECT EXISTS (SELECT 1 FROM session WHERE tenant = ? AND id <> ? AND instr(keys, ?))"
-        return bool(self._rows(sql, tenant, id, bytes.fromhex(key))[0][0])
+    def shared(self, keys: Collection[str], tenant: str, id: str) -> set[str]:
+        """Those of the keys that another conversation of the tenant than this one consists of, too. Reads each of these once."""
+        wanted, found = {bytes.fromhex(key) for key in keys}, set[bytes]()
+        with self._lock, explained(self._path):
+            for (data,) in self._connection.execute("SELECT keys FROM session WHERE tenant = ? AND id <> ?", (tenant, id)):
+                found.update(wanted.intersection(_each_key(data)))
+        return {key.hex() for key in found}
 
     def mark_session(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> None:
         """Note what people call a conversation, and whether it is pinned; None: as it was."""
@@ -190,5 +193,8 @@ class History(Database):
 
 def _session(row: tuple[Any, ...]) -> Session:
     tenant, id, name, used_s, turns, num_tokens, is_pinned, data = row
-    keys = tuple(data[i : i + 16].hex() for i in range(0, len(data), 16))
-    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), keys)
+    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), tuple(key.hex() for key in _each_key(data)))
+
+
+def _each_key(data: bytes) -> Iterator[bytes]:
+    return (data[i : i + 16] for i in range(0, len(data), 16))

@@ -2,7 +2,7 @@
 
 The rows of records say nothing that the records' own heads do not say, but for the uses and the session: a lost index is built anew from
 them. What else an index remembers (see history.py) is then lost.
-Knows nothing of files of records, payloads or policy. Holding the index of a folder for writing is holding the folder.
+Knows nothing of files of records, payloads or policy.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from forerun.bank.tier.history import History
 from forerun.errors import BankError
 from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
 
-_FILE = "index.db"
-LOCK = "lock"
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -64,7 +62,9 @@ class Totals:
 
 
 class Index(History):
-    """Rows of records. Methods may be called from several threads; all raise BankError if the database fails."""
+    """Rows of records. Methods may be called from several threads; all raise BankError if the database fails. lock: a descriptor that holds
+    the folder and goes with the index; None for looking only, or if no file holds the rows (path None).
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, lock: int | None) -> None:
         super().__init__(connection, path)
@@ -73,43 +73,9 @@ class Index(History):
         self._totals: Totals | None = None
 
     @classmethod
-    def hold(cls, folder: Path) -> Index:
-        """The index of a folder of records, made if it is not there, and the folder for this process alone. Raises BankLockedError."""
-        with files.explained(f"cannot open {folder}"):
-            folder.mkdir(0o700, parents=True, exist_ok=True)
-            if files.size(folder / LOCK) is None and any(folder.iterdir()):
-                raise BankError(f"{folder} holds something else", hint="give --bank-dir a folder that is new or empty")
-            folder.chmod(0o700)
-            lock = files.lock(folder / LOCK)
-        try:
-            with files.explained(f"cannot open {folder}"):
-                files.rewrite(lock, b"")  # who held it before may have written where it answers
-                return cls(database.writable(folder / _FILE), folder / _FILE, lock)
-        except BaseException:
-            os.close(lock)
-            raise
-
-    @classmethod
-    def view(cls, folder: Path) -> Index:
-        """The index of a folder that another process may hold, for looking only."""
-        path = folder / _FILE
-        with files.explained(f"cannot open {folder}"):
-            if files.size(path) is None:
-                raise BankError(
-                    f"no conversations are stored in {folder}", hint="name the folder with --bank-dir; `forerun serve` makes it"
-                )
-        return cls(database.readable(path), path, None)
-
-    @classmethod
     def in_memory(cls) -> Index:
         """An empty index that no file holds."""
         return cls(database.in_memory(), None, None)
-
-    @staticmethod
-    def holder(folder: Path) -> str | None:
-        """Where the server answers that holds the folder: "" if it does not say, None if nobody holds it."""
-        with files.explained(f"cannot open {folder}"):
-            return files.locked_by(folder / LOCK)
 
     def announce(self, address: str) -> None:
         """Say where the server answers that holds the folder."""

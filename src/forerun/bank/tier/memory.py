@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from forerun.bank.tier.index import Index
-from forerun.state.record import Record, RecordInfo
+from forerun.state.record import Record
 from forerun.values import Source
 
 
@@ -49,10 +49,6 @@ class MemoryTier:
     def set_aside(self, key: str) -> None:
         """Forget the record."""
         self.delete(key)
-
-    def inventory(self) -> Iterable[RecordInfo]:
-        """What is here, without payloads."""
-        return self.index.inventory()
 
     @property
     def num_bytes(self) -> int:

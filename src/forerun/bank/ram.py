@@ -1,0 +1,67 @@
+"""Conversations in RAM, as live caches or as records, and what goes when room is short: what is least likely to be asked for again, both by
+one order (`retain.rank_s`).
+
+Runs on the thread that owns MLX. Knows nothing of prompts or of how much room there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from forerun.bank.live import Live, Lives
+from forerun.bank.saving import Saving
+from forerun.bank.tier.index import Label
+from forerun.bank.tier.memory import MemoryTier
+from forerun.state.record import RecordInfo
+
+
+class Ram:
+    """Of one bank. saving is None if nothing survives the process."""
+
+    def __init__(self, lives: Lives, memory: MemoryTier, saving: Saving | None) -> None:
+        self.lives, self.memory, self._saving = lives, memory, saving
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of live conversations and of records."""
+        return sum(x.num_bytes for x in self.lives) + self.memory.num_bytes
+
+    def shrink(self, limit_bytes: int) -> int:
+        """Let go of conversations and records until no more than this is held. Returns of how many."""
+        num_evicted = 0
+        while self.held_bytes > limit_bytes:
+            self._evict_one()
+            num_evicted += 1
+        return num_evicted
+
+    def let_go(self, live: Live) -> None:
+        """Take a conversation out of the live ones; what is pending is captured first."""
+        if self._saving is not None:
+            self._saving.capture_all(live)
+        self.lives.remove(live)
+
+    def settle(self, live: Live) -> None:
+        """Turn a live conversation into records, so that several can go on from it. Raises NO_COPY: it stays as it is."""
+        records = [live.capture(unit) for unit in live.units(live.marks)]
+        self.let_go(live)
+        self.memory.index.note_session(live.session_of(record.key for record in records))
+        for record in records:
+            self.memory.put(record)
+            self.memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))
+
+    def _evict_one(self) -> None:
+        live = min(self.lives, key=lambda x: x.rank_s, default=None)
+        record = next(iter(self.memory.index.lowest(1, ())), None)
+        if record and (live is None or record.rank_s <= live.rank_s):
+            self.memory.delete(record.info.key)
+            self._note_gone([record.info])
+            self.memory.index.forget_empty_sessions([(record.tenant, record.session)])
+        elif live:
+            self.let_go(live)
+            self._note_gone([live.info(unit) for unit in live.units(live.marks)])
+
+    def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
+        """Note what left RAM, if that was the only place."""
+        if self._saving is None:
+            self.memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())

@@ -1,0 +1,76 @@
+"""An archive without state is read anew: as one conversation with its turns and places, and as no request; wholly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from tests.engine.engines import Rig, events, running
+
+from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine.request_log import RequestLog
+from forerun.errors import ForerunError
+from forerun.request_log.file import LogFile
+from forerun.values import Done
+
+LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
+
+
+async def exported(folder: Path) -> bytes:
+    """A conversation of three turns, without its state."""
+    async with running(folder) as rig:
+        for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
+            await events(await rig.ask(LONG[:stop], session="mine"))
+        await rig.engine.sessions.mark("", "mine", name="a walk", is_pinned=None)
+        return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
+
+
+def told_of(rig: Rig) -> list[str]:
+    """What the metrics count of requests and tokens."""
+    return [
+        line
+        for line in generate_latest(rig.engine.registry).decode().splitlines()
+        if line.startswith(("forerun_requests", "forerun_prompt"))
+    ]
+
+
+def test_what_is_read_anew_is_one_conversation_and_no_request(tmp_path: Path) -> None:
+    log = RequestLog(LogFile(tmp_path / "requests.jsonl", 1 << 20), "fake", with_content=True)
+
+    async def scenario() -> None:
+        archive = await exported(tmp_path / "one")
+        async with running(tmp_path / "two", log=log) as rig:
+            before = told_of(rig)
+            made = await rig.engine.sessions.load("", archive, id="theirs")
+            assert (made.state, made.session.turns, made.session.name, made.session.state) == ("computed", 3, "a walk", "ssd")
+            assert (told_of(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
+            assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was read more than once"
+        async with running(tmp_path / "two") as rig:
+            for stop in (len(LONG), 2 * CHUNK_TOKENS, CHUNK_TOKENS):
+                done = (await events(await rig.ask([*LONG[:stop], 1, 2, 3], session="theirs")))[-1]
+                assert isinstance(done, Done)
+                assert (done.report.reused_tokens, done.report.session) == (stop, "theirs")
+
+    asyncio.run(scenario())
+
+
+def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        archive = await exported(tmp_path / "one")
+        async with running(tmp_path / "two") as rig:
+            rig.gate.hold(after=2)
+            loading = asyncio.create_task(rig.engine.sessions.load("", archive, id="theirs"))
+            await rig.gate.reached(3)
+            request = rig.engine.worker._running
+            assert request
+            request.cancel()
+            rig.gate.open()
+            with pytest.raises(ForerunError, match="its client went away"):
+                await loading
+            assert await rig.engine.sessions.all("", 10) == []
+        async with running(tmp_path / "two") as rig:
+            assert await rig.engine.sessions.all("", 10) == []
+
+    asyncio.run(scenario())

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 
 from forerun.config import Config, config_file, format_bytes, prepare, resolve
 from forerun.errors import ForerunError
@@ -28,7 +28,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
         told = {name: value | ({"comes_to": found[name]} if name in found else {}) for name, value in values.items()}
         typer.echo(json.dumps({"file": str(config_file()), "settings": told}))
         return
-    drawn = Table("setting", "value", "from", box=None)
+    drawn = Table("setting", Column("value", overflow="fold"), "from", box=None)
     for name in Config.model_fields:
         drawn.add_row(name, found[name] if name in found else written(name, getattr(config, name)), origins[name])
     Console(highlight=False).print(drawn, f"\nfile: {config_file()}{'' if config_file().exists() else ' (does not exist)'}", sep="\n")

@@ -51,6 +51,11 @@ class Chat:
     template_args: Mapping[str, Any]
     held_back: tuple[Mapping[str, Any], ...] = ()
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether nobody has answered in it yet."""
+        return all(message["role"] != "assistant" for message in self.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:

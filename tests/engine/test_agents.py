@@ -85,6 +85,22 @@ def test_sub_conversations_between_turns_cost_their_parent_nothing(server: Serve
     asyncio.run(server.run(scenario))
 
 
+def test_a_new_conversation_behind_a_long_system_prompt_is_one_of_its_own(server: Server) -> None:
+    async def scenario(server: Server) -> None:
+        system = {"role": "system", "content": "You help with files. " * 200}
+        asked, other = ((system, {"role": "user", "content": text}) for text in ("Mend the test.", "What was changed?"))
+        first = await server.say(asked)
+        beside = await server.say(other)
+        assert beside.report.reused_tokens > len(first.stored) / 2
+        assert beside.report.session != first.report.session
+        again = await server.say(asked)
+        assert again.report.session == first.report.session
+        after = await server.say((*asked, again.message, USERS[0]))
+        assert (after.report.session, after.report.reason) == (first.report.session, "")
+
+    asyncio.run(server.run(scenario))
+
+
 def test_a_client_that_drops_reasoning_reads_the_last_answer_again_and_no_more(server: Server) -> None:
     async def scenario(server: Server) -> None:
         messages: Messages = (SYSTEM, USERS[0])

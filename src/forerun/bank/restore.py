@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 from forerun.bank import retain
@@ -47,6 +47,10 @@ class Restored(Generic[L]):
     session: str
     turns: int
     read_bytes: int
+
+    def apart(self) -> Restored[L]:
+        """The same, for a conversation of its own that only begins alike."""
+        return replace(self, session=new_session(), turns=0)
 
 
 @dataclass(frozen=True, slots=True)

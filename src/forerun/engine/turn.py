@@ -34,7 +34,7 @@ from forerun.text.message import AssistantMessage
 from forerun.text.parts import AnswerParts
 from forerun.text.prompt import Answered, Prompter
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Done, Finish, Piece, PromptLogprobs, Reading, Usage
+from forerun.values import Chat, Done, Finish, Piece, PromptLogprobs, Reading, Usage
 
 ROOM_TOKENS = 512
 log = logging.getLogger(__name__)
@@ -110,7 +110,15 @@ class Turn:
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
         self.timing.restored_s = time.monotonic()
-        return restored
+        return restored.apart() if session is None and self._begins_another(restored) else restored
+
+    def _begins_another(self, restored: Restored[Contiguous]) -> bool:
+        """Whether it is the first question of a conversation, and what is stored begins with another one: agents begin all with the same
+        long system prompt, which need not make them one.
+        """
+        why, chat = restored.why, self.request.job.prompt
+        is_other = bool(why.stored) and why.shared_tokens < self.request.prompt.message_end
+        return is_other and isinstance(chat, Chat) and chat.is_opening
 
     def _unused(self) -> str:
         """Why the bank is not used, "" if it is."""

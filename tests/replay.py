@@ -10,7 +10,6 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 from tests.engine.engines import Rig
 from tests.fake_family import after
+from tests.serve.asking import values
 from tests.talking import tokenizer
 
 from forerun.bank.why import TOLD_TOKENS
@@ -166,13 +166,6 @@ class Player(Rig):
         return await self._submit(job)
 
 
-@contextmanager
-def events(response: httpx.Response) -> Iterator[list[dict[str, Any]]]:
-    """The values of a stream's events."""
-    lines = (line.removeprefix("data: ") for line in response.text.split("\n") if line.startswith("data: "))
-    yield [json.loads(line) for line in lines if line != "[DONE]"]
-
-
 def is_enough(before: Served, after: Served) -> bool:
     """Whether a conversation that only grew was not read again."""
     return after.reused_tokens >= ENOUGH_FRAC * before.prompt_tokens
@@ -239,10 +232,7 @@ def _report(response: httpx.Response) -> dict[str, Any]:
     """The `forerun` object of a response, wherever its dialect has it; {} of an error."""
     if not response.content:
         return {}
-    if "event-stream" not in response.headers["content-type"]:
-        found = [response.json()]
-    else:
-        with events(response) as found:
-            found = [each.get("response", each) for each in found]
+    is_stream = "event-stream" in response.headers["content-type"]
+    found = [each.get("response", each) for each in values(response.text)] if is_stream else [response.json()]
     reports = [each["forerun"] for each in found if "source" in each.get("forerun", {})]
     return reports[-1] if reports else {}

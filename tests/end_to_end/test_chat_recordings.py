@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.replay import Player, Recorded, Served, check_changed, events, of_run, pairs
+from tests.replay import Player, Recorded, Served, check_changed, of_run, pairs
+from tests.serve.asking import values
 from tests.waiting import LIMIT_S
 
 RUNS = ["opencode-chat", "opencode-echo", "pi-chat", "aider-diff", "python-sdk"]
@@ -48,8 +49,7 @@ def message_of(told: list[dict[str, Any]]) -> tuple[dict[str, Any], str | None]:
 def answer_of(served: Served) -> tuple[dict[str, Any], str | None]:
     if "event-stream" in served.response.headers["content-type"]:
         assert served.response.text.endswith("data: [DONE]\n\n")
-        with events(served.response) as told:
-            return message_of(told)
+        return message_of(values(served.response.text))
     choice = ChatCompletion.model_validate(served.response.json(), strict=True).choices[0]
     calls = enumerate(choice.message.tool_calls or [])
     extra = (choice.message.model_extra or {}).get("reasoning_content", "")

@@ -65,10 +65,14 @@ def chat(engine: Engine, **body: Any) -> httpx.Response:
     return ask(engine, "POST", "/v1/chat/completions", json={"messages": MESSAGES} | body)
 
 
-def frames(response: httpx.Response) -> list[Any]:
-    """The JSON of a stream's events, in order; [DONE] as it is."""
-    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
-    return [event if event == "[DONE]" else json.loads(event) for event in events]
+def values(stream: str) -> list[Any]:
+    """The values of a stream's events in order, each under its own name if it has one. [DONE] is left out."""
+    found = []
+    for frame in stream.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]:
+        *name, data = (line for line in frame.split("\n") if not line.startswith(":"))
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name in ([], [f"event: {found[-1].get('type')}"])
+    return found
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from tests.serve.asking import values
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
@@ -57,12 +58,7 @@ refusal = refusals(asked)
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
     """The values of all frames; each is under its own name."""
     stream = Streamed(asked(**body), INFO, created_unix_s=5)
-    told = []
-    for frame in b"".join(b"".join(stream.frames(event)) for event in events).decode().split("\n\n")[:-1]:
-        name, _, value = frame.removeprefix("event: ").partition("\ndata: ")
-        told.append(json.loads(value))
-        assert told[-1]["type"] == name
-    return told
+    return values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
 
 
 def whole(events: Sequence[Event], **body: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.asking import MESSAGES, HeldClock, ask, chat, frames
+from tests.serve.asking import MESSAGES, HeldClock, ask, chat, values
 from tests.serve.engine_double import DONE, Engine, Step
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
@@ -43,8 +43,8 @@ def test_a_streamed_answer() -> None:
     response = chat(Engine(), stream=True)
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert "content-length" not in response.headers
-    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in frames(response)[:-1]) == "Hello"
-    assert frames(response)[-1] == "[DONE]"
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in values(response.text)) == "Hello"
+    assert response.text.endswith("data: [DONE]\n\n")
 
 
 def test_reasoning_is_split_off() -> None:
@@ -103,7 +103,7 @@ def test_an_error_in_a_stream_is_its_last_frame() -> None:
     engine = Engine(Content("a"), NumericsError("not finite"))
     response = chat(engine, stream=True)
     assert response.status_code == 200
-    assert frames(response)[-1]["error"]["message"] == "not finite"
+    assert values(response.text)[-1]["error"]["message"] == "not finite"
     assert engine.runs[0].is_cancelled
 
 
@@ -111,7 +111,7 @@ def test_an_error_in_a_stream_is_its_last_frame() -> None:
 def test_a_fault_of_the_server_is_logged_and_not_told(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         response = chat(Engine(Content("a"), ZeroDivisionError("inside")), stream=stream)
-    error = frames(response)[-1]["error"] if stream else response.json()["error"]
+    error = values(response.text)[-1]["error"] if stream else response.json()["error"]
     assert error["code"] == "internal"
     assert "inside" not in json.dumps(error)
     assert not stream or "inside" in caplog.text

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tests.serve.asking import values
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
@@ -254,7 +255,7 @@ def streamed(given: Asked, *events: Event) -> list[bytes]:
 
 
 def chunks(lines: list[bytes]) -> list[Any]:
-    return [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: {")]
+    return values(b"".join(lines).decode())
 
 
 def deltas(lines: list[bytes]) -> list[Any]:

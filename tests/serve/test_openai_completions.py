@@ -1,10 +1,10 @@
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from openai.types import Completion
 from openai.types.completion_choice import Logprobs
+from tests.serve.asking import values
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
@@ -32,9 +32,8 @@ def whole(events: Sequence[Event] = ANSWER, **body: Any) -> dict[str, Any]:
 def streamed(events: Sequence[Event] = ANSWER, **body: Any) -> list[dict[str, Any]]:
     stream = Streamed(asked(**body), INFO, created_unix_s=5)
     text = b"".join(frame for event in events for frame in stream.frames(event)).decode()
-    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
+    assert text.endswith("data: [DONE]\n\n")
+    return values(text)
 
 
 def test_what_is_left_out_is_the_models_default_but_the_length() -> None:

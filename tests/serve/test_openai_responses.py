@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from tests.serve.asking import values
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 from tests.serve.test_anthropic import ANSWER, PIECES
@@ -60,17 +61,10 @@ def prompt(**body: Any) -> Chat:
 refusal = refusals(asked)
 
 
-def values(frames: bytes) -> list[dict[str, Any]]:
-    found = [frame.partition("\ndata: ") for frame in frames.decode().split("\n\n")[:-1]]
-    told = [json.loads(value) for _, _, value in found]
-    assert [f"event: {each['type']}" for each in told] == [name for name, _, _ in found]
-    return told
-
-
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
     """The values of all frames, each valid as the client's library has it, and numbered without a gap."""
     stream = Streamed(asked(**body), INFO, created_unix_s=5)
-    told = values(b"".join(frame for event in events for frame in stream.frames(event)))
+    told = values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
     for event in told:
         EVENTS.validate_python(event)
     assert [event["sequence_number"] for event in told] == list(range(len(told)))
@@ -293,12 +287,12 @@ def test_a_response_repeats_what_was_asked() -> None:
 
 def test_signs_of_life_are_events() -> None:
     stream = Streamed(asked(), INFO, created_unix_s=5)
-    assert kinds(values(stream.keepalive())) == ["created", "in_progress"]
-    assert kinds(values(stream.keepalive())) == ["in_progress"]
+    assert kinds(values(stream.keepalive().decode())) == ["created", "in_progress"]
+    assert kinds(values(stream.keepalive().decode())) == ["in_progress"]
 
 
 def test_an_error_ends_a_stream_as_a_failed_response() -> None:
-    told = values(Streamed(asked(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))))
+    told = values(Streamed(asked(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))).decode())
     assert kinds(told) == ["created", "failed"]
     assert told[1]["response"]["error"] == {"code": "server_error", "message": "stopping"}
     EVENTS.validate_python(told[1])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.engine.engines import running
-from tests.serve.asking import ask, frames, serving
+from tests.serve.asking import ask, serving, values
 from tests.serve.engine_double import DONE, HELLO, INFO, Engine, Run
 from tests.serve.test_leaving import is_free, num_cancelled
 from tests.talking import tokenizer
@@ -67,7 +67,7 @@ def test_a_job_that_is_refused_ends_the_request() -> None:
     body = {"prompt": ["a", "b", "c"]}
     assert ask(Refusing(0), "POST", PATH, json=body | {"stream": True}).status_code == 400
     assert ask(Refusing(1), "POST", PATH, json=body).json()["error"]["code"] == "context_length_exceeded"
-    told = frames(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}))
+    told = values(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}).text)
     assert [frame["choices"][0]["finish_reason"] for frame in told[:-1]] == [None, None, "stop"]
     assert told[-1]["error"]["code"] == "context_length_exceeded"
 
@@ -88,9 +88,8 @@ def test_all_choices_come_in_one_answer() -> None:
     told = ask(engine, "POST", PATH, json=body).json()
     assert [choice["text"] for choice in told["choices"]] == ["Hello"] * 4
     assert told["usage"]["completion_tokens"] == 4 * DONE.usage.completion_tokens
-    told = frames(ask(engine, "POST", PATH, json=body | {"stream": True}))
-    assert [frame["choices"][0]["index"] for frame in told[:-1]] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert told[-1] == "[DONE]"
+    told = values(ask(engine, "POST", PATH, json=body | {"stream": True}).text)
+    assert [frame["choices"][0]["index"] for frame in told] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
 @pytest.mark.parametrize("later", [{"prompt": [[1], [2] * 5000]}, {"prompt": [[1], [1 << 30]]}, {"prompt": ["a", ""], "n": 2}])

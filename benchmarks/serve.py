@@ -165,7 +165,7 @@ def serving(bank: Path) -> Iterator[Site]:
     listener, server = listen("127.0.0.1", 0), uvicorn.Server(uvicorn.Config("", log_level="warning", access_log=False))
 
     async def serve() -> None:
-        async with running(bank, dense_tokens=1 << 20, ram_limit_bytes=1 << 31) as rig:
+        async with running(bank, ram_limit_bytes=1 << 31) as rig:
             words = [id for id in range(300, 6000) if (text := tokenizer().token_bytes(id)).isascii() and text.isalpha()]
             rig.family.script = lambda position, token, total: words[position % 50]
             rig.engine.info = replace(rig.engine.info, context_tokens=rig.family.context_tokens)

@@ -83,7 +83,7 @@ def nurse(home: Path) -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            from tests.crashing import live
+            from tests.faults.crashing import live
 
             folder = home / str(int(line) // FOLDER_CYCLES)
             folder.mkdir(exist_ok=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.drafting import SEEDED, Plain, check, eager, generation, plainly, run
-from tests.guessing import Guessing, Recording, Watched
+from tests.decode.drafting import SEEDED, Plain, check, eager, generation, plainly, run
+from tests.decode.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
 from tests.talking import opened
 

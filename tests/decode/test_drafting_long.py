@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.drafting import SEEDED, check, generation, plainly, run, run_compiled
-from tests.guessing import Recording
+from tests.decode.drafting import SEEDED, check, generation, plainly, run, run_compiled
+from tests.decode.guessing import Recording
 from tests.running import read
 from tests.talking import tokenizer
 

@@ -11,8 +11,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests import tiny
-from tests.drafting import SEEDED, Plain, generation, plainly
-from tests.guessing import Guessing
+from tests.decode.drafting import SEEDED, Plain, generation, plainly
+from tests.decode.guessing import Guessing
 from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
 from tests.waiting import LIMIT_S

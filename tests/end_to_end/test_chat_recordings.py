@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.replay import Player, Recorded, Served, check_changed, of_run, pairs
+from tests.end_to_end.replay import Player, Recorded, Served, check_changed, of_run, pairs
 from tests.serve.asking import values
 from tests.waiting import LIMIT_S
 

@@ -10,7 +10,7 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.replay import Player, Served, check_changed, is_enough, of_run, pairs
+from tests.end_to_end.replay import Player, Served, check_changed, is_enough, of_run, pairs
 from tests.serve.asking import values
 from tests.waiting import LIMIT_S
 

@@ -13,7 +13,7 @@ import anthropic
 import openai
 import pytest
 from pydantic import BaseModel
-from tests.scripted_server import SAY, command
+from tests.end_to_end.scripted_server import SAY, command
 
 from forerun.demo.server import Server
 

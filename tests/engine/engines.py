@@ -30,6 +30,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import GREEDY, Event, Job, ModelInfo, Raw
 
 CONTEXT = 4096
+ARCHIVE_KEY = b"k" * 32
 _ids = count()
 
 
@@ -72,17 +73,20 @@ class Gate:
 
 
 class Rig:
-    """forgets: its tokenizer knows of no other engine's answers. engine: the engine; gate: before its model's passes; family: its model."""
+    """engine: the engine; gate: before its model's passes; family: its model.
+
+    folder: of its bank, whose other options are those of `opened`. forgets: its tokenizer knows of no other engine's answers.
+    """
 
     def __init__(
         self,
         folder: Path | None,
-        dense_tokens: int = CONTEXT,
-        log: RequestLog | None = None,
+        *,
         context_tokens: int = CONTEXT,
-        forgets: bool = False,
-        archive_key: bytes = b"",
+        dense_tokens: int = 1 << 20,
         memory_bytes: int = 1 << 40,
+        forgets: bool = False,
+        log: RequestLog | None = None,
         **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
@@ -101,7 +105,7 @@ class Rig:
             )
         )
         info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
-        self.engine = LocalEngine(info, worker, {}, log, archive_key)
+        self.engine = LocalEngine(info, worker, {}, log, ARCHIVE_KEY)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""
@@ -110,9 +114,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(folder: Path | None = None, **bank: Any) -> AsyncIterator[Rig]:
+async def running(folder: Path | None = None, **options: Any) -> AsyncIterator[Rig]:
     """An engine, closed at the end."""
-    rig = Rig(folder, **bank)
+    rig = Rig(folder, **options)
     try:
         yield rig
     finally:

@@ -26,7 +26,6 @@ from forerun.request_log.file import LogFile
 from forerun.serve.doors import BODY_LIMIT_BYTES
 from forerun.state.record import tokens_of
 
-ARCHIVE_KEY = b"k" * 32
 TAR = {"content-type": "application/x-tar"}
 KEYS = {"ann": "key-a", "bob": "key-b"}
 ODD = "a/b c?d#é"  # an id that must be spelled out in an address
@@ -69,7 +68,7 @@ def at(session: str) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sessions") / "bank"
     log = RequestLog(LogFile(folder.with_name("requests.jsonl"), 1 << 20), "fake", with_content=True)
-    rig = Rig(folder, forgets=True, log=log, archive_key=ARCHIVE_KEY)
+    rig = Rig(folder, forgets=True, log=log)
     rig.gate.open()
     with serving(rig.engine, keys=KEYS) as port:
         rig.engine.announce(f"http://127.0.0.1:{port}")

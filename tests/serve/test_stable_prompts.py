@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.rendering import Asked, tokens_elsewhere, tokens_of
+from tests.serve.rendering import Asked, tokens_elsewhere, tokens_of
 from tests.serve.test_openai_responses import AGENTS, FUNCTION, PATCH
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": ["x", "y"]}}}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from tests.guessing import Recording
+from tests.decode.guessing import Recording
 from tests.running import differing, read, step
 from tests.talking import tokenizer
 

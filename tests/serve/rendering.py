@@ -47,5 +47,5 @@ def tokens_elsewhere(requests: list[Asked]) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     print(json.dumps([tokens_of((path, body)) for path, body in json.load(sys.stdin)]))

@@ -29,7 +29,7 @@ from forerun.serve.app import build
 from forerun.text.prompt import Prompt
 from forerun.values import Chat, Job
 
-FOLDER = Path(__file__).parent / "data" / "recordings"
+FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 CONTEXT_TOKENS = 65_536
 ENOUGH_FRAC = 0.95  # of the previous prompt is to be reused where the conversation only grew
 
@@ -116,7 +116,7 @@ class Player(Rig):
     """An engine that answers as the script did. folder: of its bank, None for one without a disk."""
 
     def __init__(self, folder: Path | None = None, log: RequestLog | None = None) -> None:
-        super().__init__(folder, CONTEXT_TOKENS, log, context_tokens=CONTEXT_TOKENS, forgets=folder is not None)
+        super().__init__(folder, context_tokens=CONTEXT_TOKENS, forgets=folder is not None, log=log)
         self.next: Recorded | None = None
         self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
         self._ids: dict[str, str] = {}

@@ -36,7 +36,7 @@ def answer_to(prompt: Prompt) -> str:
 
 def main() -> None:
     """Serve until a signal."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     config.prepare(config.Config())
     from tests.engine.engines import Rig
     from tests.fake_family import after

@@ -18,7 +18,7 @@ from tests.engine.engines import Rig, events, running
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.talking import IDENTITY
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 from forerun.bank.live import Live
 from forerun.bank.tier.disk import DiskTier
@@ -108,7 +108,7 @@ async def pruned(rig: Rig) -> None:
 
 
 async def without_a_table(rig: Rig) -> None:
-    assert disk(rig).wait_until_reconciled(10)  # which reads the tables
+    assert disk(rig).wait_until_reconciled(LIMIT_S)  # which reads the tables
     disk(rig).index._connection.execute("DROP TABLE lost")
     await asks(PROMPT)(rig)
 

@@ -50,7 +50,7 @@ def test_the_line_for_people(tmp_path: Path) -> None:
     with serving("--port", 0, "--bank-dir", tmp_path) as process:
         told = line(process)
         process.terminate()
-        assert process.communicate(timeout=10)[0] == "", "more than a line, of weights that nobody asked about"
+        assert process.communicate(timeout=LIMIT_S)[0] == "", "more than a line, of weights that nobody asked about"
     assert told.startswith("forerun: double (bundled, for trying things out) · cpu · ")
     assert f" · bank {tmp_path} · http://127.0.0.1:" in told
     assert not told.endswith(":0/v1\n")

@@ -44,7 +44,7 @@ def test_more_memory_for_conversations_than_is_wise() -> None:
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PROBE_BYTES", 1 << 20)
     monkeypatch.setattr(machine, "SLOW_READ_BYTES_PER_S", 0.0)
-    settings = config(bank_dir=tmp_path / "deep" / "bank")
+    settings = config(bank_dir=tmp_path / "deep" / "bank", bank_disk_bytes="64MiB")
     assert only(machine.disk(settings)).status == "ok"
     monkeypatch.setattr(machine, "SLOW_READ_BYTES_PER_S", 1e15)
     assert "SSD" in only(machine.disk(settings)).remedy

@@ -14,6 +14,7 @@ from tests.engine.engines import events, running
 from tests.families import CONFIGS, built, tensors
 from tests.running import read
 from tests.talking import TINY, opened, turn
+from tests.waiting import LIMIT_S
 
 from forerun.engine.memory import ADMIT_FRAC, make_room, needed_bytes
 from forerun.errors import OutOfMemoryError
@@ -71,7 +72,7 @@ def test_what_is_reported_is_what_is_held_over_many_turns(turns: int, tmp_path: 
             before = said.get(who, []) if number % 20 else []
             prompt = (before[: len(before) * 3 // 4] if number % 5 == 4 else before) + tiny.words((number, "more"), 30)
             said[who] = turn(bank, prompt, max_tokens=5).stored
-            assert bank.flush(10)
+            assert bank.flush(LIMIT_S)
             held, reported = mx.get_active_memory() - base, bank.figures.ram_bytes
             assert 0.9 * reported < held <= reported <= RAM_BYTES, f"turn {number}"  # a mark at the end shares its arrays with the cache
     assert mx.get_active_memory() == base

@@ -55,7 +55,7 @@ class Server:
 
     def written(self, session: str) -> dict[str, Any]:
         """What is told of one of Ann's, once it is on disk."""
-        wait_for(lambda: self.ask("GET", at(session)).json()["state"] != "writing")
+        wait_for(lambda: not self.rig.engine.health().bank.pending_writes)
         found: dict[str, Any] = self.ask("GET", at(session)).json()
         return found
 

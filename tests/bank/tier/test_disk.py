@@ -305,7 +305,7 @@ def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypat
     tier.index.remove([ONE.key])
     tier.close()
     may_go, step = threading.Event(), reconcile.step
-    monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(10), step(*given))[1])
+    monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(LIMIT_S), step(*given))[1])
     tier = DiskTier(tmp_path, limit_bytes=1 << 30, daily_limit_bytes=1 << 30, index=hold(tmp_path))
     assert not tier.wait_until_reconciled(0.01)
     assert tier.index.inventory() == []
@@ -326,6 +326,7 @@ def test_closing_twice_closes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
     tier = opened(tmp_path, daily_limit_bytes=20_000)
     tier.put(ONE)
     path_bytes = path_of(tmp_path, ONE.key).stat().st_size
@@ -339,7 +340,7 @@ def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monke
         list(map(tier.put, records))
     assert caught.value.reason == "daily write budget"
     assert len(tier.index.inventory()) == 20_000 // path_bytes - 1
-    monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
+    monkeypatch.setattr(disk, "today", lambda: "2999-01-02")
     assert tier.written_today_bytes == 0
     tier.put(TWO)
     assert tier.written_today_bytes == path_bytes

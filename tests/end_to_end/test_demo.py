@@ -25,6 +25,7 @@ def test_five_turns_survive_two_restarts(tmp_path: Path, monkeypatch: pytest.Mon
             turn["answer"]["report"]["reused_tokens"] + turn["answer"]["report"]["computed_tokens"]
             == turn["answer"]["usage"]["prompt_tokens"]
         )
+    assert len({turn["answer"]["report"]["session"] for turn in turns}) == 1
     for before, turn in pairwise(turns):
         assert turn["answer"]["report"]["reused_tokens"] >= before["answer"]["usage"]["prompt_tokens"]
     read_tokens = sum(turn[way]["report"]["computed_tokens"] for turn in turns for way in ("answer", "bypass"))

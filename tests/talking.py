@@ -99,7 +99,7 @@ def turn(
         pass
     stored = answer.store()
     marks.append(restored.cache.snapshot())
-    turned = Turned(restored.session, tenant, restored.turns + 1, message_end, len(marks) - num_old)
+    turned = Turned(restored.session, tenant, restored.turns + 1, message_end, len(marks) - num_old, None, restored.left)
     bank.remember(restored.cache, stored, marks, turned)
     return Told(restored, stored, found)
 

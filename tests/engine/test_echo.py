@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from tests.engine.turns import Messages, say, turn
 from tests.talking import tokenizer
 from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, with_arguments
 
+from forerun.bank import writer
+from forerun.bank.disk import DiskTier
 from forerun.models.load import DEMO_MODEL
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.text.prompt import Prompter
@@ -54,6 +57,24 @@ def test_every_call_of_a_long_conversation_comes_back_at_once(folder: Path) -> N
         told = turn(folder, messages, f"{THOUGHT}{number} {CALL}")
         messages = (*messages, with_arguments(told.message, REWRITTEN["in another order"]), RESULT)
     assert turn(folder, messages).report.reused_tokens == len(told.stored)
+
+
+def test_calls_come_back_though_the_next_turn_began_before_they_were_saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(DiskTier, "put", lambda tier, record: (may_write.wait(20), put(tier, record))[1])
+
+    async def scenario() -> Messages:
+        messages: Messages = (USER,)
+        async with running(folder, forgets=True) as rig:
+            for number in range(3):
+                told = await say(rig, messages, f"{THOUGHT}{number} {CALL}")
+                messages = (*messages, with_arguments(told.message, REWRITTEN["in another order"]), RESULT)
+            may_write.set()
+        return messages
+
+    told = turn(folder, asyncio.run(scenario()))
+    assert (told.report.source, told.report.computed_tokens < 40) == ("ssd", True), told.report.reason
 
 
 @pytest.mark.parametrize("text", [f"{THOUGHT}\n  Yes  \n", "Hm \n\n\n</think>Yes"])

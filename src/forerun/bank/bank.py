@@ -14,7 +14,7 @@ from typing import Any
 
 from forerun.bank import retain
 from forerun.bank.figures import Figures
-from forerun.bank.live import Live, Lives
+from forerun.bank.live import NOTHING_LEFT, Left, Live, Lives
 from forerun.bank.match import Trail, recall
 from forerun.bank.ram import Ram
 from forerun.bank.restore import Restored, Restoring, Stock, cold
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class Turned:
     """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new.
 
-    memo: what is to be known of its answer after a restart, None for nothing.
+    memo: what is to be known of its answer after a restart, None for nothing. left: as `Restored` had it.
     """
 
     session: str
@@ -48,6 +48,7 @@ class Turned:
     message_end: int
     new_marks: int
     memo: Memo | None = None
+    left: Left = NOTHING_LEFT
 
 
 class Bank:
@@ -98,11 +99,12 @@ class Bank:
         by_position = {m.position: m for m in marks}
         staying = retain.in_ram(sorted(by_position))
         live_marks = [by_position[p] for p in sorted(staying)]
-        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns, turn.memo)
+        memos = (*turn.left.memos, *filter(None, [turn.memo]))
+        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns, memos)
         if self._saving is not None:
             fresh = sorted({m.position for m in marks[len(marks) - turn.new_marks :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]
-            self._saving.begin(live, wanted)
+            self._saving.begin(live, wanted, turn.left)
         self._lives.add(live)
         self.trim()
 

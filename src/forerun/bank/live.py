@@ -31,11 +31,22 @@ class Unit:
     mark: Snapshot | None
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What of a turn there was no time to save before the next one: positions of marks, and memos."""
+
+    marks: frozenset[int]
+    memos: tuple[Memo, ...]
+
+
+NOTHING_LEFT = Left(frozenset(), ())
+
+
 @dataclass(slots=True)
 class Live:
     """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
     used_s: when it was last used, Unix seconds. turns: how many it has had. told: what the index is to be told of it when
-    all is written. memo: of its last turn, to be kept then too. nodes: of its tokens.
+    all is written. memos: of its last turns, to be kept then too. nodes: of its tokens.
     """
 
     cache: Cache[Any]
@@ -45,7 +56,7 @@ class Live:
     session: str
     tenant: str
     turns: int
-    memo: Memo | None
+    memos: tuple[Memo, ...]
     pending: deque[Unit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
     told: Session | None = None

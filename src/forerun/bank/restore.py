@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic
 
 from forerun.bank import retain
-from forerun.bank.live import Live, Reach
+from forerun.bank.live import NOTHING_LEFT, Left, Live, Reach
 from forerun.bank.match import Match, Plan, Trail, match
 from forerun.bank.ram import Ram
 from forerun.bank.saving import NO_COPY, Saving
@@ -36,7 +36,7 @@ class Restored(Generic[L]):
     """A cache in the layout that was asked for, holding the first `reused_tokens` of the prompt; source "cold": it is empty.
 
     why: less was not reused. marks: of these tokens, known already. session: whose conversation it is.
-    turns: how often it was used before. read_bytes: of the files that were read for it.
+    turns: how often it was used before. read_bytes: of the files that were read for it. left: what of its last turn is still to be saved.
     """
 
     cache: Cache[L]
@@ -47,6 +47,7 @@ class Restored(Generic[L]):
     session: str
     turns: int
     read_bytes: int
+    left: Left = NOTHING_LEFT
 
     def apart(self) -> Restored[L]:
         """The same, for a conversation of its own that only begins alike."""
@@ -129,13 +130,12 @@ class Restoring(Generic[L]):
     def _take(self, reach: Reach, found: Match | None) -> Restored[L]:
         """Go on in the live cache itself. What is pending is handed over first, since the cache is about to change hands."""
         live, position, why = reach.live, reach.mark.position, self._why(reach.mark.position, found)
-        if self.stock.saving:
-            self.stock.saving.hand_over(live, position)
+        left = self.stock.saving.hand_over(live, position) if self.stock.saving else NOTHING_LEFT
         self.stock.ram.lives.remove(live)
         live.cache.cut(reach.mark)
         live.cache.store.reserve(self._room_after(0))
         marks = tuple(m for m in live.marks if m.position <= position)
-        return Restored(relayout(live.cache, self.layout), position, "ram", why, marks, live.session, live.turns, 0)
+        return Restored(relayout(live.cache, self.layout), position, "ram", why, marks, live.session, live.turns, 0, left)
 
     def _settle(self, live: Live) -> None:
         """Let several go on from a live conversation. What cannot be copied is passed over."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 
 from forerun.bank import retain
-from forerun.bank.live import Live, Lives, Unit
+from forerun.bank.live import NOTHING_LEFT, Left, Live, Lives, Unit
 from forerun.bank.room import Room
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.index import Label
@@ -30,17 +30,16 @@ class Saving:
         self.writer = Writer(self.room)
         self._mark_cost_tokens = spec.mark_tokens
         self._noted_roots: set[str] = set()
-        self._left: dict[tuple[str, str], set[int]] = {}
 
-    def begin(self, live: Live, marks: Collection[Snapshot]) -> None:
-        """Let what is neither on disk nor on its way there of the conversation and of `marks` be pending, and have it noted that the rest
-        was used: a conversation ages as one, its beginning not before its end. If the index cannot say what is there, all is written: that
-        costs nothing but time.
+    def begin(self, live: Live, marks: Collection[Snapshot], left: Left) -> None:
+        """Let what is neither on disk nor on its way there of the conversation, of `marks` and of what its last turn left be pending; and have
+        it noted that the rest was used: a conversation ages as one, its beginning not before its end. If the index cannot say what is there,
+        all is written: that costs nothing but time.
         """
         if live.chain.root not in self._noted_roots:
             self._noted_roots.add(live.chain.root)
             self.writer.note_identity(live.chain.root, live.tenant, live.chain.identity.fields)
-        wanted = {m.position for m in marks} | self._left.pop((live.tenant, live.session), set())
+        wanted = {m.position for m in marks} | left.marks
         units = list(live.units({m.position: m for m in (*live.marks, *marks)}.values()))
         known = {record.key for record in self.writer.waiting()}  # before the look: what is written meanwhile is found there
         try:
@@ -63,18 +62,18 @@ class Saving:
         while live.pending:
             self.capture(live)
 
-    def hand_over(self, live: Live, position: int) -> None:
+    def hand_over(self, live: Live, position: int) -> Left:
         """Copy what is pending, for a while and without waiting for the disk: a request waits, which takes the conversation up at this
-        position. The rest up to there is pending again after its turn; what lies beyond is lost, and that is noted.
+        position. Returns what is left up to there, to be pending again after its turn; what lies beyond is lost, and that is noted.
         """
         until_s = time.monotonic() + HAND_OVER_S
         while live.pending and not self.writer.is_full and time.monotonic() < until_s:
             self.capture(live)
-        self._left[live.tenant, live.session] = {u.mark.position for u in live.pending if u.mark}
         for unit in live.pending:
             if unit.start + len(unit.tokens) > position:
                 self.writer.skip("the conversation was taken up again before", BankError("it is cut off there"), live.info(unit))
-        live.pending.clear()
+        marks = frozenset(u.mark.position for u in live.pending if u.mark)
+        return Left(marks, tuple(m for m in live.memos if m.stop <= position)) if live.pending else NOTHING_LEFT
 
     def capture(self, live: Live) -> None:
         """Copy one unit, which stays pending until the writer has its bytes. Waits while the writer is full. What cannot be copied is
@@ -95,8 +94,8 @@ class Saving:
         """Have it noted what the conversation consists of, and its memo kept."""
         if live.told:
             self.writer.note(live.told)
-            if live.memo:
-                self.writer.note_memo(live.memo, live.anchor(live.memo))
+            for memo in live.memos:
+                self.writer.note_memo(memo, live.anchor(memo))
 
     def _rank_s(self, live: Live, unit: Unit) -> float:
         """The last mark ranks as the segments, of which none is of use without it."""

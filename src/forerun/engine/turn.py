@@ -219,7 +219,7 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(marks) - len(restored.marks)
         memo = echo.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turned = Turned(restored.session, job.tenant, turns, message_end, num_new, memo)
+        turned = Turned(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
         try:
             self.model.bank.remember(cache, tokens, marks, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state

@@ -32,9 +32,9 @@ class Saving:
         self._noted_roots: set[str] = set()
 
     def begin(self, live: Live, marks: Collection[Snapshot], left: Left) -> None:
-        """Let what is neither on disk nor on its way there of the conversation, of `marks` and of what its last turn left be pending; and have
-        it noted that the rest was used: a conversation ages as one, its beginning not before its end. If the index cannot say what is there,
-        all is written: that costs nothing but time.
+        """Let what is neither on disk nor on its way there be pending, of the conversation, of `marks` and of what its last turn left; and
+        have it noted that the rest was used: a conversation ages as one, its beginning not before its end. If the index cannot say what is
+        there, all is written: that costs nothing but time.
         """
         if live.chain.root not in self._noted_roots:
             self._noted_roots.add(live.chain.root)

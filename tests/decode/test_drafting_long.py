@@ -95,6 +95,17 @@ def test_200_answers(tmp_path: Path, write_result: Write) -> None:
     write_result("drafting_is_plain_decoding", {"counts": counts, "differences": 0})
 
 
+def test_512_greedy_tokens() -> None:
+    family, prompt, told = tiny.demo().family, piece_of_source(random.Random(1)), []
+    for depth in (0, 1, 3):
+        answer = generation(steps(), read(family, prompt), prompt, GREEDY, DepthPolicy((depth,)), max_tokens=512)
+        assert len("".join(answer)) > 0
+        assert (sum(answer.tally.accepted) > 0) == (depth > 0)
+        told.append(answer.tokens)
+    assert len(told[0]) == 512
+    assert told[0] == told[1] == told[2]
+
+
 class Watching(DepthPolicy):
     """Depth 3; keeps where each round began and what it gave."""
 

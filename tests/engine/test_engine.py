@@ -479,6 +479,27 @@ def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_rows_are_copied_by_the_thread_that_owns_them_and_the_writer_sees_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying, writing = set[str](), set[tuple[str, type]]()
+
+    def capture(live: Live, unit: Unit, call: Any = Live.capture) -> Record:
+        copying.add(threading.current_thread().name)
+        return call(live, unit)
+
+    def put(tier: DiskTier, record: Record, call: Any = DiskTier.put) -> None:
+        writing.add((threading.current_thread().name, type(record.payload)))
+        call(tier, record)
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank") as rig:
+            await events(await rig.ask(LONG))
+
+    monkeypatch.setattr(Live, "capture", capture)
+    monkeypatch.setattr(DiskTier, "put", put)
+    asyncio.run(scenario())
+    assert (copying, writing) == ({"mlx"}, {("bank-writer", memoryview)})
+
+
 @dataclass
 class Clock:
     now_s: float = 0.0

@@ -6,10 +6,14 @@ import os
 import shutil
 from pathlib import Path
 
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of Linux' control groups, version 2
+
 
 def memory_bytes() -> int:
-    """The machine's memory, whoever uses it."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The machine's memory, whoever uses it, or as much as a container may take."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.exists() else "max"
+    return whole if limit == "max" else min(whole, int(limit))
 
 
 def free_bytes(path: Path) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
-# Where a system keeps its libraries is the same on all machines of a kind.
-ROOTS = "bin dev etc home lib lib64 mnt opt private proc root run srv sys tmp usr(?!/lib(?:64)?/) var work Users Library Applications"
+# Where a system keeps its libraries, and where Linux tells of limits, is the same on all machines of a kind.
+ROOTS = "bin dev etc home lib lib64 mnt opt private proc root run srv sys(?!/fs/cgroup/) tmp usr(?!/lib(?:64)?/) var work Users Library Applications"
 MACHINE_PATH = re.compile(rf"/(?:{ROOTS.replace(' ', '|')})(?:/|$)")
 
 
@@ -25,11 +25,11 @@ def test_names_no_path_of_a_machine(path: Path) -> None:
     assert machine_paths(path.read_text()) == []
 
 
-@pytest.mark.parametrize("text", ["/usr/share/dict/words", "/tmp", "/home/me/model"])
+@pytest.mark.parametrize("text", ["/usr/share/dict/words", "/sys/fs", "/tmp", "/home/me/model"])
 def test_a_path_is_seen(text: str) -> None:
     assert machine_paths(f"open({text!r})") == [text]
 
 
-@pytest.mark.parametrize("text", ["/v1/models", "/health", "a/tmp/b", "/usr/lib/libopenblas.so"])
+@pytest.mark.parametrize("text", ["/v1/models", "/health", "a/tmp/b", "/usr/lib/libopenblas.so", "/sys/fs/cgroup/memory.max"])
 def test_a_route_or_a_system_library_is_none(text: str) -> None:
     assert machine_paths(f"get({text!r})") == []

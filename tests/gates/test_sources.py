@@ -10,8 +10,29 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 # Where a system keeps its libraries, and where Linux tells of limits, is the same on all machines of a kind.
-ROOTS = "bin dev etc home lib lib64 mnt opt private proc root run srv sys(?!/fs/cgroup/) tmp usr(?!/lib(?:64)?/) var work Users Library Applications"
-MACHINE_PATH = re.compile(rf"/(?:{ROOTS.replace(' ', '|')})(?:/|$)")
+ROOTS = [
+    "bin",
+    "dev",
+    "etc",
+    "home",
+    "lib",
+    "lib64",
+    "mnt",
+    "opt",
+    "private",
+    "proc",
+    "root",
+    "run",
+    "srv",
+    "tmp",
+    "var",
+    "work",
+    "Users",
+    "Library",
+    "Applications",
+]
+EXCEPT = ["sys(?!/fs/cgroup/)", "usr(?!/lib(?:64)?/)"]
+MACHINE_PATH = re.compile(rf"/(?:{'|'.join([*ROOTS, *EXCEPT])})(?:/|$)")
 
 
 def machine_paths(source: str) -> list[str]:

@@ -10,29 +10,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 # Where a system keeps its libraries, and where Linux tells of limits, is the same on all machines of a kind.
-ROOTS = [
-    "bin",
-    "dev",
-    "etc",
-    "home",
-    "lib",
-    "lib64",
-    "mnt",
-    "opt",
-    "private",
-    "proc",
-    "root",
-    "run",
-    "srv",
-    "tmp",
-    "var",
-    "work",
-    "Users",
-    "Library",
-    "Applications",
-]
-EXCEPT = ["sys(?!/fs/cgroup/)", "usr(?!/lib(?:64)?/)"]
-MACHINE_PATH = re.compile(rf"/(?:{'|'.join([*ROOTS, *EXCEPT])})(?:/|$)")
+ROOTS = "bin dev etc home lib lib64 mnt opt private proc root run srv tmp var work Users Library Applications"
+OTHERS = "sys(?!/fs/cgroup/) usr(?!/lib(?:64)?/)"
+MACHINE_PATH = re.compile(rf"/(?:{f'{ROOTS} {OTHERS}'.replace(' ', '|')})(?:/|$)")
 
 
 def machine_paths(source: str) -> list[str]:

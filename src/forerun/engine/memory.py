@@ -21,8 +21,6 @@ from forerun.state.spec import StateSpec
 # Metal and CUDA allocators, Metal's command buffers, CUDA's runtime.
 _WORDS = re.compile(r"unable to allocate|attempting to allocate|insufficient memory|out of memory", re.IGNORECASE)
 HINT = "shorten the conversation, lower --bank-ram-bytes or --context, or end other programs that use the device"
-
-
 ADMIT_FRAC = 0.9  # of the device's memory
 _MARKS = 4  # of a turn
 _SCORES_PER_KEY_BYTES = 128  # of a row: 32 heads of float32
@@ -37,13 +35,15 @@ def needed_bytes(spec: StateSpec, tokens: int) -> int:
 
 
 def make_room(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int) -> None:
-    """Let go of kept conversations as far as one of so many tokens needs it. Raises OutOfMemoryError: it does not fit even then."""
+    """Let go of kept conversations as far as one of so many tokens needs it; of none if it would not fit even then: OutOfMemoryError."""
     most_bytes = int(memory_bytes * ADMIT_FRAC) - needed_bytes(spec, tokens)
     if mx.get_active_memory() + mx.get_cache_memory() <= most_bytes:
         return
     mx.clear_cache()
-    bank.give_back(mx.get_active_memory() - most_bytes)
-    mx.clear_cache()
+    over_bytes = mx.get_active_memory() - most_bytes
+    if 0 < over_bytes <= bank.figures.ram_bytes:
+        bank.give_back(over_bytes)
+        mx.clear_cache()
     if (held := mx.get_active_memory()) > most_bytes:
         needed, held_text, all_text = (decimal(n) for n in (needed_bytes(spec, tokens), held, memory_bytes))
         raise OutOfMemoryError(f"{tokens} tokens need {needed} of memory beside {held_text} in use, of {all_text}", hint=HINT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
 from forerun.bank.live import Live, Unit
+from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine import worker
 from forerun.engine.engine import Run

@@ -44,7 +44,7 @@ def test_the_page_says_what_a_thousand_kills_showed() -> None:
     page = " ".join((ROOT / "docs" / "bank.md").read_text().split())
     assert f"{found['cycles']:,} kills and {found['turns']:,} turns, {found['reused_turns']:,} of them from stored state, showed no" in page
     assert (found["cycles"], found["killed_at_work"]) == (1000, 1000)
-    assert found["wrong_logits"] == found["unaccounted"] == found["failed"] == 0
+    assert found["wrong_logits"] == found["unaccounted"] == found["over_the_cap"] == found["failed"] == 0
 
 
 @pytest.mark.long

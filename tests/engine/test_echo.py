@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forerun.bank.tier.disk import DiskTier
 from tests.engine.engines import events, running
 from tests.engine.turns import Messages, say, turn
 from tests.talking import tokenizer
 from tests.text.test_echo import CALL, REWRITTEN, THOUGHT, TOOL, TWO, with_arguments
 
 from forerun.bank import writer
+from forerun.bank.tier.disk import DiskTier
 from forerun.models.load import DEMO_MODEL
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.text.prompt import Prompter

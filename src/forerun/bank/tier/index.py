@@ -63,13 +63,13 @@ class Totals:
 
 class Index(History):
     """Rows of records. Methods may be called from several threads; all raise BankError if the database fails. lock: a descriptor that holds
-    the folder and goes with the index; None for looking only, or if no file holds the rows (path None).
+    the folder and goes with the index; None for looking only (`is_view`), or if no file holds the rows (path None).
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, lock: int | None) -> None:
         super().__init__(connection, path)
         self._file_lock = lock
-        self._is_view = path is not None and lock is None
+        self.is_view = path is not None and lock is None
         self._totals: Totals | None = None
 
     @classmethod
@@ -81,11 +81,6 @@ class Index(History):
         """Say where the server answers that holds the folder."""
         assert self._file_lock is not None
         files.rewrite(self._file_lock, address.encode())
-
-    @property
-    def is_view(self) -> bool:
-        """Whether rows can only be looked at."""
-        return self._is_view
 
     @property
     def num_bytes(self) -> int:

@@ -28,8 +28,9 @@ import mlx.core as mx  # noqa: E402
 from evidence import evidence, write  # noqa: E402
 from forerun.bank.bank import Bank  # noqa: E402
 from forerun.bench.decode import LAWS  # noqa: E402
-from forerun.decode.compiled import StepTable, warm_up  # noqa: E402
+from forerun.decode.compiled import StepTable  # noqa: E402
 from forerun.decode.depth import DepthPolicy  # noqa: E402
+from forerun.decode.warm_up import warm_up  # noqa: E402
 from forerun.engine.loading import memory_bytes  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
 from forerun.engine.turn import Model  # noqa: E402

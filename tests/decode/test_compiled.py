@@ -11,7 +11,8 @@ from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.running import differing, read
 
-from forerun.decode.compiled import StepTable, warm_up
+from forerun.decode.compiled import StepTable
+from forerun.decode.warm_up import warm_up
 from forerun.state.cache import Cache, lend
 from forerun.state.layout import Contiguous, Layout, Paged
 from forerun.state.records import relayout, relayout_as_chosen
@@ -91,6 +92,14 @@ def test_after_warm_up_no_step_is_traced_anew() -> None:
     traced = steps.num_traces()
     decode(read(FAMILY, TOKENS[:100]), steps, (1, 2, 3), 100)
     assert steps.num_traces() == traced
+
+
+def test_warm_up_reads_a_prompt_and_plays_rounds_of_each_depth() -> None:
+    """What a first request would else wait for: on a GPU, kernels of many rows and those that draw tokens."""
+    family, rows = FakeFamily(lambda position, token, total: 5, tiny.VOCAB), list[int]()
+    family.before_pass = rows.append
+    warm_up(StepTable(family, eager_reason="test"), Paged(64), 2, lambda doing, done_frac: None)
+    assert rows == [1, 2, 3, 64, *[1, 2, 3] * 3]
 
 
 def test_a_conversation_through_all_layouts_and_several_capacities_has_the_logits_of_a_plain_one() -> None:

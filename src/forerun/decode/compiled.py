@@ -6,16 +6,13 @@ Knows families and views; nothing of rounds, sampling or requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Literal
 
 import mlx.core as mx
 
 from forerun.models.base import Family
-from forerun.state.cache import Cache, View, lend
-from forerun.state.layout import Contiguous, Layout
-from forerun.state.records import materialise, relayout_as_chosen
-from forerun.state.store import Arena
+from forerun.state.cache import Cache, View
+from forerun.state.layout import Layout
 from forerun.state.trace import CompiledPass
 
 Kind = Literal["verify", "draft"]
@@ -83,19 +80,3 @@ class StepTable:
 
             self._passes[key] = CompiledPass(verify if kind == "verify" else draft, family.spec, layout, family.numerics)
         return self._passes[key]
-
-
-def warm_up(steps: StepTable, layout: Layout, deepest: int, progress: Callable[[str, float], None]) -> None:
-    """Compile, or try once, every step that rounds of up to `deepest` drafts take, so that no request waits for it."""
-    family, arena = steps.family, Arena(steps.family.spec)
-    warm = relayout_as_chosen(materialise(arena, [], None, Contiguous(), 0), layout)
-    for rows in range(1, deepest + 2):
-        progress("compiling steps", rows / (deepest + 2))
-        tokens = mx.zeros((rows,), dtype=mx.int32)
-        with lend([warm], family.numerics) as view:
-            hidden = steps.forward(tokens, warm, view)
-            view.keep([0], hidden)
-            if deepest:
-                hidden = steps.draft(hidden, tokens, warm, view)
-                view.keep_draft([0])
-            mx.eval(family.head(hidden), warm.arrays())

@@ -19,8 +19,9 @@ from forerun.bank.tier.folder import hold, secret
 from forerun.bank.tier.index import Index
 from forerun.bank.tier.quota import check_disk_limit
 from forerun.config import Config
-from forerun.decode.compiled import NO_COMPILER, StepTable, warm_up
+from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import DepthPolicy, policy_for
+from forerun.decode.warm_up import warm_up
 from forerun.engine.context import context_of
 from forerun.engine.turn import Model
 from forerun.kernels import blas, proof

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -27,6 +28,30 @@ def blind_beyond(most: int, q: mx.array, keys: mx.array, values: mx.array, *, ma
 
 def without_numbers(q: mx.array, keys: mx.array, values: mx.array, **other: Any) -> mx.array:
     return RIGHT(q, keys, values, **other) * mx.nan
+
+
+@pytest.fixture(autouse=True)
+def _nothing_proved_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_a_proof_is_remembered_for_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it compiles kernels for the better part of a minute, at every start."""
+    proved: list[str] = []
+    monkeypatch.setattr(proof, "prove", lambda: proved.append("") or {"attention": 0.0})
+    for blas in ("one", "one", "another", "one"):
+        proof.prove_once(blas)
+    assert len(proved) == 2
+    monkeypatch.setattr(proof, "version", lambda package: "0.99")
+    proof.prove_once("one")
+    assert len(proved) == 3
+
+
+def test_what_is_wrong_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", without_numbers)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError):
+            proof.prove_once("here")
 
 
 def test_kernels_are_right_here() -> None:

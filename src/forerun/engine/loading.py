@@ -70,7 +70,7 @@ class Loading:
         if self.arithmetic.is_reference:
             blas.prove_row_invariant(self.arithmetic.blas, set(family.linear_shapes))
         else:
-            proof.prove()
+            proof.prove_once(self.arithmetic.blas)
         mx.clear_cache()
         bank = self._bank(loaded, index)
         steps = StepTable(family, eager_reason=_eager_reason(config))

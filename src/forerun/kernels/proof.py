@@ -5,11 +5,17 @@ Of a kernel that is wrong for some shapes only, such as attention beyond some le
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import mlx.core as mx
 
+from forerun import small_files
+from forerun.config import cache_home
 from forerun.errors import UnsupportedError
 from forerun.kernels import attention, delta_inputs, delta_rule, paged_attention, quantised
 
@@ -33,6 +39,22 @@ KERNELS = (
     Kernel("inputs of the delta rule", delta_inputs.errors, 0.01),
     Kernel("quantised products", quantised.errors, 0.01),
 )
+
+
+def prove_once(blas: str) -> None:
+    """`prove`, unless that was done here before with the same kernels, BLAS, MLX and device: on a GPU each shape is compiled anew, which
+    takes the better part of a minute. `forerun doctor` always does. Raises UnsupportedError.
+    """
+    file = cache_home() / "proofs" / _subject(blas)
+    if not file.is_file():
+        small_files.put(file, json.dumps(prove()))
+
+
+def _subject(blas: str) -> str:
+    info, here = mx.device_info(mx.default_device()), Path(__file__).parent
+    sources = [file.read_bytes() for file in sorted(here.iterdir()) if file.is_file()]
+    named = [blas, version("mlx"), *(str(info.get(name)) for name in ("device_name", "architecture"))]
+    return blake2b(b"\0".join([*sources, *(each.encode() for each in named)]), digest_size=16).hexdigest()
 
 
 def prove() -> dict[str, float]:

@@ -67,6 +67,9 @@ class Rope:
     is_traditional: bool = False
     periods: mx.array | None = None
 
+    def __post_init__(self) -> None:
+        mx.eval(self.periods)  # once, not in each step
+
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
         """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
         most = self._most_rows(x)

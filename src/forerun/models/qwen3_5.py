@@ -225,15 +225,15 @@ class LayerReader:
         return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
 
     def _delta_net(self, prefix: str) -> DeltaNet:
-        c, width = self.config, self.config.value_heads * self.config.value_dim
+        c, settled, width = self.config, self.weights.settled, self.config.value_heads * self.config.value_dim
         return DeltaNet(
             c,
             self.numerics.gated_delta,
             self.projections(prefix),
             self.linear(f"{prefix}.out_proj", c.hidden, width),
             self._conv(f"{prefix}.conv1d.weight"),
-            mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32)),
-            self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32),
+            settled(mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32))),
+            settled(self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32)),
             Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
         )
 
@@ -241,8 +241,8 @@ class LayerReader:
         """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
         channels, width = self.config.conv_channels, self.config.conv_width
         if self.weights.peek(name).shape == (channels, width, 1):
-            return mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T)
-        return mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T)
+            return self.weights.settled(mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T))
+        return self.weights.settled(mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T))
 
 
 class Qwen35:

@@ -82,12 +82,12 @@ class Weights:
 
     def array(self, name: str, *shape: int) -> mx.array:
         """`take`, in the type that the model computes in."""
-        return self._settled(self.take(name, *shape).astype(self._mlx_dtype))
+        return self.settled(self.take(name, *shape).astype(self._mlx_dtype))
 
     def norm(self, name: str, dim: int, eps: float, *, is_zero_centred: bool) -> Norm:
         """The norm whose gain is `name`, or 1 more; the 1 is added in float32."""
         gain = self.take(name, dim).astype(mx.float32) + (1.0 if is_zero_centred else 0.0)
-        return Norm(self._settled(gain.astype(self._mlx_dtype)), eps)
+        return Norm(self.settled(gain.astype(self._mlx_dtype)), eps)
 
     def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
         """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""
@@ -104,7 +104,7 @@ class Weights:
         """One matrix of several, in memory, and its shape noted."""
         whole = stacked(parts)
         for array in whole.arrays():
-            self._settled(array)
+            self.settled(array)
         if isinstance(whole, Dense) and len(whole.shape) == 2:
             self.shapes.add((whole.shape[0], whole.shape[1]))
         return whole
@@ -118,7 +118,7 @@ class Weights:
             return Dense(mx.zeros(shape))
         matrix = self._packed(path, shape, scheme)
         self.schemes[path] = scheme
-        return Dense(self._settled(matrix.dense().weight)) if self._reading.is_dense else matrix
+        return Dense(self.settled(matrix.dense().weight)) if self._reading.is_dense else matrix
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every one that was asked for was there in its shape."""
@@ -142,7 +142,7 @@ class Weights:
         if scheme.mode != "affine":
             return Quantised(packed, scales, None, scheme, self._mlx_dtype)
         biases = self.take(f"{path}.biases", *scales.shape)
-        scales, biases = (self._settled(a.astype(self._mlx_dtype)) for a in (scales, biases))
+        scales, biases = (self.settled(a.astype(self._mlx_dtype)) for a in (scales, biases))
         return Quantised(packed, scales, biases, scheme, self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
@@ -167,7 +167,7 @@ class Weights:
         self._reading.seen(name, tensor)
         return tensor
 
-    def _settled(self, array: mx.array) -> mx.array:
+    def settled(self, array: mx.array) -> mx.array:
         """The array, computed, so that what it was made of can go; nothing is computed once the checkpoint is known not to fit."""
         if not (self._missing or self._misshapen or self._mispacked):
             mx.eval(array)

@@ -26,7 +26,6 @@ from on_gpu.report import Report  # noqa: E402
 from on_gpu.restarts import Talk  # noqa: E402
 from on_gpu.shapes import SHAPES  # noqa: E402
 
-SECTIONS = ("commands", "clients", "restarts", "company", "tests")
 TESTS = ("tests/state", "tests/kernels", "tests/decode", "tests/bank", "tests/contracts", "tests/engine", "tests/end_to_end/test_sdks.py")
 ARMS = {"contiguous": ("--decode-layout", "contiguous"), "paged": ("--decode-layout", "paged")}
 ROOM = ("--bank-ram-bytes", "16GiB", "--bank-disk-bytes", "20GiB", "--bank-daily-write-bytes", "40GiB")
@@ -56,14 +55,14 @@ TINY = Sizes(TINY_SHAPE, 600, 1200, 100, 12, agents=2, chars=1000, seconds=5, te
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="which, in order")
+    parser.add_argument("--sections", default=",".join(PARTS), help="which, in order")
     parser.add_argument("--limit-s", type=float, default=400.0, help="no part is begun after so many seconds")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: tries every line, measures nothing")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sections = options.sections.split(",")
-    if unknown := set(sections) - set(SECTIONS):
+    if unknown := set(sections) - set(PARTS):
         parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
     if options.dry_run:
         print(f"would try {', '.join(sections)} on {device()} for at most {options.limit_s:.0f} s")
@@ -80,29 +79,32 @@ def run(sections: list[str], sizes: Sizes, report: Report, folder: Path, *, is_t
     for section in sections:
         place = folder / section
         place.mkdir()
-        match section:
-            case "commands":
-                played(report, place, is_tiny=is_tiny)
-            case "clients":
-                company.clients(report, DEMO_MODEL, place)
-            case "restarts":
-                restarts(report, model, place, sizes)
-            case "company":
-                at_work = {"agents": sizes.agents, "first_chars": 4 * sizes.chars, "later_chars": sizes.chars, "seconds": sizes.seconds}
-                report.part(section, "agents", lambda place=place, how=at_work: company.company(model, place, **how))
-            case _:
-                for path in sizes.tests:
-                    report.part(section, path, lambda path=path, place=place: commands.tests((path,), sizes.processes, place))
+        PARTS[section](report, model, place, sizes, is_tiny)
 
 
-def played(report: Report, folder: Path, *, is_tiny: bool) -> None:
+def played(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
     """The demonstration before the doctor: it is the first to compile kernels, as for somebody who tries it."""
     for scale in ("small",) if is_tiny else ("small", "full"):
         report.part("commands", f"demo_{scale}", lambda scale=scale: commands.demo(scale, folder))
     report.part("commands", "doctor", commands.doctor)
 
 
-def restarts(report: Report, model: Path, folder: Path, sizes: Sizes) -> None:
+def agents(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
+    how: dict[str, Any] = {"agents": sizes.agents, "first_chars": 4 * sizes.chars, "later_chars": sizes.chars, "seconds": sizes.seconds}
+    report.part("company", "agents", lambda: company.company(model, folder, **how))
+
+
+def first_use(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
+    for cudnn in ("0", "1"):
+        report.part("first_use", f"cudnn_{cudnn}", lambda cudnn=cudnn: commands.first_use(cudnn, folder, is_tiny=is_tiny))
+
+
+def tests(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
+    for path in sizes.tests:
+        report.part("tests", path, lambda path=path: commands.tests((path,), sizes.processes, folder))
+
+
+def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
     """The bundled model in pages; random weights in both layouts, without drafts, and beyond what is arranged contiguously."""
     talks = {"bundled_paged": Talk(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
     talks |= {name: Talk(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
@@ -119,6 +121,16 @@ def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
     config = sizes._asdict() | {"is_tiny": is_tiny, "shape": "0.8B" if not is_tiny else "tiny"}
     found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="served", config=config)
     return found | {"device": device(), "model": {"name": "bundled, and the shape of 0.8B with random weights", "quantisation": "none"}}
+
+
+PARTS = {
+    "commands": played,
+    "clients": lambda report, model, folder, sizes, is_tiny: company.clients(report, DEMO_MODEL, folder),
+    "restarts": restarts,
+    "company": agents,
+    "first_use": first_use,
+    "tests": tests,
+}
 
 
 if __name__ == "__main__":

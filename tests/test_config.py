@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from forerun.config import Config, format_bytes, load, parse_bytes, prepare
+from forerun.config import format_bytes, load, parse_bytes
 from forerun.errors import ConfigError
 
 
@@ -63,16 +62,3 @@ def test_origins_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("*", "a.example", "https://a.example/path"):
         with pytest.raises(ConfigError, match="origin"):
             load({"cors_origins": wrong})
-
-
-@pytest.mark.parametrize(("set_before", "found"), [(None, "0"), ("1", "1")])
-def test_attention_on_cuda_builds_no_plans_unless_somebody_wants_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_before: str | None, found: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("MLX_CUDA_USE_CUDNN_SDPA", set_before or "")
-    if set_before is None:
-        monkeypatch.delenv("MLX_CUDA_USE_CUDNN_SDPA")
-    prepare(Config())
-    assert (os.environ["MLX_CUDA_USE_CUDNN_SDPA"], os.environ["TMPDIR"]) == (found, str(tmp_path / "forerun" / "tmp"))

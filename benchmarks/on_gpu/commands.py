@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 240
+LIMIT_S = 300
 
 
 def forerun(*arguments: str, most: int = 0) -> str:
@@ -39,6 +40,17 @@ def demo(scale: str, folder: Path) -> dict[str, Any]:
         | {"bypass_ttft_s": round(each["bypass"]["report"]["ttft_s"], 4)}
         for each in played["turns"]
     }
+
+
+def first_use(cudnn: str, folder: Path, *, is_tiny: bool) -> dict[str, Any]:
+    """See first_use.py: of two processes one after the other, which begin with no compiled kernels. cudnn: "1" with its attention."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / f"cudnn-{cudnn}"), "MLX_CUDA_USE_CUDNN_SDPA": cudnn}
+    command = [sys.executable, str(ROOT / "benchmarks" / "on_gpu" / "first_use.py"), *["--tiny"] * is_tiny]
+    return {name: json.loads(_ran(command, environment)) for name in ("first", "second")}
+
+
+def _ran(command: Sequence[str], environment: dict[str, str]) -> str:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
 
 
 SHOWN = ("source", "layout", "step_kind", "reused_tokens", "computed_tokens", "steps", "depths", "reason")

@@ -186,15 +186,11 @@ def resolve(flags: dict[str, Any]) -> tuple[Config, dict[str, str]]:
 
 
 def prepare(config: Config) -> None:
-    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process.
-
-    On CUDA, also that attention of many rows is not cuDNN's, which builds a plan for every number of keys (docs/gpu.md).
-    """
+    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process."""
     folder = cache_home() / "tmp"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     os.environ["TMPDIR"] = str(folder)
-    os.environ.setdefault("MLX_CUDA_USE_CUDNN_SDPA", "0")
 
 
 def environ_without_settings() -> dict[str, str]:

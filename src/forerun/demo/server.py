@@ -15,8 +15,8 @@ from forerun.config import environ_without_settings
 from forerun.errors import ForerunError
 from forerun.serve.client import health
 
-# The first start on a machine may compile kernels for the better part of a minute.
-START_LIMIT_S = 180.0
+# The first start on a machine compiles kernels: the better part of a minute on a CPU, two minutes on a GPU.
+START_LIMIT_S = 300.0
 STOP_LIMIT_S = 60.0
 WRITE_LIMIT_S = 60.0
 POLL_S = 0.02

@@ -40,11 +40,27 @@ def test_kept_conversations_make_room() -> None:
         mx.clear_cache()
         missing = bank.figures.ram_bytes // 4
         memory_bytes = int((mx.get_active_memory() - missing + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
-        make_room(bank, TINY.spec, 100, memory_bytes)
+        make_room(bank, TINY.spec, 100, memory_bytes, lambda: None)
         assert bank.figures.health().sessions == 1
         with pytest.raises(OutOfMemoryError):
-            make_room(bank, TINY.spec, 100, memory_bytes - 2 * bank.figures.ram_bytes)
+            make_room(bank, TINY.spec, 100, memory_bytes - 2 * bank.figures.ram_bytes, lambda: None)
         assert bank.figures.health().sessions == 1, "it goes for what does not fit even then"
+
+
+def test_a_conversation_goes_on_in_the_room_that_it_has() -> None:
+    """It holds more than half of memory and ranks below the other: that one goes, and it goes on in its own cache."""
+    with closing(opened(None)) as bank:
+        prompt = [*turn(bank, tiny.words("own", 600)).stored, *tiny.words("more", 10)]
+        turn(bank, tiny.words("other", 100))
+        mx.clear_cache()
+        live = bank.own(prompt, tenant="", session=None)
+        assert live is not None
+        other_bytes = bank.figures.ram_bytes - live.num_bytes
+        base = mx.get_active_memory() - live.num_bytes - other_bytes // 2
+        memory_bytes = int((base + needed_bytes(TINY.spec, len(prompt))) / ADMIT_FRAC) + 1
+        make_room(bank, TINY.spec, len(prompt), memory_bytes, lambda: live)
+        assert bank.figures.health().sessions == 1
+        assert turn(bank, prompt).restored.source == "ram"
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

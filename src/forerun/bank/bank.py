@@ -132,12 +132,17 @@ class Bank:
         """
         return self._shrink(self._ram_limit_bytes)
 
-    def give_back(self, num_bytes: int) -> int:
-        """As `trim`, until so many bytes are free, or nothing is left. Returns of how many conversations and records."""
-        return self._shrink(self._ram.held_bytes - num_bytes)
+    def own(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> Live | None:
+        """The live conversation in whose cache `restore` would go on with these tokens, if no record has more of them."""
+        reach = self._lives.best(Trail.of(self._chain(tenant), tokens), session, ())
+        return reach.live if reach and reach.may_be_taken(session) else None
 
-    def _shrink(self, limit_bytes: int) -> int:
-        num_evicted = self._ram.shrink(max(0, limit_bytes))
+    def give_back(self, num_bytes: int, spared: Live | None) -> int:
+        """As `trim`, until so many bytes are free, or nothing else is left. Returns of how many conversations and records."""
+        return self._shrink(self._ram.held_bytes - num_bytes, spared)
+
+    def _shrink(self, limit_bytes: int, spared: Live | None = None) -> int:
+        num_evicted = self._ram.shrink(limit_bytes, spared)
         if num_evicted:
             self._stock.arena.shrink()
         return num_evicted

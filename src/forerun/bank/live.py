@@ -130,6 +130,11 @@ class Reach:
         """Its position, and what may be read again rather than copy the conversation of another name."""
         return self.mark.position + retain.OWN_TOKENS * self.is_own
 
+    def may_be_taken(self, session: str | None) -> bool:
+        """Whether a request of this name, if it has one, may go on in the cache itself."""
+        live = self.live
+        return session in (None, live.session) and retain.takes_over(live.cache.length, self.mark.position, live.marks[0].position)
+
 
 class Lives:
     """Live conversations, in the order in which they came."""

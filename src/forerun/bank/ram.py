@@ -27,11 +27,10 @@ class Ram:
         """Bytes of live conversations and of records."""
         return sum(x.num_bytes for x in self.lives) + self.memory.num_bytes
 
-    def shrink(self, limit_bytes: int) -> int:
-        """Let go of conversations and records until no more than this is held. Returns of how many."""
+    def shrink(self, limit_bytes: int, spared: Live | None) -> int:
+        """Let go of conversations and records, but for this one, until no more than so much is held. Returns of how many."""
         num_evicted = 0
-        while self.held_bytes > limit_bytes:
-            self._evict_one()
+        while self.held_bytes > limit_bytes and self._evict_one(spared):
             num_evicted += 1
         return num_evicted
 
@@ -50,8 +49,8 @@ class Ram:
             self.memory.put(record)
             self.memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))
 
-    def _evict_one(self) -> None:
-        live = min(self.lives, key=lambda x: x.rank_s, default=None)
+    def _evict_one(self, spared: Live | None) -> bool:
+        live = min((x for x in self.lives if x is not spared), key=lambda x: x.rank_s, default=None)
         record = next(iter(self.memory.index.lowest(1, ())), None)
         if record and (live is None or record.rank_s <= live.rank_s):
             self.memory.delete(record.info.key)
@@ -60,6 +59,7 @@ class Ram:
         elif live:
             self.let_go(live)
             self._note_gone([live.info(unit) for unit in live.units(live.marks)])
+        return bool(record or live)
 
     def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
         """Note what left RAM, if that was the only place."""

@@ -88,7 +88,7 @@ class Restoring(Generic[L]):
             if due > max(in_ram, stored):
                 has_waited = True
                 self._wait()
-            elif reach and reach.worth_tokens >= stored and self._may_take(reach):
+            elif reach and reach.worth_tokens >= stored and reach.may_be_taken(self.session):
                 return self._take(reach, found)
             elif reach and in_ram > stored:
                 self._settle(reach.live)
@@ -122,10 +122,6 @@ class Restoring(Generic[L]):
     def _wait(self) -> None:
         if self.stock.saving:
             self.stock.saving.writer.wait_for(self.trail.passes, _WRITE_WAIT_S)
-
-    def _may_take(self, reach: Reach) -> bool:
-        live = reach.live
-        return self.session in (None, live.session) and retain.takes_over(live.cache.length, reach.mark.position, live.marks[0].position)
 
     def _take(self, reach: Reach, found: Match | None) -> Restored[L]:
         """Go on in the live cache itself. What is pending is handed over first, since the cache is about to change hands."""

@@ -7,11 +7,13 @@ or gives memory that it does not have. So what does not fit is refused before it
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import mlx.core as mx
 from rich.filesize import decimal
 
 from forerun.bank.bank import Bank
+from forerun.bank.live import Live
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.errors import OutOfMemoryError
 from forerun.kernels.attention import SCORE_BYTES
@@ -34,15 +36,21 @@ def needed_bytes(spec: StateSpec, tokens: int) -> int:
     return capacity_for(tokens) * spec.bytes_per_token + _MARKS * spec.bytes_per_mark + pass_bytes
 
 
-def make_room(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int) -> None:
-    """Let go of kept conversations as far as one of so many tokens needs it; of none if it would not fit even then: OutOfMemoryError."""
+def make_room(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int, own: Callable[[], Live | None]) -> None:
+    """Let go of kept conversations as far as one of so many tokens needs it; of none if it would not fit even then: OutOfMemoryError.
+
+    own: the live conversation in whose cache it will go on, which holds part of what it needs already.
+    """
     most_bytes = int(memory_bytes * ADMIT_FRAC) - needed_bytes(spec, tokens)
     if mx.get_active_memory() + mx.get_cache_memory() <= most_bytes:
         return
     mx.clear_cache()
+    live = own()
+    own_bytes = live.num_bytes if live else 0
+    most_bytes += own_bytes
     over_bytes = mx.get_active_memory() - most_bytes
-    if 0 < over_bytes <= bank.figures.ram_bytes:
-        bank.give_back(over_bytes)
+    if 0 < over_bytes <= bank.figures.ram_bytes - own_bytes:
+        bank.give_back(over_bytes, live)
         mx.clear_cache()
     if (held := mx.get_active_memory()) > most_bytes:
         needed, held_text, all_text = (decimal(n) for n in (needed_bytes(spec, tokens), held, memory_bytes))

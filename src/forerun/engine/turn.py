@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, Turned
+from forerun.bank.live import Live
 from forerun.bank.restore import Restored
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
@@ -93,7 +94,7 @@ class Turn:
     def run(self) -> Done:
         """Serve the request, posting events; returns the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
         room_tokens = self.request.prompt_tokens + min(self.request.max_tokens, ROOM_TOKENS)
-        make_room(self.model.bank, self.model.family.spec, room_tokens, self.model.memory_bytes)
+        make_room(self.model.bank, self.model.family.spec, room_tokens, self.model.memory_bytes, self._own)
         asked = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
         restored = self._restore(asked)
         marks = list(restored.marks)
@@ -101,6 +102,10 @@ class Turn:
         cache = self._prefill(restored, marks)
         decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, ROOM_TOKENS), self.model.limits)
         return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, marks)
+
+    def _own(self) -> Live | None:
+        job, tokens = self.request.job, self.request.prompt.tokens
+        return None if self._unused() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
 
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens

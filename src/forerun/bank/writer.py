@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 << 20
 STUCK_S = 30.0
+CUT_OFF = "the conversation was taken up again before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,13 @@ class Writer:
     def note_memo(self, memo: Memo, anchor: Anchor) -> None:
         """Have a memo kept, after the records put so far."""
         self._add(Work(partial(self._index.note_memo, memo, anchor)))
+
+    def note_cut(self, infos: Sequence[RecordInfo]) -> None:
+        """Have it noted that these records were never written, since their conversation went on otherwise: no fault, but a reason to miss
+        them. After the records put so far.
+        """
+        if infos:
+            self._add(Work(partial(self._index.note_lost, infos, "not stored", CUT_OFF, time.time())))
 
     @property
     def num_waiting(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,30 @@ def outside(outer: str, inner: str, source: str) -> list[str]:
     """What a module of the package `inner` within `outer` imports of `outer` but for `inner` itself."""
     around, own = f"forerun.{outer}.", f"forerun.{outer}.{inner}."
     return [name for name in imported(source) if name.startswith(around) and not name.startswith(own)]
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """Modules, of these by name, that import each other in a circle, for types too; the last is the first again. Empty if none do."""
+    graph = {name: {known(each, sources) for each in imported(source)} & sources.keys() for name, source in sources.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def known(name: str, sources: Mapping[str, str]) -> str:
+    """The module that an imported name is, or is of."""
+    return name if name in sources else name.rpartition(".")[0]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle({f"forerun.{'.'.join(p.relative_to(PACKAGE).with_suffix('').parts)}": p.read_text() for p in PACKAGE.rglob("*.py")}) == []
+
+
+def test_a_circle_of_imports_is_seen() -> None:
+    back = "if TYPE_CHECKING:\n    from forerun.a import A"
+    assert set(circle({"forerun.a": "import forerun.b", "forerun.b": back, "forerun.c": back})) == {"forerun.a", "forerun.b"}
 
 
 def test_every_part_has_a_level() -> None:

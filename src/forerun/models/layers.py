@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 
 from forerun.kernels.cuda_source import is_cuda
 from forerun.models.linear import Linear
-
-if TYPE_CHECKING:
-    from forerun.models.weights import Weights
+from forerun.models.weights import Weights
 
 
 def silu(x: mx.array) -> mx.array:

@@ -88,9 +88,9 @@ class Layer:
             c,
             weights.linear(c.hidden, {f"{prefix}.self_attn.{x}_proj": n * c.head_dim for x, n in heads.items()}),
             weights.linear(c.heads * c.head_dim, {f"{prefix}.self_attn.o_proj": c.hidden}),
-            weights.norm(f"{prefix}.input_layernorm.weight", c.hidden, c.eps, is_zero_centred=False),
+            Norm(weights.array(f"{prefix}.input_layernorm.weight", c.hidden), c.eps),
             Mlp.read(weights, f"{prefix}.mlp", c.hidden, c.ffn),
-            weights.norm(f"{prefix}.post_attention_layernorm.weight", c.hidden, c.eps, is_zero_centred=False),
+            Norm(weights.array(f"{prefix}.post_attention_layernorm.weight", c.hidden), c.eps),
         )
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
@@ -113,7 +113,7 @@ class Llama:
         self.vocab, self.context_tokens = c.vocab, c.context_tokens
         self._embedding = weights.linear(c.hidden, {"model.embed_tokens": c.vocab})
         self._layers = [Layer.read(weights, f"model.layers.{i}", c) for i in range(c.layers)]
-        self._norm = weights.norm("model.norm.weight", c.hidden, c.eps, is_zero_centred=False)
+        self._norm = Norm(weights.array("model.norm.weight", c.hidden), c.eps)
         self._head = weights.head(c.vocab, c.hidden, tied_to=self._embedding if c.tied else None)
         self.linear_shapes = frozenset(weights.shapes)
 

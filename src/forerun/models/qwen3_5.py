@@ -194,7 +194,7 @@ class LayerReader:
 
     def norm(self, name: str, dim: int) -> Norm:
         convention = self._mtp if name.startswith("mtp.") else self._trunk
-        return self.weights.norm(name, dim, self.config.eps, is_zero_centred=convention.is_zero_centred)
+        return Norm(self.weights.gain(name, dim, is_zero_centred=convention.is_zero_centred), self.config.eps)
 
     def layer(self, prefix: str, kind: str, layer: int | None) -> Layer:
         """The layer whose tensors begin with `prefix`; its number in the trunk, None in the MTP head."""

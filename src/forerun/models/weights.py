@@ -15,7 +15,6 @@ import mlx.core as mx
 from forerun.errors import ModelError
 from forerun.kernels.quantised import Scheme
 from forerun.models.checkpoint import Checkpoint
-from forerun.models.layers import Norm
 from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, stacked
 from forerun.models.names import canonical
 
@@ -84,10 +83,10 @@ class Weights:
         """`take`, in the type that the model computes in."""
         return self.settled(self.take(name, *shape).astype(self._mlx_dtype))
 
-    def norm(self, name: str, dim: int, eps: float, *, is_zero_centred: bool) -> Norm:
-        """The norm whose gain is `name`, or 1 more; the 1 is added in float32."""
+    def gain(self, name: str, dim: int, *, is_zero_centred: bool) -> mx.array:
+        """The gain of the norm `name`: the tensor, or 1 more; the 1 is added in float32."""
         gain = self.take(name, dim).astype(mx.float32) + (1.0 if is_zero_centred else 0.0)
-        return Norm(self.settled(gain.astype(self._mlx_dtype)), eps)
+        return self.settled(gain.astype(self._mlx_dtype))
 
     def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
         """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""

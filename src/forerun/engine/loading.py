@@ -57,6 +57,7 @@ class Loading:
             if index:
                 undone.callback(index.close)
             model = self._model(load(self.folder, numerics, self.arithmetic.dtype, self.progress), index)
+            undone.callback(model.bank.close)
             undone.callback(model.steps.release)
             warm_up(model.steps, layout_for("decode", 1, model.limits), model.policy.deepest, self.progress)
             undone.pop_all()
@@ -80,9 +81,13 @@ class Loading:
         config, spec = self.config, loaded.family.spec
         if index is None:
             return Bank(spec, self._identity(loaded), disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
-        disk = DiskTier.of(config, index)
-        check_disk_limit(config, spec, disk.limit_bytes)
-        return Bank(spec, self._identity(loaded), disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
+        with ExitStack() as undone:
+            disk = DiskTier.of(config, index)
+            undone.callback(disk.close)  # before the index: a thread of it mends what a crash left
+            check_disk_limit(config, spec, disk.limit_bytes)
+            bank = Bank(spec, self._identity(loaded), disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
+            undone.pop_all()
+        return bank
 
     def _identity(self, loaded: Loaded) -> Identity:
         numerics, text = f"{loaded.family.numerics.name} {VERSION}, {self.arithmetic.blas}", self.prompter

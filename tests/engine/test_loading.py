@@ -1,0 +1,59 @@
+"""A model that is not loaded to the end lets go of what it held, in order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.talking import tokenizer
+from tests.waiting import LIMIT_S
+
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.index import Index
+from forerun.bank.tier.reconcile import Reconciling
+from forerun.config import Config
+from forerun.engine import loading
+from forerun.errors import ConfigError, ModelError
+from forerun.kernels.arithmetic import Arithmetic
+from forerun.models.load import DEMO_MODEL
+from forerun.text.prompt import Prompter
+from forerun.text.template import Template
+
+
+def unwarmed(*_: Any) -> None:
+    raise ModelError("cold")
+
+
+@pytest.mark.parametrize(("disk_bytes", "error"), [(1, ConfigError), (1 << 30, ModelError)], ids=["quota", "warm-up"])
+def test_no_thread_is_at_the_index_when_it_is_closed(
+    disk_bytes: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a crash left is mended meanwhile, and a database that is closed under a thread may take the process with it (signal 11)."""
+    stopping, stop, close, at_work = threading.Event(), Reconciling.stop, Index.close, []
+
+    def stopped(reconciling: Reconciling) -> None:
+        stopping.set()
+        stop(reconciling)
+
+    def none(tier: DiskTier) -> list[str]:
+        stopping.wait(LIMIT_S)
+        return []
+
+    def closed(index: Index) -> None:
+        if index._file_lock is not None:  # the folder's, not RAM's
+            at_work.append(any(thread.name == "bank-reconcile" for thread in threading.enumerate()))
+        close(index)
+
+    monkeypatch.setattr(DiskTier, "_prefixes", none)
+    monkeypatch.setattr(Reconciling, "stop", stopped)
+    monkeypatch.setattr(Index, "close", closed)
+    monkeypatch.setattr(loading, "warm_up", unwarmed)
+    monkeypatch.setattr(loading.proof, "prove_once", lambda blas: None)
+    settings = Config.model_validate({"bank_dir": tmp_path / "bank", "bank_disk_bytes": disk_bytes})
+    prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
+    with pytest.raises(error):
+        loading.Loading(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None).run()
+    stopping.set()
+    assert at_work == [False]

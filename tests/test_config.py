@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.config import format_bytes, load, parse_bytes
-from forerun.errors import ConfigError
+from forerun.config import Config, format_bytes, load, parse_bytes, prepare
+from forerun.errors import ConfigError, ForerunError
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +62,11 @@ def test_origins_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("*", "a.example", "https://a.example/path"):
         with pytest.raises(ConfigError, match="origin"):
             load({"cors_origins": wrong})
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("forerun.config.cache_home", lambda: tmp_path / "file" / "forerun")
+    with pytest.raises(ForerunError, match=f"cannot write {tmp_path}/file/forerun/tmp: ") as caught:
+        prepare(Config())
+    assert "XDG_CACHE_HOME" in caught.value.hint

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ForerunError
 
 ENV_PREFIX = "FORERUN_"
 DEFAULT = "default"
@@ -186,10 +186,18 @@ def resolve(flags: dict[str, Any]) -> tuple[Config, dict[str, str]]:
 
 
 def prepare(config: Config) -> None:
-    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process."""
+    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process.
+
+    Raises ForerunError if there can be none.
+    """
     folder = cache_home() / "tmp"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ForerunError(
+            f"cannot write {folder}: {error}", hint="let this user write there, or name another folder by XDG_CACHE_HOME (by HOME on macOS)"
+        ) from error
     os.environ["TMPDIR"] = str(folder)
 
 

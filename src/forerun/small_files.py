@@ -4,8 +4,11 @@ power cuts (bank/tier/files.py).
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 def put(path: Path, text: str) -> None:
@@ -15,3 +18,11 @@ def put(path: Path, text: str) -> None:
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
     beside.replace(path)
+
+
+def keep(path: Path, text: str) -> None:
+    """`put` for what only saves work the next time: a disk that does not take it is told of, and the work is done again then."""
+    try:
+        put(path, text)
+    except OSError as error:
+        log.warning("%s cannot be written, and what it would save is done at every start: %s", path, error)

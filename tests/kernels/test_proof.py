@@ -47,6 +47,13 @@ def test_a_proof_is_remembered_for_what_it_is_of(monkeypatch: pytest.MonkeyPatch
     assert len(proved) == 3
 
 
+def test_a_proof_that_cannot_be_remembered_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server did not start where its cache folder was full or read only."""
+    monkeypatch.setattr(proof, "prove", lambda: {"attention": 0.0})
+    (tmp_path / "forerun").write_text("")
+    proof.prove_once("one")
+
+
 def test_what_is_wrong_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", without_numbers)
     for _ in range(2):

@@ -47,7 +47,7 @@ def prove_once(blas: str) -> None:
     """
     file = cache_home() / "proofs" / _subject(blas)
     if not file.is_file():
-        small_files.put(file, json.dumps(prove()))
+        small_files.keep(file, json.dumps(prove()))
 
 
 def _subject(blas: str) -> str:

@@ -59,7 +59,7 @@ def remember(files: Iterable[Path], digest: str) -> None:
     """Keep the digest of these files, unless one was written to just now."""
     if any(time.time() - file.stat().st_mtime < SETTLED_AFTER_S for file in files):
         return
-    small_files.put(_folder() / signature(files), digest)
+    small_files.keep(_folder() / signature(files), digest)
 
 
 def _folder() -> Path:

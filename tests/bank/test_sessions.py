@@ -117,6 +117,22 @@ def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> N
         assert (info.name, info.pinned, info.turns) == ("a walk", True, 2)
 
 
+def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(folder: Path) -> None:
+    """What is short of room for many goes by turns; one that is new would have had those of all that begin alike."""
+    with closing(opened(folder)) as bank:
+        first = [talk(bank, f"number {i}") for i in range(3)]
+        assert [reused(told)[1] for told in first[1:]] == [len(SYSTEM)] * 2
+        bank.sessions.fork("", "number 0", fork_id="fork", name="")
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert reused(talk(bank, "another")) == ("ssd", len(SYSTEM))
+        on(bank, first[0], "fork")
+        on(bank, first[1], "number 1")
+        assert {info.id: info.turns for info in bank.sessions.all("", 10)} == {
+            "number 0": 1, "number 1": 2, "number 2": 1, "another": 1, "fork": 2,
+        }  # fmt: skip
+
+
 # --- owners
 
 

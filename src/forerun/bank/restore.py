@@ -161,9 +161,9 @@ class Restoring(Generic[L]):
             self.problems.add(error, None)
 
     def _restored(self, plan: Plan, cache: Cache[L], read_bytes: int, found: Match | None) -> Restored[L]:
-        name, turns = self._owner(plan)
+        name, uses, turns = self._owner(plan)
         now_s, on_disk = time.time(), [place.key for place in plan.places if place.is_on_disk]
-        rank_s = retain.rank_s(now_s, turns, 1.0)
+        rank_s = retain.rank_s(now_s, uses, 1.0)
         if self.stock.saving:
             self.stock.saving.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
         self.stock.ram.memory.index.touch({place.key: rank_s for place in plan.places if not place.is_on_disk}, now_s)
@@ -171,19 +171,22 @@ class Restoring(Generic[L]):
         why, marks, session = self._why(plan.position, found), (cache.snapshot(),), self.session or name or new_session()
         return Restored(cache, plan.position, source, why, marks, session, turns, read_bytes)
 
-    def _owner(self, plan: Plan) -> tuple[str, int]:
+    def _owner(self, plan: Plan) -> tuple[str, int, int]:
         """The name of the conversation that goes on at the plan's mark, "" if its own end lies elsewhere, as that of one which only begins
-        alike; and how often the mark was used. An index that does not say is one more reason, and the state is good all the same.
+        alike; how often the mark was used; and how many turns the conversation of this request has had, none if it only begins alike. An
+        index that does not say is one more reason, and the state is good all the same.
         """
         index = plan.mark.tier.index
         try:
             entry = index.entry(plan.mark.key)
             stored = index.session(entry.tenant, entry.session) if entry else None
+            own = index.session(entry.tenant, self.session) if entry and self.session else stored
         except BankError as error:
             self.problems.add(error, None)
-            return "", 0
+            return "", 0, 0
         name = stored.id if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
-        return name, entry.uses if entry else 0
+        uses = entry.uses if entry else 0
+        return name, uses, uses if own or not stored else 0
 
 
 def cold(arena: Arena, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:

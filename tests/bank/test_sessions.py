@@ -45,11 +45,11 @@ def disk_of(bank: Bank) -> DiskTier:
     return bank._disk
 
 
-def talk(bank: Bank, session: str, num: int = 200, **other: str) -> Told:
+def talk(bank: Bank, session: str | None, num: int = 200, **other: str) -> Told:
     return turn(bank, [*SYSTEM, *tiny.words(session, num)], session=session, **other)
 
 
-def on(bank: Bank, told: Told, session: str, num: int = 20) -> Told:
+def on(bank: Bank, told: Told, session: str | None, num: int = 20) -> Told:
     return turn(bank, told.stored + tiny.words((session, len(told.stored)), num), session=session)
 
 
@@ -131,6 +131,18 @@ def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(fo
         assert {info.id: info.turns for info in bank.sessions.all("", 10)} == {
             "number 0": 1, "number 1": 2, "number 2": 1, "another": 1, "fork": 2,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("session", ["mine", None])
+def test_a_conversation_counts_its_turns_over_restarts(session: str | None, folder: Path) -> None:
+    told = None
+    for _ in range(2):
+        with closing(opened(folder)) as bank:
+            for _ in range(3):
+                told = on(bank, told, session) if told else talk(bank, session)
+            assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert [info.turns for info in bank.sessions.all("", 10)] == [6]
 
 
 # --- owners

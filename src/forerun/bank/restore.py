@@ -180,13 +180,13 @@ class Restoring(Generic[L]):
         try:
             entry = index.entry(plan.mark.key)
             stored = index.session(entry.tenant, entry.session) if entry else None
-            own = index.session(entry.tenant, self.session) if entry and self.session else stored
+            name = stored.id if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
+            own = index.session(entry.tenant, self.session or name) if entry else None
         except BankError as error:
             self.problems.add(error, None)
             return "", 0, 0
-        name = stored.id if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
         uses = entry.uses if entry else 0
-        return name, uses, uses if own or not stored else 0
+        return name, uses, own.turns if own else 0 if stored else uses
 
 
 def cold(arena: Arena, session: str | None, layout: L, room_tokens: int, why: Why) -> Restored[L]:

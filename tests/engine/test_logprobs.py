@@ -129,7 +129,8 @@ def test_stored_state_changes_no_probability(tmp_path: Path) -> None:
                 for _ in range(2):
                     told = await events(await rig.ask(LONG, logprobs=ASKED))
                     found.append((last(told).report.source, tokens_of(told)))
-        assert [source for source, _ in found[:3]] == ["cold", "ram", "ssd"]
+        sources = [source for source, _ in found[:3]]
+        assert sources in (["cold", "ram", "ssd"], ["cold", "ssd", "ssd"])  # a repeated prompt is taken from where it is by then
         assert all(tokens == found[0][1] for _, tokens in found)
         assert len(found[0][1]) == 10
 

@@ -120,6 +120,7 @@ CASES = [
     ("hermes: no JSON", Hermes(), "<tool_call>\nread x\n</tool_call>", "<tool_call>\nread x\n</tool_call>", [], []),
     ("hermes: cut", Hermes(), '<tool_call>\n{"name": "read", "arguments": {"path": "x', "", ['{"path": "x'], [0]),
     ("hermes: broken", Hermes(), '<tool_call>{"name": "read", "arguments": {"a": <b>}}</tool_call>ok', "ok", ['{"a": <b>}}'], [0]),
+    ("hermes: a key alone", Hermes(), '<tool_call>{"name": "read", "arguments": {"a"}}</tool_call>', "", ['{"a"}'], [0]),
     ("hermes: text behind", Hermes(), hermes("stop") + "\n\nDone.", "\n\nDone.", [{}], [1]),
     ("hermes: tags in text", Hermes(), hermes("read", path="</tool_call>{"), "", [{"path": "</tool_call>{"}], [1]),
     ("qwen: two", QWEN, f"Look.\n{qwen('read', path='x', count='2')}\n{qwen('stop')}\n", "Look.", [{"path": "x", "count": 2}, {}], [1, 1]),
@@ -149,6 +150,7 @@ CASES = [
     ("gemma: tags in text", GEMMA_4, gemma("read", "path:<|Q|><tool_call|>}<|<|Q|>"), "", [{"path": "<tool_call|>}<|"}], [1]),
     ("gemma: cut", GEMMA_4, '<|tool_call>call:read{path:<|"|>x', "", ['{"path": "x'], [0]),
     ("gemma: broken", GEMMA_4, "<|tool_call>call:read{a:1]}<tool_call|>ok", "ok", ['{"a": 1}'], [0]),
+    ("gemma: a key alone", GEMMA_4, gemma("read", "a"), "", ['{"a"}'], [0]),
     ("gemma: no call", GEMMA_4, "A <|tool_call> is", "A <|tool_call> is", [], []),
     ("function gemma: one", FUNCTION_GEMMA, "<start_function_call>call:read{path:<escape>x<escape>}<end_function_call>",
      "", [{"path": "x"}], [1]),
@@ -191,6 +193,7 @@ SCRAPS = st.sampled_from(
 
 @given(st.lists(SCRAPS, max_size=14), st.data(), st.sampled_from(WAYS), st.booleans())
 @example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False)
+@example(['<tool_call>{"name": "read", "arguments": ', "{", '"', "\\", '"', '"', "}"], None, Hermes(), False)
 @example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False)
 def test_any_chunking_is_taken_apart_like_the_whole(scraps: list[str], data: Any, calls: Calls, opens: bool) -> None:
     answer = "".join(scraps)

@@ -5,6 +5,7 @@ Pure. The result is a function of the text, however it is cut. Knows nothing of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,7 +16,7 @@ from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
 from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
-from forerun.values import CallStart, Content, Piece, Reasoning, TokenLogprob
+from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Reasoning, TokenLogprob
 
 
 class Calls(Protocol):
@@ -69,7 +70,7 @@ class AnswerParts:
         self._feed = Feed(call_id)
         self._steps = form.calls.read(self._feed, tools) if form.calls and tools else _content(self._feed)
         self._tell, self._num_pushed = tell, 0
-        self.has_calls = False
+        self.has_calls, self._arguments = False, ""
 
     def push(self, text: str) -> list[Piece]:
         """The pieces that are certain after more text."""
@@ -101,13 +102,33 @@ class AnswerParts:
         for piece in self._steps:
             if piece is None:
                 return
-            self.has_calls = self.has_calls or isinstance(piece, CallStart)
-            yield self._told(piece) if isinstance(piece, Content) else piece
+            yield self._checked(piece)
+
+    def _checked(self, piece: Piece) -> Piece:
+        match piece:
+            case Content():
+                return self._told(piece)
+            case CallStart():
+                self.has_calls, self._arguments = True, ""
+            case CallArguments(_, text):
+                self._arguments += text
+            case CallEnd(is_complete=True):
+                return replace(piece, is_complete=_is_json(self._arguments))
+        return piece
 
     def _told(self, content: Content) -> Content:
         """The content that was just read, which is the last part of what was pushed and is not in the feed any more."""
         stop = self._num_pushed - len(self._feed.text)
         return replace(content, logprobs=self._tell(stop - len(content.text), stop))
+
+
+def _is_json(text: str) -> bool:
+    """Brackets may match where what is between them is of no JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _content(feed: Feed) -> Steps[None]:

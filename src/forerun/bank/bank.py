@@ -100,7 +100,7 @@ class Bank:
         staying = retain.in_ram(sorted(by_position))
         live_marks = [by_position[p] for p in sorted(staying)]
         memos = (*turn.left.memos, *filter(None, [turn.memo]))
-        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.tenant, turn.turns, memos)
+        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.turns, memos)
         if self._saving is not None:
             fresh = sorted({m.position for m in marks[len(marks) - turn.new_marks :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]

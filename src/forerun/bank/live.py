@@ -16,7 +16,7 @@ from forerun.bank import retain
 from forerun.bank.match import Trail
 from forerun.bank.tier.history import Anchor, Memo, Session
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.record import SEGMENT_TOKENS, Chain, Record, RecordInfo, num_shared
+from forerun.state.record import SEGMENT_TOKENS, Chain, Kind, Record, RecordInfo, num_shared
 from forerun.state.records import extract, extract_mark
 
 
@@ -29,6 +29,16 @@ class Unit:
     start: int
     tokens: tuple[int, ...]
     mark: Snapshot | None
+
+    @property
+    def kind(self) -> Kind:
+        """The record's."""
+        return "segment" if self.mark is None else "mark"
+
+    @property
+    def stop(self) -> int:
+        """Tokens up to its end."""
+        return self.start + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,6 @@ class Live:
     marks: list[Snapshot]
     chain: Chain
     session: str
-    tenant: str
     turns: int
     memos: tuple[Memo, ...]
     pending: deque[Unit] = field(default_factory=deque)
@@ -78,13 +87,12 @@ class Live:
 
     def info(self, unit: Unit) -> RecordInfo:
         """The unit's record, but for its payload."""
-        return RecordInfo("segment" if unit.mark is None else "mark", unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, 0)
+        return RecordInfo(unit.kind, unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, 0)
 
     def capture(self, unit: Unit) -> Record:
         """The unit's record, its bytes copied out of the cache."""
-        stop = unit.start + len(unit.tokens)
-        payload = extract(self.cache, unit.start, stop) if unit.mark is None else extract_mark(unit.mark)
-        return Record("segment" if unit.mark is None else "mark", unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, payload)
+        payload = extract(self.cache, unit.start, unit.stop) if unit.mark is None else extract_mark(unit.mark)
+        return Record(unit.kind, unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, payload)
 
     def block(self, depth: int) -> tuple[int, ...]:
         """The tokens after the node of this depth, at most a block of them."""
@@ -105,6 +113,11 @@ class Live:
         stop = min(memo.stop, len(self.tokens))
         depth = (stop - 1) // SEGMENT_TOKENS
         return Anchor(self.chain.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.chain.tenant
 
     @property
     def num_bytes(self) -> int:

@@ -69,7 +69,7 @@ class Saving:
         until_s = time.monotonic() + HAND_OVER_S
         while live.pending and not self.writer.is_full and time.monotonic() < until_s:
             self.capture(live)
-        self.writer.note_cut([live.info(unit) for unit in live.pending if unit.start + len(unit.tokens) > position])
+        self.writer.note_cut([live.info(unit) for unit in live.pending if unit.stop > position])
         marks = frozenset(u.mark.position for u in live.pending if u.mark)
         return Left(marks, tuple(m for m in live.memos if m.stop <= position)) if live.pending else NOTHING_LEFT
 

@@ -48,6 +48,12 @@ class Decoded:
     steps: Counter[str]
     tally: Tally
 
+    @property
+    def step_kind(self) -> StepKind:
+        if self.steps["compiled"] == 0:
+            return "eager"
+        return "compiled" if self.steps["compiled"] == self.steps.total() else "mixed"
+
 
 def report(
     family: Family,
@@ -57,61 +63,38 @@ def report(
     prefill: Arranged,
     decoded: Decoded,
     usage: Usage,
-    timing: Timing,
+    t: Timing,
 ) -> Report:
     """The report of a request that gave at least one token."""
+    computed, tally = usage.prompt_tokens - usage.cached_tokens, decoded.tally
     return Report(
         session=restored.session,
         source=restored.source,
-        read_bytes=restored.read_bytes,
+        prefill_layout=str(prefill.found),
+        asked_prefill_layout=str(prefill.asked),
+        layout=str(decoded.layout.found),
+        draft_layout=str(decoded.layout.found) if family.spec.draft_layers else None,
+        asked_layout=str(decoded.layout.asked),
+        paged_blocks=decoded.paged_blocks,
+        step_kind=decoded.step_kind,
+        steps=decoded.steps.total(),
+        compiled_steps=decoded.steps["compiled"],
+        eager_steps={reason: n for reason, n in decoded.steps.items() if reason != "compiled"},
+        numerics=family.numerics.name,
         reused_tokens=usage.cached_tokens,
-        computed_tokens=usage.prompt_tokens - usage.cached_tokens,
+        computed_tokens=computed,
+        queue_s=request.started_s - request.arrived_s,
+        restore_s=t.restored_s - request.started_s,
+        ttft_s=t.first_s - request.arrived_s,
+        prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
+        decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
+        rounds=tally.rounds,
+        tokens_per_round=(usage.completion_tokens - 1) / tally.rounds if tally.rounds else None,
+        drafted=tuple(tally.drafted[: tally.deepest]),
+        accepted=tuple(tally.accepted[: tally.deepest]),
+        depths=tuple(tally.depths[: tally.deepest + 1]),
         reason=restored.why.words,
         miss=missed,
         rendering=request.prompt.notes,
-        numerics=family.numerics.name,
-        **_arrangement(prefill, decoded, has_drafts=bool(family.spec.draft_layers)),
-        **_steps(decoded.steps),
-        **_pace(request, usage, timing),
-        **_drafting(decoded.tally, usage),
+        read_bytes=restored.read_bytes,
     )
-
-
-def _arrangement(prefill: Arranged, decoded: Decoded, *, has_drafts: bool) -> dict[str, Any]:
-    return {
-        "asked_prefill_layout": str(prefill.asked),
-        "prefill_layout": str(prefill.found),
-        "asked_layout": str(decoded.layout.asked),
-        "layout": str(decoded.layout.found),
-        "draft_layout": str(decoded.layout.found) if has_drafts else None,
-        "paged_blocks": decoded.paged_blocks,
-    }
-
-
-def _steps(steps: Counter[str]) -> dict[str, Any]:
-    compiled, total = steps["compiled"], steps.total()
-    kind: StepKind = "eager" if compiled == 0 else "compiled" if compiled == total else "mixed"
-    eager = {reason: num for reason, num in steps.items() if reason != "compiled"}
-    return {"step_kind": kind, "steps": total, "compiled_steps": compiled, "eager_steps": eager}
-
-
-def _pace(request: Request, usage: Usage, t: Timing) -> dict[str, Any]:
-    computed, more = usage.prompt_tokens - usage.cached_tokens, usage.completion_tokens - 1
-    return {
-        "queue_s": request.started_s - request.arrived_s,
-        "restore_s": t.restored_s - request.started_s,
-        "ttft_s": t.first_s - request.arrived_s,
-        "prefill_tok_per_s": computed / (t.read_s - t.restored_s) if computed else None,
-        "decode_tok_per_s": more / (t.last_s - t.first_s) if more > 0 else None,
-    }
-
-
-def _drafting(tally: Tally, usage: Usage) -> dict[str, Any]:
-    """By depth, up to the deepest that occurred."""
-    return {
-        "rounds": tally.rounds,
-        "tokens_per_round": (usage.completion_tokens - 1) / tally.rounds if tally.rounds else None,
-        "drafted": tuple(tally.drafted[: tally.deepest]),
-        "accepted": tuple(tally.accepted[: tally.deepest]),
-        "depths": tuple(tally.depths[: tally.deepest + 1]),
-    }

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.wire import frame, report, serving, stream
 
+from forerun.cli.chat import MAX_ANSWER_TOKENS
+
 
 @pytest.fixture(autouse=True)
 def _private_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +28,9 @@ def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyP
     assert [body["messages"][-1]["content"] for body in wire.bodies] == ["hello", "and you?"]
     assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": "good day"}
     assert all(body["forerun"] == {"session": "mine"} for body in wire.bodies)
+    assert all(body["max_tokens"] == MAX_ANSWER_TOKENS for body in wire.bodies)
     assert "good day\n0 of 1,200 tokens known (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
-    assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off: no room left\n" in ran.out
+    assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off after 4 tokens\n" in ran.out
 
 
 def test_address_and_key_are_those_of_the_settings(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,7 @@ def test_no_such_route(method: str, path: str, status: int) -> None:
     response = ask(Engine(), method, path)
     assert response.status_code == status
     assert set(response.json()["error"]) == {"message", "type", "param", "code", "hint"}
+    assert response.json()["error"]["message"].startswith(f"{method} {path}: ")
     assert status == 404 or response.headers["allow"]
 
 

@@ -16,6 +16,8 @@ from forerun.errors import ForerunError
 from forerun.serve.client import Delta, End, health, stream_chat, url_of
 from forerun.values import Reading
 
+MAX_ANSWER_TOKENS = 8192  # a small model may say the same for ever
+
 HELP = """Ctrl-C ends an answer, Ctrl-D the conversation.
 A message goes on after a backslash at the end of a line, and from three quotes to the next three.
 /session         the name of this conversation, and how long it is
@@ -92,7 +94,8 @@ class Talk:
             self.tell_session()
 
     def _say(self, message: dict[str, Any]) -> None:
-        body: dict[str, Any] = {"model": self.model, "messages": [*self.transcript.messages, message]}
+        messages = [*self.transcript.messages, message]
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "max_tokens": MAX_ANSWER_TOKENS}
         named = {"forerun": {"session": self.transcript.name}} if self.transcript.name else {}
         try:
             answer = self._show(body | named)
@@ -134,7 +137,7 @@ def summary(end: End) -> str:
         f"{report['reused_tokens']:,} of {end.usage['prompt_tokens']:,} tokens known ({report['source']})",
         f"first token after {report['ttft_s']:.2f} s",
         *([f"{speed:.0f} tokens/s"] if speed else []),
-        *(["cut off: no room left"] if end.finish == "length" else []),
+        *([f"cut off after {end.usage['completion_tokens']:,} tokens"] if end.finish == "length" else []),
     ]
     return " · ".join(parts)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from forerun.bank.tier import files
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.quota import disk_limit, held_bytes
@@ -48,7 +50,7 @@ def compiler(is_cpu: bool) -> Iterator[Finding]:
 
 def memory(config: Config, device_bytes: int) -> Iterator[Finding]:
     """What there is, against what conversations may take of it."""
-    text = f"{shown(device_bytes)}, conversations may take {shown(config.bank_ram_bytes)} (bank_ram_bytes)"
+    text = f"{decimal(device_bytes)}, conversations may take {decimal(config.bank_ram_bytes)} (bank_ram_bytes)"
     if config.bank_ram_bytes > device_bytes // 2:
         yield warning("memory", text, "lower bank_ram_bytes: the model and its steps need room too")
     else:
@@ -63,7 +65,7 @@ def disk(config: Config) -> Iterator[Finding]:
     folder = next(f for f in (config.bank_path, *config.bank_path.parents) if f.is_dir())
     free_bytes, speed = shutil.disk_usage(folder).free, read_speed(folder)
     limit_bytes = disk_limit(config, held_bytes(config))
-    text = f"{shown(free_bytes)} free at {folder}, quota {shown(limit_bytes)}, reads {speed / 1e6:,.0f} MB/s"
+    text = f"{decimal(free_bytes)} free at {folder}, quota {decimal(limit_bytes)}, reads {speed / 1e6:,.0f} MB/s"
     if free_bytes < min(limit_bytes, 1 << 30):
         yield warning("disk", text, "free some space, or name another disk with bank_dir")
     elif speed < SLOW_READ_BYTES_PER_S:
@@ -109,7 +111,7 @@ def _records(tier: DiskTier, folder: Path) -> Iterator[Finding]:
     infos = tier.index.inventory()
     damaged = [text for info in infos[-MAX_READ_RECORDS:] if (text := tier.damage(info.key))]
     num_read = min(len(infos), MAX_READ_RECORDS)
-    text = f"{len(infos):,} records in {shown(tier.num_bytes)} at {folder}, {num_read} of them read, {len(damaged)} damaged"
+    text = f"{len(infos):,} records in {decimal(tier.num_bytes)} at {folder}, {num_read} of them read, {len(damaged)} damaged"
     if damaged:
         yield failure("bank", f"{text}: {damaged[0]}", "a server sets them aside by itself; is the disk failing? see `forerun bank verify`")
     elif tier.quarantined:
@@ -135,8 +137,3 @@ def _listener(url: str, key: str, error: OSError) -> Finding:
         return ok("port", f"a server of {health(url, key=key)['model']['id']} listens at {url}")
     except (ForerunError, KeyError, TypeError, ValueError):
         return failure("port", f"{url}: {error.strerror or error}, and no forerun answers there", "set another port, or end what uses it")
-
-
-def shown(num_bytes: int) -> str:
-    """A size for people."""
-    return f"{num_bytes / (1 << 30):,.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes / (1 << 20):,.1f} MiB"

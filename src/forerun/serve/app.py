@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -186,7 +186,10 @@ def model_object(info: ModelInfo) -> dict[str, Any]:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    response = problem_of(error).response(request.url.path)
+    problem, path = problem_of(error), request.url.path
+    if isinstance(error, HTTPException):  # it knows neither: no such route, or not by this method
+        problem = replace(problem, message=f"{request.method} {path}: {problem.message}")
+    response = problem.response(path)
     response.headers.update(dict.fromkeys(ID_HEADERS, request_id.get()))  # what nobody expected is answered outside of all middleware
     return response
 

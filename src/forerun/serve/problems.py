@@ -17,7 +17,8 @@ from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
 ROUTES_HINT = (
-    "there are POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, GET /health and GET /metrics"
+    "there are POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/forerun/sessions, /health, "
+    "/metrics and /openapi.json"
 )
 
 # Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.

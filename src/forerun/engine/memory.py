@@ -26,7 +26,7 @@ HINT = "shorten the conversation, lower --bank-ram-bytes or --context, or end ot
 ADMIT_FRAC = 0.9  # of the device's memory
 _MARKS = 4  # of a turn
 _SCORES_PER_KEY_BYTES = 128  # of a row: 32 heads of float32
-_HIDDENS_PER_ROW = 256  # what a pass over a prompt holds for each of its rows, measured in hidden vectors
+_HIDDENS_PER_ROW = 256  # what a pass over a prompt holds for each of its rows, counted in hidden vectors
 
 
 def needed_bytes(spec: StateSpec, tokens: int) -> int:

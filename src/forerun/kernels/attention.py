@@ -59,7 +59,8 @@ def _blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array,
 def fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
     """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant.
 
-    But on CUDA MLX writes the scores down for sizes that it has no kernel for (heads of 256 on Metal; all on a CPU).
+    Where MLX has no kernel for a size (heads of 256; all on a CPU) it writes the scores down, so rows are cut. Not on CUDA, where that was
+    not measured: long contexts with heads of 256 take more memory there than is counted on.
     """
     return _fused(q, keys, values, positions, first) if is_cuda() else _cut(_fused, SCORE_BYTES, q, keys, values, positions, first)
 

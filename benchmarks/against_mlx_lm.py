@@ -105,9 +105,14 @@ def main() -> None:
     if options.dry_run:
         print(f"would play five turns {options.repeats} times on forerun and on mlx-lm {version('mlx-lm')}")
         return
-    result = measure(options.repeats, Scale("peer", options.first_read_tokens, result_tokens=60, answer_tokens=32))
-    config = {"repeats": options.repeats, "first_read_tokens": options.first_read_tokens, "mlx_lm": version("mlx-lm"), "sampling": "greedy"}
-    head = evidence(blas=result.pop("blas"), model_digest=result.pop("digest"), numerics="served", config=config)
+    result = measure(options.repeats, Scale("peer", options.first_prompt_tokens, result_tokens=60, answer_tokens=32))
+    config = {
+        "repeats": options.repeats,
+        "first_prompt_tokens": options.first_prompt_tokens,
+        "mlx_lm": version("mlx-lm"),
+        "sampling": "greedy",
+    }
+    head = evidence(blas=result.pop("blas"), model_digest=result.pop("digest"), numerics="fast", config=config)
     write(options.out, head | result)
     print(markdown(result))
 
@@ -121,7 +126,7 @@ def measure(repeats: int, scale: Scale) -> dict[str, Any]:
         folder, lines = Path(name), list[dict[str, Any]]()
         digest = in_float32(folder / "float32")
         for repeat in range(repeats):
-            command = serve_command(MODEL, folder / f"bank-{repeat}", "served")
+            command = serve_command(MODEL, folder / f"bank-{repeat}", "fast")
 
             def ours(command: list[str] = command) -> Running:
                 server = Server.start(command, folder / "forerun.log")
@@ -131,7 +136,7 @@ def measure(repeats: int, scale: Scale) -> dict[str, Any]:
             arms: dict[str, Callable[[], Running]] = {"forerun": ours, "mlx-lm": lambda: Peer(folder / "float32", folder / "mlx_lm.log")}
             for arm in sorted(arms, reverse=bool(repeat % 2)):
                 played[arm].append(play(talk, scale, arms[arm]))
-    return figures(played) | {"blas": lines[0]["blas"], "digest": digest}
+    return stats(played) | {"blas": lines[0]["blas"], "digest": digest}
 
 
 def play(talk: Conversation, scale: Scale, start: Callable[[], Running]) -> list[Turn]:
@@ -162,11 +167,11 @@ def ask(url: str, name: str, messages: list[dict[str, Any]], tools: list[dict[st
             if piece := "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices", ())):
                 times.append(time.perf_counter())
                 text.append(piece)
-    decoded = usage["completion_tokens"] - 1
-    return Turn(name, times[0] - begun_s, decoded / (times[-1] - times[0]), usage["prompt_tokens"], "".join(text))
+    decode_stats = usage["completion_tokens"] - 1
+    return Turn(name, times[0] - begun_s, decode_stats / (times[-1] - times[0]), usage["prompt_tokens"], "".join(text))
 
 
-def figures(played: dict[str, list[list[Turn]]]) -> dict[str, Any]:
+def stats(played: dict[str, list[list[Turn]]]) -> dict[str, Any]:
     """Medians of every turn, and the one ratio that counts, over the repeats."""
 
     def median(arm: str, index: int, value: Callable[[Turn], float]) -> float:
@@ -208,7 +213,7 @@ def in_float32(folder: Path) -> str:
     """A copy of the bundled model with weights in float32; returns the digest of the original."""
     import mlx.core as mx
 
-    from forerun.kernels.numerics import SERVED
+    from forerun.kernels.numerics import FAST
     from forerun.models.load import load
 
     folder.mkdir()
@@ -217,7 +222,7 @@ def in_float32(folder: Path) -> str:
             (folder / path.name).write_text(path.read_text().replace('"dtype": "bfloat16"', '"dtype": "float32"'))
     weights: Any = mx.load(str(MODEL / "model.safetensors"))
     mx.save_safetensors(str(folder / "model.safetensors"), {name: each.astype(mx.float32) for name, each in weights.items()})
-    return load(MODEL, SERVED, "float32", lambda doing, done_frac: None).digest
+    return load(MODEL, FAST, "float32", lambda doing, done_frac: None).digest
 
 
 def _warm(server: Running) -> Running:

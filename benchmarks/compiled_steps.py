@@ -25,8 +25,8 @@ import mlx.core as mx  # noqa: E402
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
 from forerun.decode.compiled import StepTable  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
-from forerun.kernels.numerics import REFERENCE  # noqa: E402
-from forerun.models.load import DEMO_MODEL, Loaded, load  # noqa: E402
+from forerun.kernels.numerics import EXACT  # noqa: E402
+from forerun.models.load import DEMO_MODEL, LoadedModel, load  # noqa: E402
 from forerun.state.cache import Cache, lend  # noqa: E402
 from forerun.state.layout import PAGE_TOKENS, Contiguous, Layout, Paged  # noqa: E402
 from forerun.state.records import materialise, relayout_as_chosen  # noqa: E402
@@ -46,7 +46,7 @@ def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
     return time.perf_counter() - start_s
 
 
-def measure(loaded: Loaded, context_tokens: int, repeats: int) -> list[dict[str, Any]]:
+def measure(loaded: LoadedModel, context_tokens: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each layout and width: samples of both ways, their medians, eager over compiled; seconds of the first compiled step."""
     compiled, eager = StepTable(loaded.family, eager_reason=""), StepTable(loaded.family, eager_reason="compared")
     tokens = [int(t) for t in mx.random.randint(0, 8000, (context_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
@@ -57,13 +57,13 @@ def measure(loaded: Loaded, context_tokens: int, repeats: int) -> list[dict[str,
             pass
         arranged = relayout_as_chosen(cache, layout)
         for width in WIDTHS:
-            ways: dict[str, Callable[[], float]] = {
+            variants: dict[str, Callable[[], float]] = {
                 "compiled": lambda c=arranged, w=width: step(compiled, c, w),  # type: ignore[misc]
                 "eager": lambda c=arranged, w=width: step(eager, c, w),  # type: ignore[misc]
             }
-            first_s = ways["compiled"]()
-            interleaved(ways, 5)
-            rows.append({"layout": str(layout), "rows": width, "first_compiled_s": first_s, **compared(interleaved(ways, repeats))})
+            first_s = variants["compiled"]()
+            interleaved(variants, 5)
+            rows.append({"layout": str(layout), "rows": width, "first_compiled_s": first_s, **compared(interleaved(variants, repeats))})
     return rows
 
 
@@ -83,10 +83,10 @@ def main() -> None:
     if options.dry_run:
         print(f"would time steps of {WIDTHS} rows after {options.context} tokens, {options.repeats} times each way ({BLAS})")
         return
-    loaded = load(DEMO_MODEL, REFERENCE, "float32", lambda doing, done_frac: None)
+    loaded = load(DEMO_MODEL, EXACT, "float32", lambda doing, done_frac: None)
     rows = measure(loaded, options.context, options.repeats)
     config = {"context": options.context, "repeats": options.repeats}
-    write(options.out, evidence(blas=BLAS, model_digest=loaded.digest, numerics="reference", config=config) | {"rows": rows})
+    write(options.out, evidence(blas=BLAS, model_digest=loaded.digest, numerics="exact", config=config) | {"rows": rows})
     for row in rows:
         gain = row["eager_over_compiled"]
         spread = f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.subject import Subject, load
+from forerun.bench.subject import BenchModel, load
 from forerun.config import Config
 
 ARMS: dict[str, Any] = {"plain": 0, "depth 1": 1, "depth 2": 2, "depth 3": 3, "auto": "auto", "wrong": "auto"}
@@ -38,7 +38,7 @@ class Contrary:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="model folder; the bundled model if not given")
-    parser.add_argument("--numerics", choices=["auto", "reference", "served"], default="auto")
+    parser.add_argument("--numerics", choices=["auto", "exact", "fast"], default="auto")
     parser.add_argument("--context", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--answer", type=int, default=64)
@@ -51,26 +51,32 @@ def main() -> None:
     measure(load(Config.model_validate({"model": options.model, "numerics": options.numerics})), options)
 
 
-def measure(subject: Subject, options: argparse.Namespace) -> None:
+def measure(subject: BenchModel, options: argparse.Namespace) -> None:
     from evidence import evidence, ratio_interval, write
-    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, rates, summary
+    from forerun.bench.decode import PLAIN, SAMPLINGS, Bench, Variant, prompts, rates, summary
     from forerun.decode.compiled import StepTable
     from forerun.decode.depth import policy_for
 
     results = []
     tables = {wrong: StepTable(Contrary(subject.family) if wrong else subject.family, eager_reason="") for wrong in (False, True)}
     for context_tokens in options.context:
-        ways = [Way(law, arm, tables[arm == "wrong"], policy_for(depth)) for law in LAWS for arm, depth in ARMS.items()]
+        variants = [
+            Variant(sampling, arm, tables[arm == "wrong"], policy_for(depth)) for sampling in SAMPLINGS for arm, depth in ARMS.items()
+        ]
         turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
-        samples = list(Bench(subject.tokenizer, turns, ways, options.repeats, options.answer).samples())
+        samples = list(Bench(subject.tokenizer, turns, variants, options.repeats, options.answer).samples())
         rows = summary(samples)
         for row in rows:
-            law, arm = row["law"], row["arm"]
-            row["ratio_to_plain"] = ratio_interval(rates(samples, law, arm), rates(samples, law, PLAIN))
-            row["cpu_ratio_to_plain"] = ratio_interval(rates(samples, law, arm, "cpu_seconds"), rates(samples, law, PLAIN, "cpu_seconds"))
+            sampling, arm = row["law"], row["arm"]
+            row["ratio_to_plain"] = ratio_interval(rates(samples, sampling, arm), rates(samples, sampling, PLAIN))
+            row["cpu_ratio_to_plain"] = ratio_interval(
+                rates(samples, sampling, arm, "cpu_seconds"), rates(samples, sampling, PLAIN, "cpu_seconds")
+            )
         results.append({"context_tokens": len(turns[0].tokens), "rows": rows, "samples": [asdict(sample) for sample in samples]})
         show(len(turns[0].tokens), rows)
-    config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {"laws": {k: asdict(v) for k, v in LAWS.items()}}
+    config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {
+        "laws": {k: asdict(v) for k, v in SAMPLINGS.items()}
+    }
     head = evidence(blas=subject.blas, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
     write(options.out, head | {"results": results})
 
@@ -80,7 +86,7 @@ def show(context_tokens: int, rows: Sequence[dict[str, Any]]) -> None:
         ratios = (row[name] for name in ("ratio_to_plain", "cpu_ratio_to_plain"))
         spans = ", CPU ".join(f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" for ratio in ratios)
         speed, depths = f"{row['tok_per_s']:.1f} tok/s", " ".join(map(str, row["depths"]))
-        print(f"{context_tokens:6d} {row['law']:8s} {row['arm']:8s} {speed:>11s}  {spans}  rounds by depth {depths}", flush=True)
+        print(f"{context_tokens:6d} {row['sampling']:8s} {row['arm']:8s} {speed:>11s}  {spans}  rounds by depth {depths}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ HEAD = ("turn", "path", "context", "reused", "first token s", "without stored st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=["small", "full"], default="small")
-    parser.add_argument("--numerics", choices=["reference", "served"], default="reference")
+    parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -35,10 +35,10 @@ def measure(options: argparse.Namespace) -> None:
         demo(played, options.scale, options.numerics)
         result = json.loads(played.read_text())
     from evidence import evidence, write
-    from forerun.kernels.numerics import SERVED
+    from forerun.kernels.numerics import FAST
     from forerun.models.load import load
 
-    digest = load(MODEL, SERVED, "float32", lambda doing, done_frac: None).digest
+    digest = load(MODEL, FAST, "float32", lambda doing, done_frac: None).digest
     config = {"scale": options.scale, "sampling": "temperature 0"}
     write(options.out, result | evidence(blas=result["server"]["blas"], model_digest=digest, numerics=options.numerics, config=config))
     print(markdown(result))
@@ -53,7 +53,7 @@ def markdown(result: dict[str, Any]) -> str:
 def row(turn: dict[str, Any]) -> tuple[str, ...]:
     report, usage = turn["answer"]["report"], turn["answer"]["usage"]
     counts = (f"{usage['prompt_tokens']:,}", f"{report['reused_tokens']:,}")
-    seconds = (f"{way['report']['ttft_s']:.2f}" for way in (turn["answer"], turn["bypass"]))
+    seconds = (f"{variant['report']['ttft_s']:.2f}" for variant in (turn["answer"], turn["bypass"]))
     speeds = ("-" if speed is None else f"{speed:,.0f}" for speed in (report["prefill_tok_per_s"], report["decode_tok_per_s"]))
     return (turn["turn"], turn["path"], *counts, *seconds, *speeds, report["layout"], turn["same"]["words"])
 

@@ -24,7 +24,7 @@ import mlx.core as mx  # noqa: E402
 
 from evidence import evidence  # noqa: E402
 from forerun.decode.compiled import StepTable  # noqa: E402
-from forerun.kernels.numerics import SERVED  # noqa: E402
+from forerun.kernels.numerics import FAST  # noqa: E402
 from forerun.models.load import DEMO_MODEL, load  # noqa: E402
 from forerun.models.qwen3_5 import Qwen35  # noqa: E402
 from forerun.state.layout import Contiguous, Paged  # noqa: E402
@@ -46,7 +46,7 @@ SECTIONS = (
     "shape-35B-A3B",
     "shape-35B-A3B-4bit",
 )
-ROOM_TOKENS = 1024
+HEADROOM_TOKENS = 1024
 WIDTHS = (1, 2, 4, 8)
 SHAPES_OF_27B = ((34_816, 5120), (5120, 17_408), (248_320, 5120))  # gate and up, down, head
 SHAPES_OF_TINY = ((128, 512),)
@@ -97,7 +97,7 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
     report.part("machine", "evidence", lambda: head(scale, is_tiny=is_tiny))
     report.part("machine", "launch_us", steps.launch_us)
     if {"correct", "bundled"} & set(sections):
-        demo: Any = load(DEMO_MODEL, SERVED, "bfloat16", lambda doing, done_frac: None).family
+        demo: Any = load(DEMO_MODEL, FAST, "bfloat16", lambda doing, done_frac: None).family
         if "correct" in sections:
             correct.run(report, demo, capacities=scale.capacities)
         if "bundled" in sections:
@@ -134,7 +134,7 @@ def products(report: Report, sections: list[str], scale: Scale, *, is_tiny: bool
 def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:
     """Evidence of the run. Weights are random but those of the bundled model."""
     config = scale._asdict() | {"is_tiny": is_tiny}
-    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="served", config=config)
+    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="fast", config=config)
     return found | {"device": device(), "model": {"name": "bundled, and shapes of random weights", "quantisation": "none (bfloat16)"}}
 
 
@@ -163,7 +163,7 @@ def ours(report: Report, name: str, config: Mapping[str, Any], scale: Scale) -> 
     long_context(report, name, compiled, scale)
     for rows in (1, 4, 8):
         for length in (scale.short, scale.long):
-            capacity = -(-(length + ROOM_TOKENS) // 256) * 256
+            capacity = -(-(length + HEADROOM_TOKENS) // 256) * 256
             report.part(
                 name,
                 f"attention_{rows}_at_{length}",
@@ -177,7 +177,7 @@ def ours(report: Report, name: str, config: Mapping[str, Any], scale: Scale) -> 
 
 
 def short_context(report: Report, name: str, family: Qwen35, tables: Mapping[str, StepTable], scale: Scale) -> None:
-    cache = filled(family, Contiguous(), scale.short, ROOM_TOKENS)
+    cache = filled(family, Contiguous(), scale.short, HEADROOM_TOKENS)
     report.part(name, "floor", lambda: steps.floor(family, cache, scale.copy_bytes))
     for kind, table in tables.items():
         for rows in WIDTHS:
@@ -193,7 +193,7 @@ def short_context(report: Report, name: str, family: Qwen35, tables: Mapping[str
 def long_context(report: Report, name: str, table: StepTable, scale: Scale) -> None:
     for layout in (Contiguous(), Paged(PAGE_TOKENS)):
         for length in (scale.short, scale.long):
-            cache = filled(table.family, layout, length, ROOM_TOKENS)
+            cache = filled(table.family, layout, length, HEADROOM_TOKENS)
             for rows in (1, 4):
                 part = f"step_{rows}_{layout}_at_{length}"
                 report.part(name, part, lambda c=cache, r=rows: steps.step(table, c, r, repeats=scale.repeats))

@@ -23,7 +23,7 @@ from forerun.models.load import DEMO_MODEL  # noqa: E402
 from gpu import device  # noqa: E402
 from on_gpu import checkpoint, commands, company  # noqa: E402
 from on_gpu.report import Report  # noqa: E402
-from on_gpu.restarts import Talk  # noqa: E402
+from on_gpu.restarts import ChatSession  # noqa: E402
 from on_gpu.shapes import SHAPES  # noqa: E402
 
 TESTS = ("tests/state", "tests/kernels", "tests/decode", "tests/bank", "tests/contracts", "tests/engine", "tests/end_to_end/test_sdks.py")
@@ -106,10 +106,10 @@ def tests(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool
 
 def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
     """The bundled model in pages; random weights in both layouts, without drafts, and beyond what is arranged contiguously."""
-    talks = {"bundled_paged": Talk(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
-    talks |= {name: Talk(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
+    talks = {"bundled_paged": ChatSession(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
+    talks |= {name: ChatSession(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
     talks["depth_0"] = talks["contiguous"]._replace(options=(*ROOM, "--draft-depth", "0"))
-    talks["longest"] = Talk(model, ROOM, sizes.longest, sizes.later, sizes.answer)
+    talks["longest"] = ChatSession(model, ROOM, sizes.longest, sizes.later, sizes.answer)
     for name, talk in talks.items():
         place = folder / name
         place.mkdir()
@@ -119,7 +119,7 @@ def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: b
 def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
     """Evidence of the run."""
     config = sizes._asdict() | {"is_tiny": is_tiny, "shape": "0.8B" if not is_tiny else "tiny"}
-    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="served", config=config)
+    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="fast", config=config)
     return found | {"device": device(), "model": {"name": "bundled, and the shape of 0.8B with random weights", "quantisation": "none"}}
 
 

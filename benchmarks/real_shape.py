@@ -32,7 +32,7 @@ PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 80, 12, 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--numerics", choices=["reference", "served"], default="reference")
+    parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

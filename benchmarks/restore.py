@@ -24,22 +24,22 @@ BLAS = blas.load("auto", row_invariant=True)
 import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
-from forerun.bank.bank import Bank, Turned  # noqa: E402
+from forerun.bank.bank import Bank, FinishedTurn  # noqa: E402
 from forerun.bank.tier.disk import DiskTier  # noqa: E402
 from forerun.bank.tier.folder import hold, secret  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
-from forerun.kernels.numerics import REFERENCE  # noqa: E402
-from forerun.models.load import DEMO_MODEL, Loaded, load  # noqa: E402
+from forerun.kernels.numerics import EXACT  # noqa: E402
+from forerun.models.load import DEMO_MODEL, LoadedModel, load  # noqa: E402
 from forerun.state.layout import Contiguous  # noqa: E402
 from forerun.state.record import Identity  # noqa: E402
 
-ROOM_TOKENS = 256
+HEADROOM_TOKENS = 256
 
 
 class Arms:
     """The conversation, and the ways of getting it back; each returns seconds."""
 
-    def __init__(self, loaded: Loaded, folder: Path, num_tokens: int) -> None:
+    def __init__(self, loaded: LoadedModel, folder: Path, num_tokens: int) -> None:
         self.loaded, self.folder = loaded, folder
         self.tokens = [int(t) for t in mx.random.randint(0, 8000, (num_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
         self.live = self._open(disk=False)
@@ -51,7 +51,7 @@ class Arms:
         self.files = sorted(p for p in (folder / "records").rglob("*") if p.is_file())
         self.records = self._open(disk=False)
         self._read(self.records)
-        self.records.restore(self.tokens, tenant="", session="another", layout=Contiguous(), room_tokens=ROOM_TOKENS)
+        self.records.restore(self.tokens, tenant="", session="another", layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
 
     def ssd(self) -> float:
         bank = self._open(disk=True)
@@ -78,22 +78,22 @@ class Arms:
 
     def _restore(self, bank: Bank, source: str, *, give_back: bool = False) -> float:
         start = time.perf_counter()
-        restored = bank.restore(self.tokens, tenant="", session=None, layout=Contiguous(), room_tokens=ROOM_TOKENS)
+        restored = bank.restore(self.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         mx.eval(restored.cache.arrays())
         seconds = time.perf_counter() - start
         assert (restored.source, restored.reused_tokens) == (source, len(self.tokens)), restored
         if give_back:
-            bank.remember(restored.cache, self.tokens, restored.marks, Turned(restored.session, "", 1, 0, 0))
+            bank.remember(restored.cache, self.tokens, restored.snapshots, FinishedTurn(restored.session, "", 1, 0, 0))
         return seconds
 
     def _read(self, bank: Bank) -> None:
-        empty = bank.bypass("bypass", session=None, layout=Contiguous(), room_tokens=len(self.tokens) + ROOM_TOKENS)
+        empty = bank.bypass("bypass", session=None, layout=Contiguous(), headroom_tokens=len(self.tokens) + HEADROOM_TOKENS)
         for _ in prefill(self.loaded.family, empty.cache, self.tokens, ()):
             pass
-        bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], Turned(empty.session, "", 1, 0, 1))
+        bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], FinishedTurn(empty.session, "", 1, 0, 1))
 
     def _open(self, *, disk: bool) -> Bank:
-        identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "reference")
+        identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "exact")
         tier = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(self.folder)) if disk else None
         key = secret(self.folder) if disk else b"benchmark"
         return Bank(self.loaded.family.spec, identity, disk=tier, secret=key, ram_limit_bytes=1 << 30)
@@ -115,17 +115,15 @@ def main() -> None:
     if options.dry_run:
         print(f"would read {options.tokens} tokens once, then restore them {options.repeats} times in each of four ways ({BLAS})")
         return
-    loaded = load(DEMO_MODEL, REFERENCE, "float32", lambda doing, done_frac: None)
+    loaded = load(DEMO_MODEL, EXACT, "float32", lambda doing, done_frac: None)
     with tempfile.TemporaryDirectory() as folder:
         arms = Arms(loaded, Path(folder), options.tokens)
         num_bytes = sum(p.stat().st_size for p in arms.files)
-        ways = {"ssd": arms.ssd, "plain_read": arms.plain_read, "ram_live": arms.ram_live, "ram_records": arms.ram_records}
-        samples = interleaved(ways, options.repeats)
+        variants = {"ssd": arms.ssd, "plain_read": arms.plain_read, "ram_live": arms.ram_live, "ram_records": arms.ram_records}
+        samples = interleaved(variants, options.repeats)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratio = ratio_interval(samples["ssd"], samples["plain_read"])
-    head = evidence(
-        blas=BLAS, model_digest=loaded.digest, numerics="reference", config={"tokens": options.tokens, "repeats": options.repeats}
-    )
+    head = evidence(blas=BLAS, model_digest=loaded.digest, numerics="exact", config={"tokens": options.tokens, "repeats": options.repeats})
     write(options.out, head | {"file_bytes": num_bytes, "seconds": samples, "median_s": medians, "ssd_over_plain_read": ratio})
     print(f"{options.tokens} tokens, {num_bytes / 1e6:.1f} MB in {len(arms.files)} files")
     for name, seconds in medians.items():

@@ -66,8 +66,8 @@ def measure(options: argparse.Namespace, compared: list[Arm]) -> None:
         if "asked" in result["arms"]:
             last = result["arms"]["asked"]["greedy"][-1]
             base = (*last["messages"], {"role": "assistant", "content": last["text"]})
-            law = GREEDY | {"logit_bias": {str(token): -100 for token in tokenizer.stop_ids}}  # so that every answer is as long
-            result["pairs"] = pairs(compared[0], home / "asked" / "greedy", home / "pairs", talk, base, law, print)
+            sampling = GREEDY | {"logit_bias": {str(token): -100 for token in tokenizer.stop_ids}}  # so that every answer is as long
+            result["pairs"] = pairs(compared[0], home / "asked" / "greedy", home / "pairs", talk, base, sampling, print)
     result["checks"] = checks(result)
     publish(options, compared, info, result)
 
@@ -83,7 +83,7 @@ def flagged(log: Path) -> list[str]:
     """The turns that `forerun report` shows as not run in the layout that was asked for, by the log alone."""
     entries, _ = parse(read_lines(log))
     ids = [entry.id for entry in entries]
-    return [TURNS[ids.index(each.served.entry.id)][0] for each in summarise(entries).remarkable if each.faults]
+    return [TURNS[ids.index(each.served.entry.id)][0] for each in summarise(entries).outliers if each.faults]
 
 
 def about(arm: Arm, folder: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ for line in connection.getresponse():
         first_s, deltas = first_s or time.perf_counter(), deltas + 1
 print(json.dumps({"first_s": first_s - begun_s, "all_s": time.perf_counter() - begun_s, "deltas": deltas}))
 """
-Figures = dict[str, float]
+BankStats = dict[str, float]
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
     result = measure(options)
     print(json.dumps({name: value for name, value in result.items() if name not in ("samples", "config")}, indent=1))
     asked = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
-    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="reference", config=asked) | result)
+    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=asked) | result)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -118,14 +118,14 @@ class Site:
     def __init__(self, rig: Any, engine: Engine, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self._rig, self.engine, self._loop, self._port = rig, engine, loop, port
 
-    def over_http(self, messages: list[dict[str, str]], num: int) -> Figures:
+    def over_http(self, messages: list[dict[str, str]], num: int) -> BankStats:
         """What a client in a process of its own sees of `num` tokens."""
         body = {"messages": messages, "max_tokens": num, "temperature": 0, "stream": True, "enable_thinking": False}
         command = [sys.executable, "-S", "-c", CLIENT, str(self._port)]
         ran = subprocess.run(command, input=json.dumps(body).encode(), capture_output=True, check=True)
-        figures: Figures = json.loads(ran.stdout)
-        assert figures["deltas"] > num * 0.9, figures
-        return figures
+        stats: BankStats = json.loads(ran.stdout)
+        assert stats["deltas"] > num * 0.9, stats
+        return stats
 
     def direct(self, messages: list[dict[str, str]]) -> float:
         """Seconds to the first token, straight from the engine, of a prompt that is encoded already."""

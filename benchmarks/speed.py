@@ -17,7 +17,7 @@ from forerun.kernels.arithmetic import Arithmetic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--numerics", choices=["reference", "served"], required=True)
+    parser.add_argument("--numerics", choices=["exact", "fast"], required=True)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)

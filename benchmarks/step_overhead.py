@@ -27,7 +27,7 @@ import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, write  # noqa: E402
 from forerun.bank.bank import Bank  # noqa: E402
-from forerun.bench.decode import LAWS  # noqa: E402
+from forerun.bench.decode import SAMPLINGS  # noqa: E402
 from forerun.decode.compiled import StepTable  # noqa: E402
 from forerun.decode.depth import DepthPolicy  # noqa: E402
 from forerun.decode.warm_up import warm_up  # noqa: E402
@@ -35,7 +35,7 @@ from forerun.engine.loading import memory_bytes  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
 from forerun.engine.turn import Model  # noqa: E402
 from forerun.engine.worker import Worker  # noqa: E402
-from forerun.kernels.numerics import REFERENCE  # noqa: E402
+from forerun.kernels.numerics import EXACT  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from forerun.state.cache import View  # noqa: E402
 from forerun.state.layout import Contiguous, Limits  # noqa: E402
@@ -44,19 +44,23 @@ from forerun.state.spec import ArraySpec, AttentionSpec, StateSpec  # noqa: E402
 from forerun.text.prompt import Prompter  # noqa: E402
 from forerun.text.template import Template  # noqa: E402
 from forerun.text.tokenizer import Tokenizer  # noqa: E402
-from forerun.values import Done, Job, LogprobsAsked, ModelInfo, Raw  # noqa: E402
+from forerun.values import Done, Job, LogprobsRequest, ModelInfo, TokenPrompt  # noqa: E402
 
 CONTEXT, PROMPT = 4096, tuple(range(100, 400))
 QWEN_VOCAB = 248_320
 DEPTHS = (0, 1, 3)
-WAYS = [*((law, None) for law in LAWS), ("greedy", 0), ("greedy", 20)]  # with the number of likeliest tokens that are asked for
+WAYS = [
+    *((sampling, None) for sampling in SAMPLINGS),
+    ("greedy", 0),
+    ("greedy", 20),
+]  # with the number of likeliest tokens that are asked for
 LIMIT_MS = 1.0
 
 
 class Still:
     """Says of each token a function of it alone; the draft head says the same. Keeps rows of one narrow layer, and does no arithmetic."""
 
-    name, numerics, context_tokens = "still", REFERENCE, CONTEXT
+    name, numerics, context_tokens = "still", EXACT, CONTEXT
     linear_shapes: frozenset[tuple[int, int]] = frozenset()
 
     def __init__(self, vocab: int) -> None:
@@ -85,19 +89,19 @@ def engine(vocab: int, depth: int) -> LocalEngine:
     def load() -> Model:
         steps = StepTable(Still(vocab), eager_reason="")
         warm_up(steps, Contiguous(), depth, lambda doing, done_frac: None)
-        identity = Identity("still", "mtp1", "tokenizer", "template", "float32", "reference")
+        identity = Identity("still", "mtp1", "tokenizer", "template", "float32", "exact")
         bank = Bank(steps.family.spec, identity, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
         prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
         return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), memory_bytes(), ())
 
-    info = ModelInfo("still", "still", "cpu", "reference", BLAS, CONTEXT, 0, LAWS["greedy"], demo=False)
+    info = ModelInfo("still", "still", "cpu", "exact", BLAS, CONTEXT, 0, SAMPLINGS["greedy"], demo=False)
     return LocalEngine(info, Worker(load), {}, None, b"")
 
 
-async def step_ms(running: LocalEngine, law: str, num_top: int | None, tokens: int) -> float:
+async def step_ms(running: LocalEngine, sampling: str, num_top: int | None, tokens: int) -> float:
     """Milliseconds a step of one answer, its first token left out."""
-    sampling, logprobs = replace(LAWS[law], logit_bias={}), None if num_top is None else LogprobsAsked(num_top, of_prompt=False)
-    run = await running.submit(Job("job", Raw(PROMPT), sampling, tokens, (), None, "", "bypass", logprobs))
+    drawn, logprobs = replace(SAMPLINGS[sampling], logit_bias={}), None if num_top is None else LogprobsRequest(num_top, of_prompt=False)
+    run = await running.submit(Job("job", TokenPrompt(PROMPT), drawn, tokens, (), None, "", "bypass", logprobs))
     (report,) = [event.report async for event in run if isinstance(event, Done)]
     assert report.compiled_steps == report.steps
     assert report.decode_tok_per_s
@@ -110,11 +114,11 @@ def measure(tokens: int, repeats: int) -> list[dict[str, Any]]:
     for vocab in (Tokenizer.load(DEMO_MODEL).size, QWEN_VOCAB):
         for depth in DEPTHS:
             running = engine(vocab, depth)
-            for law, num_top in WAYS:
-                samples = [asyncio.run(step_ms(running, law, num_top, tokens)) for _ in range(repeats + 1)][1:]
-                what = {"vocab": vocab, "depth": depth, "law": law, "top_logprobs": num_top}
+            for sampling, num_top in WAYS:
+                samples = [asyncio.run(step_ms(running, sampling, num_top, tokens)) for _ in range(repeats + 1)][1:]
+                what = {"vocab": vocab, "depth": depth, "sampling": sampling, "top_logprobs": num_top}
                 rows.append(what | {"step_ms": samples, "median_ms": statistics.median(samples)})
-                print(f"vocab {vocab:7,}  depth {depth}  {law:8}  top_logprobs {num_top}  {rows[-1]['median_ms']:.2f} ms a step")
+                print(f"vocab {vocab:7,}  depth {depth}  {sampling:8}  top_logprobs {num_top}  {rows[-1]['median_ms']:.2f} ms a step")
             asyncio.run(running.close(5.0))
     return rows
 
@@ -127,11 +131,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(LAWS)} ({BLAS})")
+        print(f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(SAMPLINGS)} ({BLAS})")
         return
     rows = measure(options.tokens, options.repeats)
     config = {"tokens": options.tokens, "repeats": options.repeats, "prompt_tokens": len(PROMPT)}
-    head = evidence(blas=BLAS, model_digest="none: a family that computes nothing", numerics="reference", config=config)
+    head = evidence(blas=BLAS, model_digest="none: a family that computes nothing", numerics="exact", config=config)
     holds = all(row["median_ms"] <= LIMIT_MS for row in rows if row["vocab"] != QWEN_VOCAB and row["top_logprobs"] is None)
     write(options.out, head | {"limit_ms": LIMIT_MS, "holds_for_bundled_vocabulary": holds, "rows": rows})
 

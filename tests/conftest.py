@@ -42,7 +42,7 @@ def write_result(request: pytest.FixtureRequest) -> Callable[[str, dict[str, Any
             from benchmarks.evidence import evidence
             from tests import tiny
 
-            head = evidence(blas=BLAS, model_digest=tiny.demo().digest, numerics="reference", config={"test": request.node.nodeid})
+            head = evidence(blas=BLAS, model_digest=tiny.demo().digest, numerics="exact", config={"test": request.node.nodeid})
             (folder / f"{name}.json").write_text(json.dumps(head | found, indent=1) + "\n")
 
     return write

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
-from forerun.kernels.numerics import REFERENCE
+from forerun.kernels.numerics import EXACT
 from forerun.state.cache import Arrays, View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 
@@ -38,7 +38,7 @@ class FakeFamily:
     """
 
     name = "fake"
-    numerics = REFERENCE
+    numerics = EXACT
     context_tokens = 65_536
     linear_shapes: frozenset[tuple[int, int]] = frozenset()
 

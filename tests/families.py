@@ -11,11 +11,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.numerics import REFERENCE, Numerics
+from forerun.kernels.numerics import EXACT, Numerics
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.families import KINDS
-from forerun.models.load import Loaded, load
-from forerun.models.weights import Reading, Weights
+from forerun.models.load import LoadedModel, load
+from forerun.models.weights import ReadOptions, Weights
 
 VOCAB, HIDDEN, FFN = 160, 128, 256
 DIM, HEADS, KV_HEADS = 32, 4, 2
@@ -192,10 +192,10 @@ def quantised(config: dict[str, Any], named: Tensors) -> tuple[dict[str, Any], T
     return config | {"quantization": {"group_size": 32, "bits": 4}}, made
 
 
-def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Numerics = REFERENCE, *, is_dense: bool = True) -> Any:
+def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Numerics = EXACT, *, is_dense: bool = True) -> Any:
     """Our model of these tensors, all of which it must need."""
-    reading = Reading("float32", is_dense, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("here", config, named.items(), has_head_beside=False), reading)
+    reading = ReadOptions("float32", is_dense, seen=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, named.items(), has_separate_head=False), reading)
     family = KINDS[config["model_type"]].build(weights, numerics)
     weights.done()
     return family
@@ -235,6 +235,6 @@ def mlx_lm_logits(folder: Path, tokens: list[int]) -> mx.array:
     return found
 
 
-def loaded(folder: Path, numerics: Numerics = REFERENCE) -> Loaded:
+def loaded(folder: Path, numerics: Numerics = EXACT) -> LoadedModel:
     """Our model of a folder."""
     return load(folder, numerics, "float32", lambda doing, done_frac: None)

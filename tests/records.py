@@ -11,23 +11,23 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold
-from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Kind, Record
+from forerun.state.record import SEGMENT_TOKENS, Identity, Kind, PrefixHasher, Record
 
 if TYPE_CHECKING:
     import pytest
 
 IDENTITY = Identity("weights", "mtp", "tokenizer", "template", "float32", "1")
 SECRET = bytes(range(32))
-CHAIN = Chain(SECRET, "", IDENTITY)
+HASHER = PrefixHasher(SECRET, "", IDENTITY)
 
 
 def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes: int = 1000, before: list[int] | None = None) -> Record:
     """A record after the tokens `before` (whole blocks), with a payload that follows from its tokens."""
     tokens, before = tokens if tokens is not None else [1, 2, 3], before or []
     assert len(before) % SEGMENT_TOKENS == 0
-    parent = CHAIN.nodes(before)[-1]
+    parent = HASHER.nodes(before)[-1]
     payload = memoryview(random.Random(f"{kind}{tokens}{before}").randbytes(num_bytes))
-    return Record(kind, CHAIN.key(kind, parent, tokens), CHAIN.root, parent, len(before), tuple(tokens), payload)
+    return Record(kind, HASHER.key(kind, parent, tokens), HASHER.root, parent, len(before), tuple(tokens), payload)
 
 
 def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int = 1 << 30) -> DiskTier:

@@ -16,20 +16,20 @@ from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 
-def empty(family: Family, room_tokens: int = 0) -> Cache[Contiguous]:
+def empty(family: Family, headroom_tokens: int = 0) -> Cache[Contiguous]:
     """A cache of nothing."""
-    return materialise(Arena(family.spec), [], None, Contiguous(), room_tokens)
+    return materialise(Arena(family.spec), [], None, Contiguous(), headroom_tokens)
 
 
-def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, marks_at: Collection[int] = ()) -> Cache[Any]:
+def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, snapshot_positions: Collection[int] = ()) -> Cache[Any]:
     """The cache after all of `tokens`, of which it may hold the first already."""
     cache = cache or empty(family, len(tokens))
-    for _ in prefill(family, cache, tokens, marks_at):
+    for _ in prefill(family, cache, tokens, snapshot_positions):
         pass
     return cache
 
 
-def marks(family: Family, tokens: Sequence[int], at: Collection[int]) -> tuple[Cache[Any], list[Snapshot]]:
+def snapshots(family: Family, tokens: Sequence[int], at: Collection[int]) -> tuple[Cache[Any], list[Snapshot]]:
     """The cache after `tokens`, and marks at these positions."""
     cache, found = empty(family, len(tokens)), []
     for new in prefill(family, cache, tokens, at):

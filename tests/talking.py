@@ -13,7 +13,7 @@ from tests import tiny
 from tests.running import logits, read
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.restore import Restored
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
@@ -32,7 +32,7 @@ from forerun.values import NEUTRAL
 
 TINY = tiny.family()
 CONTIGUOUS = Contiguous()
-IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
+IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "exact")
 SEEDED = replace(NEUTRAL, seed=7)
 SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
 
@@ -88,19 +88,19 @@ def turn(
 ) -> Told:
     """One turn: restore, read, answer, remember."""
     message_end = max(1, len(prompt) - SUFFIX)
-    restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, room_tokens=20)
-    marks, num_old = list(restored.marks), len(restored.marks)
-    known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, family.spec.mark_tokens)
-    for new in prefill(family, restored.cache, prompt, retain.marks_at(prompt, message_end, frozenset({tiny.END}), known)):
-        marks += new
+    restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
+    snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
+    known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
+    for new in prefill(family, restored.cache, prompt, retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), known)):
+        snapshots += new
     found = logits(family, restored.cache)
     answer = generation(family, restored.cache, prompt, **other)
     for _ in answer:
         pass
     stored = answer.store()
-    marks.append(restored.cache.snapshot())
-    turned = Turned(restored.session, tenant, restored.turns + 1, message_end, len(marks) - num_old, None, restored.left)
-    bank.remember(restored.cache, stored, marks, turned)
+    snapshots.append(restored.cache.snapshot())
+    turned = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.left)
+    bank.remember(restored.cache, stored, snapshots, turned)
     return Told(restored, stored, found)
 
 

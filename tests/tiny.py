@@ -9,11 +9,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.numerics import REFERENCE, Numerics
+from forerun.kernels.numerics import EXACT, Numerics
 from forerun.models.checkpoint import Checkpoint
-from forerun.models.load import DEMO_MODEL, Loaded, load
+from forerun.models.load import DEMO_MODEL, LoadedModel, load
 from forerun.models.qwen3_5 import Qwen35
-from forerun.models.weights import Reading, Weights
+from forerun.models.weights import ReadOptions, Weights
 
 VOCAB, HIDDEN, FFN = 120, 48, 80
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
@@ -101,7 +101,7 @@ def weights(seed: int) -> dict[str, mx.array]:
 
 
 @cache
-def family(numerics: Numerics = REFERENCE, seed: int = 0) -> Qwen35:
+def family(numerics: Numerics = EXACT, seed: int = 0) -> Qwen35:
     """The tiny model."""
     return built(CONFIG, weights(seed), numerics)
 
@@ -112,17 +112,17 @@ def without_draft() -> Qwen35:
     return built(CONFIG, {name: tensor for name, tensor in weights(0).items() if not name.startswith("mtp.")})
 
 
-def built(config: Mapping[str, Any], tensors: Mapping[str, mx.array], numerics: Numerics = REFERENCE) -> Qwen35:
+def built(config: Mapping[str, Any], tensors: Mapping[str, mx.array], numerics: Numerics = EXACT) -> Qwen35:
     """A Qwen3.5 of these tensors, all of which it must need."""
-    reading = Reading("float32", is_dense=True, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("here", config, tensors.items(), has_head_beside=False), reading)
+    reading = ReadOptions("float32", is_dense=True, seen=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, tensors.items(), has_separate_head=False), reading)
     family = Qwen35(weights, numerics)
     weights.done()
     return family
 
 
 @cache
-def demo(numerics: Numerics = REFERENCE) -> Loaded:
+def demo(numerics: Numerics = EXACT) -> LoadedModel:
     """The bundled model."""
     return load(DEMO_MODEL, numerics, "float32", lambda doing, done_frac: None)
 

@@ -18,7 +18,7 @@ def report(source: str = "cold", reused: int = 0, computed: int = 10, **other: A
     """A `forerun` object."""
     counts = {"source": source, "reused_tokens": reused, "computed_tokens": computed, "ttft_s": 0.5, "reason": ""}
     speeds = {"prefill_tok_per_s": 100.0, "decode_tok_per_s": 50.0}
-    return {"session": "s", "layout": "contiguous", "step_kind": "eager", "numerics": "reference", **counts, **speeds, **other}
+    return {"session": "s", "layout": "contiguous", "step_kind": "eager", "numerics": "exact", **counts, **speeds, **other}
 
 
 def stream(text: str, of: dict[str, Any], num_tokens: int = 4, finish: str = "stop") -> list[bytes]:

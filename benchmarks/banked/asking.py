@@ -23,8 +23,8 @@ _PAUSE_S = 0.005
 @asynccontextmanager
 async def running(folder: Path, blas: str, **settings: Any) -> AsyncIterator[LocalEngine]:
     """An engine with a bank in the folder."""
-    config = Config(numerics="served", bank_dir=folder, request_log_bytes=0, bank_disk_bytes=4 << 30, **settings)
-    engine = assemble(config, Arithmetic(is_reference=False, blas=blas), lambda doing, done_frac: None)
+    config = Config(numerics="fast", bank_dir=folder, request_log_bytes=0, bank_disk_bytes=4 << 30, **settings)
+    engine = assemble(config, Arithmetic(is_exact=False, blas=blas), lambda doing, done_frac: None)
     try:
         yield engine
     finally:

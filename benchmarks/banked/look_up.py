@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forerun.bank.match import Trail, match
+from forerun.bank.match import PrefixChain, match
 from forerun.bank.tier.folder import hold
-from forerun.state.record import Chain, Identity, RecordInfo
+from forerun.state.record import Identity, PrefixHasher, RecordInfo
 
 CONVERSATIONS = (10, 1_000, 100_000)
 LOOK_UPS = 100
@@ -53,15 +53,15 @@ class Rows:
 
 def row(num: int, look_ups: int) -> dict[str, Any]:
     """Milliseconds of look-ups among so many conversations."""
-    chain = Chain(b"secret", "", Identity("w", "m", "t", "c", "float32", "reference"))
+    hasher = PrefixHasher(b"secret", "", Identity("w", "m", "t", "c", "float32", "exact"))
     with tempfile.TemporaryDirectory() as folder:
         index = hold(Path(folder) / "bank")
-        fill(index, chain, num)
+        fill(index, hasher, num)
         rng, wall, processor = random.Random(1), [], []
         for _ in range(look_ups):
             prompt = tokens_of(rng.randrange(num)) + [rng.randrange(VOCAB) for _ in range(20)]
             start, cpu_start = time.perf_counter(), time.process_time()
-            position = look_up(Rows(index), chain, prompt)
+            position = look_up(Rows(index), hasher, prompt)
             wall.append(1000 * (time.perf_counter() - start))
             processor.append(1000 * (time.process_time() - cpu_start))
             assert position == len(prompt) - 20
@@ -71,9 +71,9 @@ def row(num: int, look_ups: int) -> dict[str, Any]:
     return {"conversations": num, **medians, "index_bytes": num_bytes, "wall_ms": wall, "cpu_ms": processor}
 
 
-def look_up(tier: Any, chain: Any, prompt: list[int]) -> int:
+def look_up(tier: Any, hasher: Any, prompt: list[int]) -> int:
     """As a restore does it. Returns the position of the deepest mark."""
-    found = match([tier], chain, Trail.of(chain, prompt))
+    found = match([tier], hasher, PrefixChain.of(hasher, prompt))
     plan = next(found.plans())
     assert found.nearest()[0] == plan.position
     return plan.position
@@ -85,17 +85,17 @@ def tokens_of(number: int) -> list[int]:
     return [shared.randrange(VOCAB) for _ in range(BLOCKS * 1024)] + [own.randrange(VOCAB) for _ in range(TAIL_TOKENS)]
 
 
-def fill(index: Any, chain: Any, num: int) -> None:
+def fill(index: Any, hasher: Any, num: int) -> None:
     """Add the rows of so many conversations."""
     for first in range(0, num, GROUP):
         tokens = tokens_of(first)
-        nodes = chain.nodes(tokens)
+        nodes = hasher.nodes(tokens)
         blocks = [tuple(tokens[i * 1024 : (i + 1) * 1024]) for i in range(BLOCKS)]
-        keys = [chain.key("segment", node, block) for node, block in zip(nodes, blocks, strict=False)]
-        rows = [RecordInfo("segment", keys[i], chain.root, nodes[i], i * 1024, blocks[i], 1 << 20) for i in range(BLOCKS)]
+        keys = [hasher.key("segment", node, block) for node, block in zip(nodes, blocks, strict=False)]
+        rows = [RecordInfo("segment", keys[i], hasher.root, nodes[i], i * 1024, blocks[i], 1 << 20) for i in range(BLOCKS)]
         for number in range(first, min(first + GROUP, num)):
             own = random.Random(f"tail {number}")
             tail = tuple(own.randrange(VOCAB) for _ in range(TAIL_TOKENS))
-            place = (chain.root, nodes[-1], BLOCKS * 1024, tail, 1 << 20)
-            rows += [RecordInfo(kind, chain.key(kind, nodes[-1], tail), *place) for kind in ("segment", "mark")]
+            place = (hasher.root, nodes[-1], BLOCKS * 1024, tail, 1 << 20)
+            rows += [RecordInfo(kind, hasher.key(kind, nodes[-1], tail), *place) for kind in ("segment", "snapshot")]
         index.add(rows, 0.0)

@@ -20,19 +20,19 @@ import numpy as np
 
 from banked.traffic import counted
 from evidence import interleaved, ratio_interval
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier import format
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
-from forerun.kernels.numerics import SERVED
+from forerun.kernels.numerics import FAST
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.layout import Contiguous
 from forerun.state.record import Identity, Kind, Record
 from forerun.state.records import materialise
 from forerun.state.store import Arena
 
-TURNS, REPEATS, ROOM_TOKENS = (8_000, 16_000, 24_000), 15, 256
-CONFIG = {"turns": TURNS, "repeats": REPEATS, "room_tokens": ROOM_TOKENS}
+TURNS, REPEATS, HEADROOM_TOKENS = (8_000, 16_000, 24_000), 15, 256
+CONFIG = {"turns": TURNS, "repeats": REPEATS, "headroom_tokens": HEADROOM_TOKENS}
 BYTES_LIMIT, SECONDS_LIMIT = 1.05, 1.25
 
 
@@ -65,10 +65,10 @@ class Stored:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.read_bytes, self.from_disk_bytes = folder, list[int](), list[int]()
-        self.spec = load(DEMO_MODEL, SERVED, "float32", lambda doing, done_frac: None).family.spec
+        self.spec = load(DEMO_MODEL, FAST, "float32", lambda doing, done_frac: None).family.spec
         rng = random.Random(0)
         self.tokens = [rng.randrange(8000) for _ in range(TURNS[-1])]
-        self.needed_bytes = TURNS[-1] * self.spec.bytes_per_token + self.spec.bytes_per_mark
+        self.needed_bytes = TURNS[-1] * self.spec.bytes_per_token + self.spec.bytes_per_snapshot
         self.files: set[Path] = set()
         self._write()
 
@@ -76,11 +76,11 @@ class Stored:
         bank = self._open()
         self._drop_page_cache()
         before, start = counted(), time.perf_counter()
-        restored = bank.restore(self.tokens, tenant="", session=None, layout=Contiguous(), room_tokens=ROOM_TOKENS)
+        restored = bank.restore(self.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         mx.eval(restored.cache.arrays())
         seconds, after = time.perf_counter() - start, counted()
         bank.close()
-        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.why
+        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.reason
         self.read_bytes.append(after["rchar"] - before["rchar"])
         self.from_disk_bytes.append(after["read_bytes"] - before["read_bytes"])
         return seconds
@@ -111,19 +111,19 @@ class Stored:
         self.from_disk_bytes.clear()
 
     def _turn(self, bank: Bank, stop: int) -> None:
-        cache = materialise(Arena(self.spec), self._segments(stop), self._record("mark", 0, stop), Contiguous(), 0)
-        bank.remember(cache, self.tokens[:stop], [cache.snapshot()], Turned("talk", "", 1, 0, 1))
+        cache = materialise(Arena(self.spec), self._segments(stop), self._record("snapshot", 0, stop), Contiguous(), 0)
+        bank.remember(cache, self.tokens[:stop], [cache.snapshot()], FinishedTurn("talk", "", 1, 0, 1))
 
     def _segments(self, stop: int) -> list[Record]:
         return [self._record("segment", start, min(start + 1024, stop)) for start in range(0, stop, 1024)]
 
     def _record(self, kind: Kind, start: int, stop: int) -> Record:
-        num_bytes = self.spec.bytes_per_mark if kind == "mark" else (stop - start) * self.spec.bytes_per_token
+        num_bytes = self.spec.bytes_per_snapshot if kind == "snapshot" else (stop - start) * self.spec.bytes_per_token
         payload = np.random.default_rng(stop).standard_normal(num_bytes // 4, np.float32).data.cast("B")
         return Record(kind, "", "", "", start, tuple(self.tokens[start:stop]), payload)
 
     def _open(self) -> Bank:
-        identity = Identity("benchmark", "benchmark", "benchmark", "benchmark", "float32", "served")
+        identity = Identity("benchmark", "benchmark", "benchmark", "benchmark", "float32", "fast")
         disk = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(self.folder))
         assert disk.wait_until_reconciled(60)
         return Bank(self.spec, identity, disk=disk, secret=secret(self.folder), ram_limit_bytes=1 << 30)

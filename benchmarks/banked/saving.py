@@ -17,7 +17,7 @@ from typing import Any
 from banked.asking import events, running, submit, until_written
 from evidence import ratio_interval
 from forerun.engine.local import LocalEngine
-from forerun.values import BankUse, Content, Raw, Reasoning
+from forerun.values import BankUse, Content, Reasoning, TokenPrompt
 
 PAIRS, SAVED_TOKENS, PROMPT_TOKENS, ANSWER_TOKENS = 12, 3_000, 64, 120
 CONFIG = {
@@ -62,7 +62,7 @@ async def paired(folder: Path, blas: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-async def answer(engine: LocalEngine, before: Raw, bank: BankUse) -> dict[str, Any]:
+async def answer(engine: LocalEngine, before: TokenPrompt, bank: BankUse) -> dict[str, Any]:
     """The moments of an answer's pieces, and what was pending at its first and its last."""
     saved = await submit(engine, before, max_tokens=1, bank=bank)
     asked = await submit(engine, tokens("answer", PROMPT_TOKENS), max_tokens=ANSWER_TOKENS, bank="bypass")
@@ -87,7 +87,7 @@ def summed_up(answers: list[dict[str, Any]]) -> dict[str, Any]:
     return summary | {"answer_ms_a_step": a_step, "pending": [each["pending"] for each in answers]}
 
 
-def tokens(seed: object, num: int) -> Raw:
+def tokens(seed: object, num: int) -> TokenPrompt:
     """A prompt of so many random tokens."""
     rng = random.Random(str(seed))
-    return Raw(tuple(rng.randrange(300, 8000) for _ in range(num)))
+    return TokenPrompt(tuple(rng.randrange(300, 8000) for _ in range(num)))

@@ -70,7 +70,7 @@ async def one(engine: LocalEngine, folder: Path, messages: tuple[dict[str, Any],
         text, new_tokens = await said(engine, Chat(messages, (), {"enable_thinking": False}), "use")
         await until_written(engine)
         written = counted()["wchar"] - before
-    floor = new_tokens * spec.bytes_per_token + put["marks"] * spec.bytes_per_mark
+    floor = new_tokens * spec.bytes_per_token + put["marks"] * spec.bytes_per_snapshot
     records = put["segment_bytes"] + put["mark_bytes"]
     parts = {"segment_bytes": put["segment_bytes"], "mark_bytes": put["mark_bytes"], "log_bytes": log.num_bytes}
     rewritten = put["segment_tokens"] - new_tokens
@@ -97,7 +97,7 @@ def puts() -> Iterator[Counter[str]]:
     def noted(tier: DiskTier, record: Record) -> None:
         put(tier, record)
         found[f"{record.kind}_bytes"] += format.file_bytes(record.info)
-        found["marks" if record.kind == "mark" else "segments"] += 1
+        found["marks" if record.kind == "snapshot" else "segments"] += 1
         found["segment_tokens"] += len(record.tokens) if record.kind == "segment" else 0
 
     DiskTier.put = noted  # type: ignore[method-assign, assignment]

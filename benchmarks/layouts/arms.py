@@ -64,9 +64,9 @@ def running(arm: Arm, folder: Path, *flags: str) -> Iterator[Server]:
         server.kill()
 
 
-def ask(server: Server, talk: Conversation, messages: tuple[Message, ...], law: dict[str, Any], cap: int) -> dict[str, Any]:
+def ask(server: Server, talk: Conversation, messages: tuple[Message, ...], sampling: dict[str, Any], cap: int) -> dict[str, Any]:
     """The answer's text and all that the response says of itself."""
-    body = {"model": "any", "messages": list(messages), "tools": list(talk.tools), "max_tokens": cap, **law, **TEMPLATE_ARGS}
+    body = {"model": "any", "messages": list(messages), "tools": list(talk.tools), "max_tokens": cap, **sampling, **TEMPLATE_ARGS}
     text, end = [], None
     for piece in stream_chat(server.url, body):
         text += [piece.text] if isinstance(piece, Delta) else []

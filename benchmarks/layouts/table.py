@@ -71,8 +71,8 @@ def _compiled_frac(arm: dict[str, Any]) -> float:
 
 def _factor(arms: dict[str, Any], rate: str) -> float:
     """Median over the turns that came from SSD, greedy and sampled."""
-    both = [zip(arms["asked"][law], arms["fault"][law], strict=True) for law in ("sampled", "greedy")]
-    return median(a["report"][rate] / b["report"][rate] for law in both for a, b in law if a["path"] == "ssd")
+    both = [zip(arms["asked"][sampling], arms["fault"][sampling], strict=True) for sampling in ("sampled", "greedy")]
+    return median(a["report"][rate] / b["report"][rate] for sampling in both for a, b in sampling if a["path"] == "ssd")
 
 
 def _speed(tok_per_s: float | None) -> str:

@@ -24,7 +24,9 @@ RATES = ("prefill_tok_per_s", "decode_tok_per_s")
 Tell = Callable[[str], None]
 
 
-def five_turns(arm: Arm, folder: Path, talk: Conversation, law: dict[str, Any], caps: tuple[int, int], tell: Tell) -> list[dict[str, Any]]:
+def five_turns(
+    arm: Arm, folder: Path, talk: Conversation, sampling: dict[str, Any], caps: tuple[int, int], tell: Tell
+) -> list[dict[str, Any]]:
     """The turns in order: name, path, messages and what `ask` found. The bank in `folder` is private and empty at first, unless `copied`
     has put the first turn there. `folder`/first is the bank after the first turn.
     """
@@ -33,7 +35,7 @@ def five_turns(arm: Arm, folder: Path, talk: Conversation, law: dict[str, Any], 
     for names in SESSIONS:
         with running(arm, folder) as server:
             for name in names:
-                found = ask(server, talk, messages, law, caps[name != "A1"])
+                found = ask(server, talk, messages, sampling, caps[name != "A1"])
                 rows.append({"turn": name, "path": found["report"]["source"], "messages": messages, **found})
                 tell(f"{arm.name} {name}: {found['report']['source']}, {found['usage']['prompt_tokens']} tokens")
                 messages = (*messages, {"role": "assistant", "content": found["text"]}, *_continuation(talk, len(rows) - 1))
@@ -54,7 +56,7 @@ def _continuation(talk: Conversation, turn: int) -> tuple[Message, ...]:
 
 
 def pairs(
-    arm: Arm, stored: Path, folder: Path, talk: Conversation, base: tuple[Message, ...], law: dict[str, Any], tell: Tell
+    arm: Arm, stored: Path, folder: Path, talk: Conversation, base: tuple[Message, ...], sampling: dict[str, Any], tell: Tell
 ) -> dict[str, Any]:
     """The same turn after `base` (which the bank in `stored` holds), restored from RAM and from SSD: samples, and ratios SSD over RAM.
 
@@ -67,22 +69,22 @@ def pairs(
             shutil.copytree(stored / "bank", folder / tier / "bank")
             servers[tier] = stack.enter_context(running(arm, folder / tier, *PAIR_FLAGS, *flags))
             ask(servers[tier], talk, base[:-1], GREEDY, GREEDY_CAP)
-        _pair(servers, talk, base, law, 0)
+        _pair(servers, talk, base, sampling, 0)
         samples: list[dict[str, dict[str, Any]]] = []
         while len(samples) < MIN_PAIRS or (len(samples) < MAX_PAIRS and is_wide(ratios(samples))):
-            samples.append(_pair(servers, talk, base, law, len(samples) + 1))
+            samples.append(_pair(servers, talk, base, sampling, len(samples) + 1))
             tell(f"pair {len(samples)}")
     return {"ratios": ratios(samples), "answers_equal": all(s["ram"]["text"] == s["ssd"]["text"] for s in samples), "samples": samples}
 
 
 def _pair(
-    servers: dict[str, Server], talk: Conversation, base: tuple[Message, ...], law: dict[str, Any], number: int
+    servers: dict[str, Server], talk: Conversation, base: tuple[Message, ...], sampling: dict[str, Any], number: int
 ) -> dict[str, dict[str, Any]]:
     """One turn on both servers, in an order that changes. Waits until nothing of it is left to be written."""
     asked = (*base, user(f"Pair {number}."), *talk.continuations[-1])
     found = {}
     for tier in random.Random(number).sample(list(servers), 2):
-        found[tier] = ask(servers[tier], talk, asked, law, PAIR_CAP)
+        found[tier] = ask(servers[tier], talk, asked, sampling, PAIR_CAP)
         if number and found[tier]["report"]["source"] != tier:
             raise ForerunError(f"pair {number}: {tier} was asked for, the state came from {found[tier]['report']['source']}")
         servers[tier].wait_until_written()

@@ -7,10 +7,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.numerics import SERVED
-from forerun.kernels.paged_attention import Pages, is_walked, one_page, portable, walk
+from forerun.kernels.numerics import FAST
+from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
 from forerun.models.qwen3_5 import Config
-from on_gpu.report import chain
+from on_gpu.report import hasher
 from on_gpu.shapes import noise
 
 PAGE_TOKENS = 64
@@ -29,13 +29,13 @@ def attention(config: Config, length: int, capacity: int, rows: int, enough_byte
     positions = mx.arange(length - rows, length, dtype=mx.int32)
     blocks = mx.random.permutation(capacity // PAGE_TOKENS, key=mx.random.key(1))[: -(-length // PAGE_TOKENS)].astype(mx.int32)
     mx.eval(kv, q, positions, blocks)
-    ways: dict[str, Callable[[int], mx.array]] = {
-        "gathered": lambda i: portable(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, length, 0, SERVED),
-        "mlx_length": lambda i: SERVED.attention(q, kv[i][0][:, :length], kv[i][1][:, :length], positions, 0),
-        "mlx_capacity": lambda i: SERVED.attention(q, *kv[i], positions, 0),
+    variants: dict[str, Callable[[int], mx.array]] = {
+        "gathered": lambda i: portable(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, length, 0, FAST),
+        "mlx_length": lambda i: FAST.attention(q, kv[i][0][:, :length], kv[i][1][:, :length], positions, 0),
+        "mlx_capacity": lambda i: FAST.attention(q, *kv[i], positions, 0),
     }
-    if is_walked(q, kv[0][0]):
-        ways["kernel_paged"] = lambda i: walk(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0)
-        ways["kernel_one_page"] = lambda i: walk(q, one_page(*kv[i]), positions, 0)
-    found = {name: {"us": (us := chain(way, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, way in ways.items()}
+    if has_cuda_kernel(q, kv[0][0]):
+        variants["kernel_paged"] = lambda i: on_cuda(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0)
+        variants["kernel_one_page"] = lambda i: on_cuda(q, one_page(*kv[i]), positions, 0)
+    found = {name: {"us": (us := hasher(variant, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, variant in variants.items()}
     return {"layer_mb": layer_bytes / 1e6} | found

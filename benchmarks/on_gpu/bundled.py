@@ -24,7 +24,7 @@ from on_gpu.report import Report
 from on_gpu.shapes import filled
 from on_gpu.steps import EAGER, draft, step
 
-ROOM_TOKENS = 1024
+HEADROOM_TOKENS = 1024
 WIDTHS = (1, 2, 4, 8)
 DEPTHS = (0, 1, 2, 3)
 SAMPLINGS = {
@@ -51,7 +51,7 @@ def run(report: Report, family: Family, *, num_prompts: int, answer: int, repeat
 
 def read(family: Family, tokens: Sequence[int]) -> Cache[Any]:
     """The prompt in a cache; all caches have room for the same, so that no step is traced anew."""
-    cache = materialise(Arena(family.spec), [], None, Contiguous(), ROOM_TOKENS)
+    cache = materialise(Arena(family.spec), [], None, Contiguous(), HEADROOM_TOKENS)
     for _ in prefill(family, cache, tokens, ()):
         pass
     return cache
@@ -66,7 +66,9 @@ def agreement(family: Family, prompts: Sequence[dict[str, Any]]) -> dict[str, An
         error = max(error, float(mx.abs(logits[mx.array(prompt["top5_ids"])] - mx.array(prompt["top5_logits"])).max()))
         drafts += greedy_drafts(family, cache, prompt["mtp_first_token"]) == prompt["mtp_greedy_drafts"]
         expected = prompt["greedy_32"]
-        found = decoded(StepTable(family, eager_reason=EAGER), cache, prompt["token_ids"], SAMPLINGS["greedy"], 0, len(expected))["tokens"]
+        found = decode_stats(StepTable(family, eager_reason=EAGER), cache, prompt["token_ids"], SAMPLINGS["greedy"], 0, len(expected))[
+            "tokens"
+        ]
         same += next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(expected))
         total += len(expected)
     return {"logit_error": error, "greedy_tokens_until_a_difference": same, "of": total, "drafts_equal": drafts, "prompts": len(prompts)}
@@ -88,10 +90,10 @@ def drafting(table: StepTable, prompts: Sequence[Sequence[int]], sampling: Sampl
     speed: dict[str, float] = {}
     rounds: list[tuple[int, int]] = []
     for depth in DEPTHS:
-        decoded(table, read(table.family, prompts[0]), prompts[0], sampling, depth, answer)
+        decode_stats(table, read(table.family, prompts[0]), prompts[0], sampling, depth, answer)
         seconds = tokens = 0.0
         for prompt in prompts:
-            done = decoded(table, read(table.family, prompt), prompt, sampling, depth, answer)
+            done = decode_stats(table, read(table.family, prompt), prompt, sampling, depth, answer)
             seconds, tokens = seconds + done["seconds"], tokens + len(done["tokens"]) - 1
             rounds += done["rounds"] if depth == DEPTHS[-1] else []
         speed[f"depth_{depth}"] = round(tokens / seconds, 1)
@@ -100,7 +102,7 @@ def drafting(table: StepTable, prompts: Sequence[Sequence[int]], sampling: Sampl
     return {"tok_per_s": speed, "acceptance": acceptance, "speed_up": {k: round(v / speed["depth_0"], 3) for k, v in speed.items()}}
 
 
-def decoded(table: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling, depth: int, count: int) -> dict[str, Any]:
+def decode_stats(table: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling, depth: int, count: int) -> dict[str, Any]:
     """At least `count` tokens after the prompt, the seconds of all but the first, and of each round what was drafted and accepted."""
     rounds, done = Rounds(table, cache, prompt, sampling), list[tuple[int, int]]()
     tokens = [rounds.first()]

@@ -77,12 +77,12 @@ def tests(paths: Sequence[str], processes: int, folder: Path) -> dict[str, Any]:
     options = ["-p", "no:cacheprovider", "-n", str(processes), "--dist", "worksteal", f"--junitxml={out}", "-o", "junit_family=xunit1"]
     subprocess.run([sys.executable, "-m", "pytest", *options, *paths], cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT_S)
     cases = list(ET.parse(out).getroot().iter("testcase"))
-    bad = {f"{c.get('file') or c.get('classname')}::{c.get('name')}": _why(c) for c in cases if _why(c)}
+    bad = {f"{c.get('file') or c.get('classname')}::{c.get('name')}": _reason(c) for c in cases if _reason(c)}
     skipped = sum(c.find("skipped") is not None for c in cases)
     return {"passed": len(cases) - len(bad) - skipped, "skipped": skipped, "failures": bad}
 
 
-def _why(case: ET.Element) -> str:
+def _reason(case: ET.Element) -> str:
     """The last words of a failure, "" if there was none."""
     found = next((e for e in (case.find("failure"), case.find("error")) if e is not None), None)
     return "" if found is None else (found.get("message") or "failed").strip()[:300]

@@ -50,8 +50,8 @@ def clients(report: Report, model: Path, folder: Path) -> None:
     """All parts of section `clients`: each way that the vendors' libraries ask, and what goes wrong on purpose."""
     with served(model, folder) as server:
         gpt, claude = openai.OpenAI(base_url=f"{server.url}/v1", **CLIENT), anthropic.Anthropic(base_url=server.url, **CLIENT)
-        for name, way in (OPENAI | ANTHROPIC | OTHER).items():
-            report.part("clients", name, lambda way=way: way(gpt, claude, server.url))
+        for name, variant in (OPENAI | ANTHROPIC | OTHER).items():
+            report.part("clients", name, lambda variant=variant: variant(gpt, claude, server.url))
     report.part("clients", "log", lambda: logged(request_log(folder / "bank")))
 
 
@@ -113,10 +113,10 @@ def _left(_gpt: openai.OpenAI, _claude: anthropic.Anthropic, url: str) -> float:
     return round(time.perf_counter() - left_s, 3)
 
 
-Way = Callable[[openai.OpenAI, anthropic.Anthropic, str], Any]
-OPENAI: dict[str, Way] = {"chat": _chat, "chat_stream": _chat_stream, "responses": _responses, "completions": _completions}
-ANTHROPIC: dict[str, Way] = {"messages": _messages}
-OTHER: dict[str, Way] = {"same_with_a_seed": _same_seed, "too_long": _too_long, "left": _left}
+Variant = Callable[[openai.OpenAI, anthropic.Anthropic, str], Any]
+OPENAI: dict[str, Variant] = {"chat": _chat, "chat_stream": _chat_stream, "responses": _responses, "completions": _completions}
+ANTHROPIC: dict[str, Variant] = {"messages": _messages}
+OTHER: dict[str, Variant] = {"same_with_a_seed": _same_seed, "too_long": _too_long, "left": _left}
 
 
 class Agents:

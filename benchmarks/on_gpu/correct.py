@@ -7,10 +7,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.decode.compiled import StepTable
 from forerun.kernels import attention, delta_inputs, delta_rule, gated_delta, paged_attention, quantised
-from forerun.kernels.numerics import SERVED
+from forerun.kernels.numerics import FAST
 from forerun.kernels.write_rows import put_rows, write_rows
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
@@ -47,12 +47,12 @@ def worst(kernel: Any) -> float | None:
 def one_page_error() -> float | None:
     """Of the kernel over one buffer against MLX's attention in float32, as `paged_attention.error`."""
     q, keys, values = (noise(mx.zeros(s, mx.bfloat16), i) for i, s in enumerate(((24, 4, 256), (4, 3000, 256), (4, 3000, 256))))
-    if not paged_attention.is_walked(q, keys):
+    if not paged_attention.has_cuda_kernel(q, keys):
         return None
     positions = mx.arange(2500, 2504, dtype=mx.int32)
-    found = paged_attention.walk(q, paged_attention.one_page(keys, values), positions, 1).astype(mx.float32)
+    found = paged_attention.on_cuda(q, paged_attention.one_page(keys, values), positions, 1).astype(mx.float32)
     exact_q, exact_keys, exact_values = (x.astype(mx.float32) for x in (q, keys, values))
-    expected = SERVED.attention(exact_q, exact_keys, exact_values, positions, 1)
+    expected = FAST.attention(exact_q, exact_keys, exact_values, positions, 1)
     return float(mx.abs(found - expected).max() / mx.abs(expected).max())
 
 
@@ -90,20 +90,20 @@ def write_ms(capacity: int) -> dict[str, Any]:
     """Writing 4 rows into 32 buffers: by a start that is a number, that is an array, and by places; compiled as in a step."""
     rows, start = noise(mx.zeros((4, 4, 256), mx.bfloat16), 1), mx.array(100, dtype=mx.int32)
     at = mx.array([100, 7, 200, 15], dtype=mx.int32)
-    ways: dict[str, Any] = {
+    variants: dict[str, Any] = {
         "number": lambda buffers: [write_rows(b, rows, 100) for b in buffers],
         "array": mx.compile(lambda buffers: [write_rows(b, rows, start) for b in buffers]),
         "places": mx.compile(lambda buffers: [put_rows(b, rows, at) for b in buffers]),
     }
-    return {name: _write_ms(way, capacity) for name, way in ways.items()}
+    return {name: _write_ms(variant, capacity) for name, variant in variants.items()}
 
 
-def _write_ms(way: Any, capacity: int) -> dict[str, float]:
+def _write_ms(variant: Any, capacity: int) -> dict[str, float]:
     buffers = [noise(mx.zeros((4, capacity, 256), mx.bfloat16), i) for i in range(32)]
     mx.eval(buffers)
 
     def write() -> list[mx.array]:
-        buffers[:] = way(given_away(buffers))
+        buffers[:] = variant(given_away(buffers))
         return buffers
 
     before = mx.get_active_memory()
@@ -134,11 +134,11 @@ def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
     cache, tokens = filled(family, layout, 1500, 64), tokens_of(family, 1500)  # type: ignore[arg-type]
     rows = [part.copy() for part in cache.store.rows(0, 1500)]
     fixed = [host(a).copy() for a in cache.snapshot().arrays()]
-    bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "served"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
-    bank.remember(cache, tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
+    bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "fast"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
+    bank.remember(cache, tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
     found: dict[str, bool] = {}
     for asked in LAYOUTS:
-        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, room_tokens=64)
+        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, headroom_tokens=64)
         back = restored.cache
         assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", asked)
         same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from forerun.kernels import delta_rule, gated_delta
 from forerun.models.qwen3_5 import Config
-from on_gpu.report import chain
+from on_gpu.report import hasher
 from on_gpu.shapes import noise
 
 COPIES = 8
@@ -24,7 +24,7 @@ def delta(config: Config, rows: int) -> dict[str, Any]:
     states = [noise(mx.zeros((config.value_heads, config.value_dim, config.key_dim)), 5 + i) for i in range(COPIES)]
     mx.eval(q, k, v, g, beta, states)
     name, rule = ("steps", gated_delta.steps) if rows <= STEPS_UP_TO_ROWS else ("chunks", gated_delta.chunks)
-    ways: dict[str, Callable[[int], Any]] = {name: lambda i: rule(q, k, v, g, beta, states[i])}
-    if delta_rule.is_swept(q, v):
-        ways["kernel"] = lambda i: delta_rule.sweep(q, k, v, g, beta, states[i])
-    return {"state_mb": states[0].nbytes / 1e6} | {name: {"us": chain(way, COPIES)} for name, way in ways.items()}
+    variants: dict[str, Callable[[int], Any]] = {name: lambda i: rule(q, k, v, g, beta, states[i])}
+    if delta_rule.has_cuda_kernel(q, v):
+        variants["kernel"] = lambda i: delta_rule.on_cuda(q, k, v, g, beta, states[i])
+    return {"state_mb": states[0].nbytes / 1e6} | {name: {"us": hasher(variant, COPIES)} for name, variant in variants.items()}

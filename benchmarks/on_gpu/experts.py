@@ -7,14 +7,14 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import Packed, Scheme, dequantise, quantise
-from on_gpu.report import chain
+from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, quantise
+from on_gpu.report import hasher
 from on_gpu.shapes import noise
 
 SCHEME = Scheme("affine", 4, 32)
 COPIES = 4
 MOST_TAKEN = 256  # matrices that are copied to be multiplied with
-Way = Callable[[Any], mx.array]
+Variant = Callable[[Any], mx.array]
 
 
 def products(num: int, chosen: int, out: int, inner: int, rows: int) -> dict[str, Any]:
@@ -25,43 +25,43 @@ def products(num: int, chosen: int, out: int, inner: int, rows: int) -> dict[str
     experts = mx.argpartition(mx.random.normal((rows, num), key=mx.random.key(7)), kth=-chosen, axis=-1)[:, -chosen:]
     mx.eval(weights, packed, x, experts)
     plain, quantised = _plain(x, experts), _packed(x, experts)
-    found = {f"bfloat16 {name}": _result(way, weights, x, experts, weights[0]) for name, way in plain.items()}
+    found = {f"bfloat16 {name}": _result(variant, weights, x, experts, weights[0]) for name, variant in plain.items()}
     whole = dequantise(packed[0], mx.bfloat16)
-    return found | {f"4 bits {name}": _result(way, packed, x, experts, whole) for name, way in quantised.items()}
+    return found | {f"4 bits {name}": _result(variant, packed, x, experts, whole) for name, variant in quantised.items()}
 
 
-def _plain(x: mx.array, experts: mx.array) -> dict[str, Way]:
+def _plain(x: mx.array, experts: mx.array) -> dict[str, Variant]:
     def gathered(w: mx.array) -> mx.array:
         return mx.gather_mm(x[:, None, None], w.swapaxes(-1, -2), rhs_indices=experts)[:, :, 0]
 
     def taken(w: mx.array) -> mx.array:
         return (w[experts] @ x[:, None, :, None])[..., 0]
 
-    ways: dict[str, Way] = {"gathered": gathered, "in order": lambda w: _in_order(x, w, experts)}
-    return ways | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
+    variants: dict[str, Variant] = {"gathered": gathered, "in order": lambda w: _in_order(x, w, experts)}
+    return variants | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
 
 
-def _packed(x: mx.array, experts: mx.array) -> dict[str, Way]:
+def _packed(x: mx.array, experts: mx.array) -> dict[str, Variant]:
     how = SCHEME._asdict()
 
-    def gathered(w: Packed) -> mx.array:
+    def gathered(w: PackedMatrix) -> mx.array:
         return mx.gather_qmm(x[:, None, None], *w[:3], rhs_indices=experts, transpose=True, **how)[:, :, 0]
 
-    def in_order(w: Packed) -> mx.array:
+    def in_order(w: PackedMatrix) -> mx.array:
         def run(rows: mx.array, chosen: mx.array) -> mx.array:
             return mx.gather_qmm(x[rows][:, None], *w[:3], rhs_indices=chosen, transpose=True, sorted_indices=True, **how)
 
         return _sorted(experts, run)
 
-    def taken(w: Packed) -> mx.array:
+    def taken(w: PackedMatrix) -> mx.array:
         parts = [None if part is None else part[experts] for part in w[:3]]
-        return (dequantise(Packed(*parts, w.scheme), x.dtype) @ x[:, None, :, None])[..., 0]  # type: ignore[arg-type, call-arg]
+        return (dequantise(PackedMatrix(*parts, w.scheme), x.dtype) @ x[:, None, :, None])[..., 0]  # type: ignore[arg-type, call-arg]
 
-    def unpacked(w: Packed) -> mx.array:
+    def unpacked(w: PackedMatrix) -> mx.array:
         return _in_order(x, dequantise(w, x.dtype), experts)
 
-    ways: dict[str, Way] = {"gathered": gathered, "in order": in_order, "unpacked first": unpacked}
-    return ways | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
+    variants: dict[str, Variant] = {"gathered": gathered, "in order": in_order, "unpacked first": unpacked}
+    return variants | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
 
 
 def _in_order(x: mx.array, w: mx.array, experts: mx.array) -> mx.array:
@@ -77,12 +77,12 @@ def _sorted(experts: mx.array, run: Callable[[mx.array, mx.array], mx.array]) ->
     return run(order // experts.shape[1], flat[order])[:, 0][mx.argsort(order)].reshape(*experts.shape, -1)
 
 
-def _result(way: Way, weights: list[Any], x: mx.array, experts: mx.array, whole: mx.array) -> dict[str, Any]:
+def _result(variant: Variant, weights: list[Any], x: mx.array, experts: mx.array, whole: mx.array) -> dict[str, Any]:
     """Microseconds, and the largest error of the first row over the largest value; or why the device cannot."""
     try:
-        found = way(weights[0])[0].astype(mx.float32)
+        found = variant(weights[0])[0].astype(mx.float32)
         right = (whole[experts[0]].astype(mx.float32) @ x[0, :, None].astype(mx.float32))[..., 0]
         error = float(mx.abs(found - right).max() / mx.abs(right).max())
-        return {"us": chain(lambda i: way(weights[i]), COPIES), "error": round(error, 5)}
+        return {"us": hasher(lambda i: variant(weights[i]), COPIES), "error": round(error, 5)}
     except (RuntimeError, ValueError) as failed:
         return {"failed": str(failed)}

@@ -24,7 +24,7 @@ from forerun.decode.compiled import StepTable  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
 from forerun.decode.warm_up import warm_up  # noqa: E402
 from forerun.kernels import proof  # noqa: E402
-from forerun.kernels.numerics import SERVED  # noqa: E402
+from forerun.kernels.numerics import FAST  # noqa: E402
 from forerun.models.load import DEMO_MODEL, load  # noqa: E402
 from forerun.state.layout import Contiguous  # noqa: E402
 from forerun.state.records import materialise  # noqa: E402
@@ -43,7 +43,7 @@ def main() -> None:
     long, is_gpu = 200 if "--tiny" in sys.argv else 20_000, mx.default_device() == mx.gpu
     device = mx.default_device()
     found: dict[str, Any] = {f"proof: {k.name}": seconds(lambda k=k: k.errors(device)) for k in proof.KERNELS}
-    family = load(DEMO_MODEL, SERVED, "bfloat16" if is_gpu else "float32", lambda doing, done_frac: None).family
+    family = load(DEMO_MODEL, FAST, "bfloat16" if is_gpu else "float32", lambda doing, done_frac: None).family
     found["warm_up"] = seconds(lambda: warm_up(StepTable(family, eager_reason=""), Contiguous(), 3, lambda doing, done_frac: None))
     tokens = [7 * i % family.vocab for i in range(2 * long)]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import MOST_ROWS, Packed, Scheme, by_rows, dequantise, is_by_rows, quantise
-from on_gpu.report import chain
+from forerun.kernels.quantised import MOST_ROWS, PackedMatrix, Scheme, dequantise, has_cuda_kernel, on_cuda, quantise
+from on_gpu.report import hasher
 from on_gpu.shapes import noise
 
 SCHEMES = [Scheme("affine", 4, 32), Scheme("affine", 4, 64), Scheme("affine", 8, 32), Scheme("mxfp4", 4, 32), Scheme("nvfp4", 4, 16)]
@@ -29,22 +29,22 @@ def products(out: int, inner: int, rows: int, enough_bytes: int) -> dict[str, An
     return found
 
 
-def _ways(x: mx.array, packed: list[Packed]) -> dict[str, Any]:
+def _ways(x: mx.array, packed: list[PackedMatrix]) -> dict[str, Any]:
     """By our kernel, by MLX's own for few rows (for many it takes minutes to compile), and unpacked first."""
     num_bytes = sum(part.nbytes for part in packed[0][:3] if part is not None)
-    ways: dict[str, Callable[[Packed], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
+    variants: dict[str, Callable[[PackedMatrix], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
     if x.shape[0] < MOST_ROWS:
-        ways["mlx"] = lambda w: mx.quantized_matmul(x, *w[:3], transpose=True, **w.scheme._asdict())
-    if is_by_rows(x, packed[0]):
-        ways["kernel"] = lambda w: by_rows(x, w)
+        variants["mlx"] = lambda w: mx.quantized_matmul(x, *w[:3], transpose=True, **w.scheme._asdict())
+    if has_cuda_kernel(x, packed[0]):
+        variants["kernel"] = lambda w: on_cuda(x, w)
     right = x.astype(mx.float32) @ dequantise(packed[0], mx.float32)[:SAMPLES_OUT].T
-    return {name: _timed(way, packed, num_bytes) | {"error": _error(way(packed[0]), right)} for name, way in ways.items()}
+    return {name: _timed(variant, packed, num_bytes) | {"error": _error(variant(packed[0]), right)} for name, variant in variants.items()}
 
 
 def _error(found: mx.array, right: mx.array) -> float:
     return float(mx.abs(found[:, :SAMPLES_OUT].astype(mx.float32) - right).max() / mx.abs(right).max())
 
 
-def _timed(way: Callable[[Any], mx.array], weights: Sequence[Any], num_bytes: int) -> dict[str, Any]:
-    us = chain(lambda i: way(weights[i]), len(weights))
+def _timed(variant: Callable[[Any], mx.array], weights: Sequence[Any], num_bytes: int) -> dict[str, Any]:
+    us = hasher(lambda i: variant(weights[i]), len(weights))
     return {"us": us, "tb_per_s": round(num_bytes / us / 1e6, 3)}

@@ -32,7 +32,7 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def chain(run: Callable[[int], Any], count: int) -> float:
+def hasher(run: Callable[[int], Any], count: int) -> float:
     """Microseconds of one of `count` operations in one evaluation, the host's round trip shared among them; run(i) makes the i-th."""
     return round(times(lambda: [run(i) for i in range(count)], repeats=_CHAIN_SAMPLES, warm=2)["ms"] * 1e3 / count, 2)
 

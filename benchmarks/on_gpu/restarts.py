@@ -31,7 +31,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 Answer = dict[str, Any]
 
 
-class Talk(NamedTuple):
+class ChatSession(NamedTuple):
     """model: folder. options: of `forerun serve`. prompt: tokens of the first request; later: of a later turn's result of a tool."""
 
     model: Path
@@ -71,7 +71,7 @@ class Talk(NamedTuple):
 
     def _recorded(self) -> tuple[Conversation, Scale]:
         tokenizer = Tokenizer.load(self.model)
-        scale = Scale("long", first_read_tokens=self.prompt, result_tokens=self.later, answer_tokens=self.answer)
+        scale = Scale("long", first_prompt_tokens=self.prompt, result_tokens=self.later, answer_tokens=self.answer)
         return record(package_sources(), scale, lambda text: len(tokenizer.encode(text, tenant=""))), scale
 
 

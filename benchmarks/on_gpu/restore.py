@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
@@ -21,8 +21,8 @@ from on_gpu.report import Report
 from on_gpu.shapes import filled, tokens_of
 from on_gpu.steps import step
 
-IDENTITY = Identity("random", "mtp1", "benchmark", "benchmark", "bfloat16", "served")
-ROOM_TOKENS = 1024
+IDENTITY = Identity("random", "mtp1", "benchmark", "benchmark", "bfloat16", "fast")
+HEADROOM_TOKENS = 1024
 LIMIT_BYTES = 1 << 36
 FLUSH_S = 120.0
 
@@ -49,7 +49,7 @@ class Restores:
         cache = self._filled()
         before = self._steps(cache)
         bank = self._bank(disk=True)
-        bank.remember(cache, self._tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
+        bank.remember(cache, self._tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
         start = time.perf_counter()
         while bank.capture_one():
             pass
@@ -92,23 +92,23 @@ class Restores:
         """From a live cache, which is given back each time; or from records, which another session's request makes of it."""
         if give_back:
             cache = self._filled()
-            bank.remember(cache, self._tokens, [cache.snapshot()], Turned("one", "", 1, 0, 1))
+            bank.remember(cache, self._tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
         samples, steps = [], None
         for _ in range(repeats):
             taken, restored = self._restored(bank, "ram", None if give_back else "another")
             samples.append(taken)
             steps = self._steps(restored.cache)
             if give_back:
-                bank.remember(restored.cache, self._tokens, restored.marks, Turned(restored.session, "", 1, 0, 0))
+                bank.remember(restored.cache, self._tokens, restored.snapshots, FinishedTurn(restored.session, "", 1, 0, 0))
         return {"s": statistics.median(samples), "samples_s": samples, "steps": steps}
 
     def _restored(self, bank: Bank, source: str, session: str | None) -> tuple[float, Any]:
         start = time.perf_counter()
-        restored = bank.restore(self._tokens, tenant="", session=session, layout=Contiguous(), room_tokens=ROOM_TOKENS)
+        restored = bank.restore(self._tokens, tenant="", session=session, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         mx.eval(restored.cache.arrays())
         mx.synchronize()
         taken = time.perf_counter() - start
-        assert (restored.source, restored.reused_tokens) == (source, len(self._tokens)), restored.why.words
+        assert (restored.source, restored.reused_tokens) == (source, len(self._tokens)), restored.reason.text
         return taken, restored
 
     def _steps(self, cache: Cache[Any]) -> dict[str, float]:
@@ -117,7 +117,7 @@ class Restores:
         return {"first_ms": measured["first_ms"], "later_ms": measured["ms"]}
 
     def _filled(self) -> Cache[Any]:
-        return filled(self._table.family, Contiguous(), len(self._tokens), ROOM_TOKENS)
+        return filled(self._table.family, Contiguous(), len(self._tokens), HEADROOM_TOKENS)
 
     def _bank(self, *, disk: bool) -> Bank:
         tier = DiskTier(self._folder, limit_bytes=LIMIT_BYTES, daily_limit_bytes=1 << 62, index=hold(self._folder)) if disk else None

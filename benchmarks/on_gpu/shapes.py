@@ -8,13 +8,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.numerics import SERVED
+from forerun.kernels.numerics import FAST
 from forerun.models.base import Family
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.families import KINDS
 from forerun.models.moe import Moe
 from forerun.models.qwen3_5 import Qwen35
-from forerun.models.weights import Reading, Weights
+from forerun.models.weights import ReadOptions, Weights
 from forerun.state.cache import Cache
 from forerun.state.layout import Layout
 from forerun.state.records import materialise
@@ -133,9 +133,9 @@ def _mlp(prefix: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
 
 def random_family(config: Mapping[str, Any]) -> Qwen35:
     """Our model, its weights made one after another on the device."""
-    reading = Reading(DTYPE, is_dense=False, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("random", config, tensors(config).items(), has_head_beside=False), reading)
-    family = KINDS[config["model_type"]].build(weights, SERVED)
+    reading = ReadOptions(DTYPE, is_dense=False, seen=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("random", config, tensors(config).items(), has_separate_head=False), reading)
+    family = KINDS[config["model_type"]].build(weights, FAST)
     assert isinstance(family, Qwen35)
     return family
 
@@ -172,9 +172,9 @@ def _read_frac(family: Qwen35, array: mx.array) -> float:
 _OF_THE_DRAFT = ("_join", "_embedding_norm", "_hidden_norm", "_draft_layers", "_draft_norm")
 
 
-def filled(family: Family, layout: Layout, tokens: int, room_tokens: int) -> Cache[Any]:
+def filled(family: Family, layout: Layout, tokens: int, headroom_tokens: int) -> Cache[Any]:
     """A cache that looks as if it held `tokens` tokens, in an arena of its own."""
-    cache: Cache[Any] = materialise(Arena(family.spec), [], None, layout, tokens + room_tokens)
+    cache: Cache[Any] = materialise(Arena(family.spec), [], None, layout, tokens + headroom_tokens)
     for i, buffer in enumerate(cache.store.buffers):
         cache.store.buffers[i] = noise(buffer, i)
         mx.eval(cache.store.buffers[i])

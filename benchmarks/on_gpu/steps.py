@@ -16,7 +16,7 @@ from forerun.state.layout import Contiguous
 from forerun.state.records import materialise
 from forerun.state.store import Arena
 from forerun.state.trace import CompiledPass
-from on_gpu.report import Times, chain, seconds, times
+from on_gpu.report import Times, hasher, seconds, times
 from on_gpu.shapes import noise, tokens_of, weight_bytes
 
 EAGER = "asked for"
@@ -106,7 +106,7 @@ def floor(family: Qwen35, cache: Cache[Any], copy_bytes: int) -> dict[str, float
     source = mx.random.uniform(shape=(copy_bytes // 2,), dtype=mx.bfloat16, key=mx.random.key(0))
     mx.eval(source)
     copied = times(lambda: source + 1, repeats=5, warm=2)["ms"]
-    rows = cache.length * family.spec.bytes_per_token + 2 * family.spec.bytes_per_mark
+    rows = cache.length * family.spec.bytes_per_token + 2 * family.spec.bytes_per_snapshot
     terabytes_per_s = 2 * source.nbytes / copied / 1e9
     return {
         "weight_gb": weight_bytes(family) / 1e9,
@@ -132,7 +132,7 @@ def profile(family: Qwen35, cache: Cache[Any], rows: int, *, compiled: bool) -> 
     for name, (part, count) in pieces.items():
         ms = _piece(family, cache, part, x, compiled=compiled)["ms"]
         found[name] = {"ms": ms, "us_a_layer": round(ms * 1e3 / count, 1)}
-    found["head"] = {"ms": chain(lambda i: family.head(x + i), 8) / 1e3}
+    found["head"] = {"ms": hasher(lambda i: family.head(x + i), 8) / 1e3}
     return found
 
 

@@ -76,7 +76,7 @@ class Config(BaseModel):
         ge=16,
         description="longest prompt plus answer, in tokens; default: what the model declares, or as much of it as memory has room for",
     )
-    numerics: Literal["auto", "reference", "served"] = Field(
+    numerics: Literal["auto", "exact", "fast"] = Field(
         "auto", description="reference: fp32, bit-equal however a token was computed; served: fastest; auto: reference on CPU"
     )
     blas: Literal["auto", "openblas", "wheel"] = Field(

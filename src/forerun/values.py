@@ -58,34 +58,34 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class TextPrompt:
     """A prompt that is text, read as it stands: no chat template, special tokens in it are recognised."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class TokenPrompt:
     """A prompt that is already tokens."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Archived(Raw):
+class ArchivedConversation(TokenPrompt):
     """A conversation of an archive, to be read and kept as if it had been had here. marks: after how many tokens it can be taken up then.
     turns: how many it has had. Nobody asks anything: it is no request of a client's.
     """
 
-    marks: tuple[int, ...]
+    snapshots: tuple[int, ...]
     turns: int
 
 
-Prompt = Chat | Plain | Raw
+Prompt = Chat | TextPrompt | TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobsAsked:
+class LogprobsRequest:
     """Each token of the answer is told with its probability and with those of the `num_top` likeliest tokens at its place; of_prompt: the
     prompt's tokens too, for which all of them are read, whatever is stored.
     """
@@ -111,7 +111,7 @@ class Job:
     session: str | None
     tenant: str
     bank: BankUse
-    logprobs: LogprobsAsked | None = None
+    logprobs: LogprobsRequest | None = None
 
     @property
     def uses_bank(self) -> bool:
@@ -131,7 +131,7 @@ class Usage:
     reasoning_tokens: int
 
 
-MissKind = Literal["", "new", "differs", "no mark", "evicted", "not stored", "damaged", "identity", "failed", "bypass"]
+MissKind = Literal["", "new", "differs", "no snapshot", "evicted", "not stored", "damaged", "identity", "failed", "bypass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Report:
     sent. read_bytes: of the files that were read to get the state back.
 
     layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
-    prefill_layout: how they lay while the prompt was read. asked_layout and asked_prefill_layout are what was chosen for them: if they
+    prefill_layout: how they lay while the prompt was read. requested_layout and requested_prefill_layout are what was chosen for them: if they
     differ, that is a fault. paged_blocks: pages in use at the end. steps: passes of decoding (verify and draft), compiled_steps of them
     compiled, eager_steps the others by the name of the reason.
 
@@ -181,10 +181,10 @@ class Report:
     session: str
     source: Source
     prefill_layout: str
-    asked_prefill_layout: str
+    requested_prefill_layout: str
     layout: str
     draft_layout: str | None
-    asked_layout: str
+    requested_layout: str
     paged_blocks: int
     step_kind: StepKind
     steps: int
@@ -210,14 +210,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuePosition:
     """The request waits; `ahead` others came before it."""
 
     ahead: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PrefillProgress:
     """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again.
 
     left_s: what the rest should take at the pace so far, None before there is one. Comes before the first piece of every answer.
@@ -237,7 +237,7 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
+class TopToken:
     """A token, as the bytes that it stands for, and the natural logarithm of its probability, at least -9999."""
 
     text: bytes
@@ -252,7 +252,7 @@ class TokenLogprob:
 
     text: bytes
     logprob: float | None
-    top: tuple[Likely, ...]
+    top: tuple[TopToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Done:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-Event = Queued | Reading | PromptLogprobs | Piece | Done
+Event = QueuePosition | PrefillProgress | PromptLogprobs | Piece | Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """A conversation that came in an archive. state: "taken" as it is, or "computed" anew, and then `reason` says why."""
 
     session: SessionInfo

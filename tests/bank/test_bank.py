@@ -21,9 +21,9 @@ from tests.talking import IDENTITY, SUFFIX, Told
 from tests.waiting import LIMIT_S
 
 from forerun.bank import restore, writer
-from forerun.bank.bank import Bank, Turned
-from forerun.bank.live import Live, Unit
-from forerun.bank.match import Trail
+from forerun.bank.bank import Bank, FinishedTurn
+from forerun.bank.live import CaptureUnit, LiveConversation
+from forerun.bank.match import PrefixChain
 from forerun.bank.ram import Ram
 from forerun.bank.tier import format
 from forerun.bank.tier.disk import DiskTier
@@ -38,7 +38,7 @@ from forerun.state.store import Arena
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
-TOKEN_BYTES, MARK_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_mark
+TOKEN_BYTES, MARK_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_snapshot
 
 
 @pytest.fixture
@@ -71,14 +71,14 @@ def home(folder: Path) -> Iterator[Home]:
     home.bank.close()
 
 
-def origin(told: Told) -> tuple[str, int]:
-    return told.restored.source, told.restored.reused_tokens
+def origin(session_info: Told) -> tuple[str, int]:
+    return session_info.restored.source, session_info.restored.reused_tokens
 
 
-def exact(told: Told, prompt: list[int]) -> bool:
+def exact(session_info: Told, prompt: list[int]) -> bool:
     """Whether the answer is the one of a bank that knows nothing."""
     with closing(opened(None)) as nothing:
-        return told.stored == turn(nothing, prompt).stored
+        return session_info.stored == turn(nothing, prompt).stored
 
 
 def inventory(bank: Bank) -> list[RecordInfo]:
@@ -100,9 +100,9 @@ def damage(folder: Path, info: RecordInfo) -> None:
 
 
 def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
-    told = turn(bank, FIRST)
-    assert origin(told) == ("cold", 0)
-    assert told.restored.why.words == "no stored conversation begins like this prompt"
+    session_info = turn(bank, FIRST)
+    assert origin(session_info) == ("cold", 0)
+    assert session_info.restored.reason.words == "no stored conversation begins like this prompt"
 
 
 def test_a_conversation_keeps_its_name(home: Home) -> None:
@@ -114,14 +114,14 @@ def test_a_conversation_keeps_its_name(home: Home) -> None:
     assert first.restored.session == second.restored.session == third.restored.session != ""
 
 
-@pytest.mark.parametrize("way", ["ram", "ssd"])
-def test_the_first_request_again_reads_its_suffix_at_most(home: Home, way: str) -> None:
+@pytest.mark.parametrize("variant", ["ram", "ssd"])
+def test_the_first_request_again_reads_its_suffix_at_most(home: Home, variant: str) -> None:
     turn(home.bank, FIRST)
-    if way == "ssd":
+    if variant == "ssd":
         home.reopen()
-    told = turn(home.bank, FIRST)
-    assert told.restored.source == way
-    assert told.restored.reused_tokens >= len(FIRST) - SUFFIX
+    session_info = turn(home.bank, FIRST)
+    assert session_info.restored.source == variant
+    assert session_info.restored.reused_tokens >= len(FIRST) - SUFFIX
 
 
 def test_a_name_that_is_given_is_kept(bank: Bank) -> None:
@@ -148,40 +148,40 @@ def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.Monke
         new = len(stored) - before
         tail = before % SEGMENT_TOKENS  # an open segment is written anew
         assert sum(i.num_bytes for i in written if i.kind == "segment") == (tail + new) * TOKEN_BYTES
-        assert sum(i.num_bytes for i in written if i.kind == "mark") == 2 * MARK_BYTES
+        assert sum(i.num_bytes for i in written if i.kind == "snapshot") == 2 * MARK_BYTES
     segments = [i for i in inventory(bank) if i.kind == "segment"]
     assert sum(len(i.tokens) for i in segments) == len(stored)  # and what the new one holds is dropped
 
 
 @pytest.mark.parametrize("num", [SEGMENT_TOKENS - 1, SEGMENT_TOKENS, SEGMENT_TOKENS + 1])
 def test_a_conversation_may_end_at_the_border_of_a_segment(home: Home, num: int) -> None:
-    told = turn(home.bank, tiny.words("border", num - 19))
-    assert len(told.stored) == num
+    session_info = turn(home.bank, tiny.words("border", num - 19))
+    assert len(session_info.stored) == num
     for token in (5, 6):
         home.reopen()
-        assert origin(turn(home.bank, [*told.stored, token])) == ("ssd", num)
+        assert origin(turn(home.bank, [*session_info.stored, token])) == ("ssd", num)
 
 
 def test_capturing_is_bounded(bank: Bank) -> None:
     turn(bank, tiny.words("long", SEGMENT_TOKENS + 10))
-    pending = sum(len(live.pending) for live in bank._lives)
-    assert bank.figures.health().pending_writes >= pending == 2 + 2
+    pending = sum(len(live.pending) for live in bank._live)
+    assert bank.stats.health().pending_writes >= pending == 2 + 2
     for left in reversed(range(pending)):
         assert bank.capture_one()
-        assert sum(len(live.pending) for live in bank._lives) == left
+        assert sum(len(live.pending) for live in bank._live) == left
     assert not bank.capture_one()
 
 
 def test_a_hit_in_ram_copies_nothing_however_long_the_conversation(bank: Bank) -> None:
-    told = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+    session_info = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
     while bank.capture_one():
         pass
-    (live,) = bank._lives
+    (live,) = bank._live
     buffers = [id(array) for array in live.cache.store.buffers]
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    restored = bank.restore(told.stored, tenant="", session=None, layout=Contiguous(), room_tokens=20)
-    assert (restored.source, restored.reused_tokens) == ("ram", len(told.stored))
+    restored = bank.restore(session_info.stored, tenant="", session=None, layout=Contiguous(), headroom_tokens=20)
+    assert (restored.source, restored.reused_tokens) == ("ram", len(session_info.stored))
     assert [id(array) for array in restored.cache.store.buffers] == buffers
     assert mx.get_peak_memory() - before < 16 * TOKEN_BYTES
 
@@ -190,28 +190,28 @@ def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Pat
     disk, unit_bytes = StuckDisk(monkeypatch), SEGMENT_TOKENS * TOKEN_BYTES
     monkeypatch.setattr(writer, "QUEUE_BYTES", 2 * unit_bytes)
     with closing(opened(folder)) as bank:
-        told = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
-        held, before = bank.figures.ram_bytes, mx.get_active_memory()
+        session_info = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+        held, before = bank.stats.ram_bytes, mx.get_active_memory()
         mx.reset_peak_memory()
         while bank.capture_one():
-            assert bank.figures.ram_bytes - held <= 2 * unit_bytes + unit_bytes
+            assert bank.stats.ram_bytes - held <= 2 * unit_bytes + unit_bytes
         assert mx.get_peak_memory() - before <= 2 * unit_bytes, "a unit's rows, and its bytes in one piece"
-        assert bank.figures.health().pending_writes > 6
+        assert bank.stats.health().pending_writes > 6
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, told.stored)) == ("ram", len(told.stored))
+        assert origin(turn(bank, session_info.stored)) == ("ram", len(session_info.stored))
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_drafting_changes_nothing_of_what_is_reused(folder: Path, is_restarted: bool) -> None:
     found = []
     for depth in (0, 3):
-        home, told = Home(folder / str(depth)), []
+        home, session_info = Home(folder / str(depth)), []
         for number in range(3):
-            told.append(turn(home.bank, (told[-1].stored if told else FIRST) + tiny.words(number, 50), depth=depth))
+            session_info.append(turn(home.bank, (session_info[-1].stored if session_info else FIRST) + tiny.words(number, 50), depth=depth))
             if is_restarted:
                 home.reopen()
-        found.append([origin(each) for each in told])
+        found.append([origin(each) for each in session_info])
         home.bank.close()
     assert found[0] == found[1]
 
@@ -220,10 +220,10 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
     tokens = tiny.words(0, 50)
     broken, other = read(FAMILY, tokens), read(FAMILY, tokens)
     broken.is_broken = True
-    for cache, told in ((broken, tokens), (other, tokens[:-1])):
+    for cache, session_info in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
-            bank.remember(cache, told, [cache.snapshot()], Turned("s", "", 1, 0, 1))
-    assert bank.figures.health().sessions == 0
+            bank.remember(cache, session_info, [cache.snapshot()], FinishedTurn("s", "", 1, 0, 1))
+    assert bank.stats.health().sessions == 0
 
 
 def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,53 +244,53 @@ def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Hom
 
 
 @pytest.mark.parametrize("names", [(None, None), ("a", "b")])
-@pytest.mark.parametrize("way", ["ram", "ssd"])
-def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tuple[Any, Any], way: str) -> None:
-    told = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
+@pytest.mark.parametrize("variant", ["ram", "ssd"])
+def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tuple[Any, Any], variant: str) -> None:
+    session_info = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
     for number in range(3):
-        if way == "ssd":
+        if variant == "ssd":
             home.reopen()
         for i, name in enumerate(names):
-            prompt = told[i].stored + tiny.words((i, number), 30)
+            prompt = session_info[i].stored + tiny.words((i, number), 30)
             after = turn(home.bank, prompt, session=name)
-            assert origin(after) == (way, len(told[i].stored))
+            assert origin(after) == (variant, len(session_info[i].stored))
             assert exact(after, prompt)
-            told[i] = after
+            session_info[i] = after
 
 
-@pytest.mark.parametrize(("way", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
-def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(home: Home, way: str, reused: int) -> None:
+@pytest.mark.parametrize(("variant", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
+def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(home: Home, variant: str, reused: int) -> None:
     """The first shares more tokens with the prompt, the second has the deeper mark within them."""
     far = turn(home.bank, [*FIRST, *tiny.words("long", 600)]).stored
     near = turn(home.bank, far[:300])
-    if way == "ssd":
+    if variant == "ssd":
         home.reopen()
-    told = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
+    session_info = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
     assert near.restored.reused_tokens == 31
-    assert origin(told) == (way, reused)
-    assert told.restored.why.shared_tokens == 600
+    assert origin(session_info) == (variant, reused)
+    assert session_info.restored.reason.shared_tokens == 600
 
 
 def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
     first = turn(bank, FIRST, session="a")
     prompt = first.stored + tiny.words(2, 40)
-    told = [turn(bank, prompt, session=name) for name in ("a", "b", "a", "b")]
-    assert [t.restored.session for t in told] == ["a", "b", "a", "b"]
-    assert [t.restored.source for t in told] == ["ram"] * 4
-    assert len({tuple(t.stored) for t in told}) == 1
+    session_info = [turn(bank, prompt, session=name) for name in ("a", "b", "a", "b")]
+    assert [t.restored.session for t in session_info] == ["a", "b", "a", "b"]
+    assert [t.restored.source for t in session_info] == ["ram"] * 4
+    assert len({tuple(t.stored) for t in session_info}) == 1
 
 
 def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled: list[str] = []
+    evaluated: list[str] = []
     settle = Ram.settle
-    monkeypatch.setattr(Ram, "settle", lambda ram, live: (settled.append(live.session), settle(ram, live)))
-    told = {name: turn(bank, FIRST, session=name) for name in "ab"}
+    monkeypatch.setattr(Ram, "settle", lambda ram, live: (evaluated.append(live.session), settle(ram, live)))
+    session_info = {name: turn(bank, FIRST, session=name) for name in "ab"}
     for number in range(3):
         for name in "ab":
-            told[name] = turn(bank, told[name].stored + tiny.words(number, 30), session=name)
-            assert told[name].restored.source == "ram"
-    assert told["a"].stored == told["b"].stored
-    assert len(settled) <= 1
+            session_info[name] = turn(bank, session_info[name].stored + tiny.words(number, 30), session=name)
+            assert session_info[name].restored.source == "ram"
+    assert session_info["a"].stored == session_info["b"].stored
+    assert len(evaluated) <= 1
 
 
 def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
@@ -299,21 +299,25 @@ def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_
     second = turn(bank, FIRST[:31] + tiny.words("two", 60))
     assert origin(second) == ("ssd", 31)
     assert second.restored.session != first.restored.session
-    assert bank.figures.health().sessions == bank.figures.health().live_sessions == 2
+    assert bank.stats.health().sessions == bank.stats.health().live_sessions == 2
     assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
 
 
 def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     for who in range(5):
         turn(bank, tiny.words(("talk", who), SEGMENT_TOKENS + 50))
-    told = turn(bank, FIRST + tiny.words("mine", SEGMENT_TOKENS))
+    session_info = turn(bank, FIRST + tiny.words("mine", SEGMENT_TOKENS))
     compared: list[int] = []
-    monkeypatch.setattr(Live, "block", lambda live, depth, call=Live.block: compared.append(len(found := call(live, depth))) or found)
-    assert bank.restore(told.stored, tenant="other", session=None, layout=Contiguous(), room_tokens=0).source == "cold"
+    monkeypatch.setattr(
+        LiveConversation,
+        "block",
+        lambda live, depth, call=LiveConversation.block: compared.append(len(found := call(live, depth))) or found,
+    )
+    assert bank.restore(session_info.stored, tenant="other", session=None, layout=Contiguous(), headroom_tokens=0).source == "cold"
     assert compared == []
-    reach = bank._lives.best(Trail.of(bank._chain(""), told.stored), None, ())
+    reach = bank._live.best(PrefixChain.of(bank._hasher(""), session_info.stored), None, ())
     assert reach is not None
-    assert reach.mark.position == len(told.stored)
+    assert reach.snapshot.position == len(session_info.stored)
     assert len(compared) <= 2
 
 
@@ -324,14 +328,14 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     edited = turn(bank, first.stored + tiny.words("edited", 10))
     assert origin(edited) == ("ram", len(first.stored))
     assert edited.restored.session == second.restored.session
-    assert bank.figures.health().sessions == 1
+    assert bank.stats.health().sessions == 1
 
 
 def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
     turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
-    assert bank.figures.health().sessions == 1
+    assert bank.stats.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
     third = turn(bank, prompt)
     assert third.restored.reused_tokens == len(first.stored)
@@ -341,7 +345,7 @@ def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
 def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
     first = turn(bank, FIRST)
     prompt = first.stored + tiny.words(2, 20)
-    one, other = (bank.restore(prompt, tenant="", session=None, layout=Contiguous(), room_tokens=20) for _ in range(2))
+    one, other = (bank.restore(prompt, tenant="", session=None, layout=Contiguous(), headroom_tokens=20) for _ in range(2))
     assert one.cache is not other.cache
     assert one.source == "ram"
     read(FAMILY, prompt, other.cache)
@@ -356,23 +360,23 @@ def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
 def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
     bank: Bank, names: tuple[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(live: Live, unit: Unit) -> Record:
+    def failing(live: LiveConversation, unit: CaptureUnit) -> Record:
         raise error("no room")
 
-    told = turn(bank, FIRST, session=names[0])
+    session_info = turn(bank, FIRST, session=names[0])
     with monkeypatch.context() as patched:
-        patched.setattr(Live, "capture", failing)
+        patched.setattr(LiveConversation, "capture", failing)
         for number in range(3):
-            prompt = told.stored + tiny.words(number, 20)
-            told = turn(bank, prompt, session=names[1])
-            assert exact(told, prompt)
-        assert bank.figures.skipped["it could not be copied"] > 0
-    told = turn(bank, told.stored + tiny.words("after", 20), session=names[1])
-    assert told.restored.source == "ram"
+            prompt = session_info.stored + tiny.words(number, 20)
+            session_info = turn(bank, prompt, session=names[1])
+            assert exact(session_info, prompt)
+        assert bank.stats.skipped["it could not be copied"] > 0
+    session_info = turn(bank, session_info.stored + tiny.words("after", 20), session=names[1])
+    assert session_info.restored.source == "ram"
     assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 0
     bank.trim()
-    assert origin(turn(bank, told.stored, session=names[1])) == ("ssd", len(told.stored))
+    assert origin(turn(bank, session_info.stored, session=names[1])) == ("ssd", len(session_info.stored))
 
 
 def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) -> None:
@@ -380,46 +384,46 @@ def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) ->
         old = turn(bank, tiny.words("old", 300))
         both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
         assert bank._memory.num_bytes > 0
-        bank._ram_limit_bytes = bank.figures.ram_bytes - 1
+        bank._ram_limit_bytes = bank.stats.ram_bytes - 1
         assert bank.trim() == 1
         assert origin(turn(bank, old.stored)) == ("cold", 0)
         assert origin(turn(bank, both[0].stored, session="a"))[0] == "ram"
 
 
 def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
-    told = turn(bank, FIRST)
+    session_info = turn(bank, FIRST)
     for number in range(4):
-        told = turn(bank, told.stored + tiny.words(number, 20))
+        session_info = turn(bank, session_info.stored + tiny.words(number, 20))
     assert bank.flush(LIMIT_S)
-    bank._ram_limit_bytes = 2 * bank.figures.ram_bytes
+    bank._ram_limit_bytes = 2 * bank.stats.ram_bytes
     for title in range(20):
         turn(bank, tiny.words(("title", title), 200))
-    assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ram", len(told.stored))
+    assert origin(turn(bank, session_info.stored + tiny.words("next", 20))) == ("ram", len(session_info.stored))
 
 
 def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: Bank) -> None:
-    told = turn(bank, tiny.words("mine", 300))
-    turn(bank, told.stored + tiny.words("next", 20))
+    session_info = turn(bank, tiny.words("mine", 300))
+    turn(bank, session_info.stored + tiny.words("next", 20))
     assert bank.flush(LIMIT_S)
     assert bank._disk
     entries = bank._disk.index.lowest(20, ())
     segment = max(entry.rank_s for entry in entries if entry.info.kind == "segment")
-    marks = [entry.rank_s for entry in sorted(entries, key=lambda entry: entry.info.stop) if entry.info.kind == "mark"]
-    assert marks[-1] == segment
-    assert all(rank < segment for rank in marks[:-1])
+    snapshots = [entry.rank_s for entry in sorted(entries, key=lambda entry: entry.info.stop) if entry.info.kind == "snapshot"]
+    assert snapshots[-1] == segment
+    assert all(rank < segment for rank in snapshots[:-1])
 
 
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
     """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
     with closing(opened(folder, disk_limit_bytes=6 << 20)) as bank:
-        told = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
+        session_info = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
         for who in range(12):
             turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))
-            told = turn(bank, told.stored + tiny.words(who, 20))
+            session_info = turn(bank, session_info.stored + tiny.words(who, 20))
             assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped == {}
+        assert bank.stats.skipped == {}
     with closing(opened(folder)) as bank:
-        assert origin(turn(bank, told.stored + tiny.words("next", 20))) == ("ssd", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words("next", 20))) == ("ssd", len(session_info.stored))
 
 
 def test_the_beginning_of_a_conversation_is_used_with_every_turn(folder: Path) -> None:
@@ -441,56 +445,56 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped["no room: quota"] > 0
+        assert bank.stats.skipped["no room: quota"] > 0
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
 def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
-    told = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
-    told["a"] = turn(bank, told["a"].stored + tiny.words(2, 20))
+    session_info = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
+    session_info["a"] = turn(bank, session_info["a"].stored + tiny.words(2, 20))
     assert bank.flush(LIMIT_S)
-    bank._ram_limit_bytes = bank.figures.ram_bytes - 1
+    bank._ram_limit_bytes = bank.stats.ram_bytes - 1
     assert bank.trim() == 1
-    sources = {who: origin(turn(bank, told[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
+    sources = {who: origin(turn(bank, session_info[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
     assert sources == {"a": "ram", "b": "ssd", "c": "ram"}
 
 
 def test_what_leaves_ram_was_captured_before(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        told = turn(bank, FIRST)
-        assert bank.figures.health().sessions == 0
+        session_info = turn(bank, FIRST)
+        assert bank.stats.health().sessions == 0
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ssd", len(session_info.stored))
 
 
 def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
     prompt = tiny.words("large", 2 * SEGMENT_TOKENS)
     with closing(opened(folder, ram_limit_bytes=SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
-        told = turn(bank, prompt)
+        session_info = turn(bank, prompt)
         assert bank.flush(LIMIT_S)
-        assert bank.figures.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
-        again = turn(bank, told.stored + tiny.words(2, 20))
-        assert origin(again) == ("ssd", len(told.stored))
-        assert exact(again, told.stored + tiny.words(2, 20))
+        assert bank.stats.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
+        again = turn(bank, session_info.stored + tiny.words(2, 20))
+        assert origin(again) == ("ssd", len(session_info.stored))
+        assert exact(again, session_info.stored + tiny.words(2, 20))
 
 
 def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
     monkeypatch.setattr(restore, "_WRITE_WAIT_S", LIMIT_S)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        told = turn(bank, FIRST)
-        assert bank.figures.health().pending_writes > 0
+        session_info = turn(bank, FIRST)
+        assert bank.stats.health().pending_writes > 0
         threading.Timer(0.2, disk.may_write.set).start()
-        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ssd", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ssd", len(session_info.stored))
 
 
 def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
     with closing(opened(folder)) as bank:
-        told = turn(bank, FIRST)
+        session_info = turn(bank, FIRST)
         while bank.capture_one():
             pass
-        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
         assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
         assert disk.num_written == 0
         disk.may_write.set()
@@ -501,17 +505,17 @@ def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path,
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
     first = [*FIRST, *tiny.words("large", 3 * SEGMENT_TOKENS)]
     with closing(opened(folder)) as bank:
-        told = turn(bank, first)
-        again = turn(bank, told.stored + tiny.words(2, 20))
-        assert origin(again) == ("ram", len(told.stored))
+        session_info = turn(bank, first)
+        again = turn(bank, session_info.stored + tiny.words(2, 20))
+        assert origin(again) == ("ram", len(session_info.stored))
         assert disk.num_written == 0
-        edited = turn(bank, again.stored[: len(told.stored) + 3] + tiny.words("edit", 20))
-        assert origin(edited) == ("ram", len(told.stored))
+        edited = turn(bank, again.stored[: len(session_info.stored) + 3] + tiny.words("edit", 20))
+        assert origin(edited) == ("ram", len(session_info.stored))
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped == {}, "an edit is no fault"
+        assert bank.stats.skipped == {}, "an edit is no fault"
         back = turn(bank, again.stored)
-        assert "not stored: the conversation was taken up again before" in back.restored.why.words, "what was cut off by the edit"
+        assert "not stored: the conversation was taken up again before" in back.restored.reason.words, "what was cut off by the edit"
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
     with closing(opened(folder)) as bank:
@@ -523,10 +527,10 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
     monkeypatch.setattr(DiskTier, "put", lambda tier, record: (time.sleep(0.02), put(tier, record))[1])
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        told = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
+        session_info = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped == {}
-        assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
+        assert bank.stats.skipped == {}
+        assert origin(turn(bank, session_info.stored)) == ("ssd", len(session_info.stored))
 
 
 def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,14 +546,14 @@ def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, mon
     monkeypatch.setattr(threading.Condition, "wait_for", waiting)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         turn(bank, FIRST)
-        num_skipped = bank.figures.skipped["the disk does nothing"]
+        num_skipped = bank.stats.skipped["the disk does nothing"]
         assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits anew"
         assert disk.num_written == 0
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        told = turn(bank, tiny.words("after", 200))
+        session_info = turn(bank, tiny.words("after", 200))
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, told.stored)) == ("ssd", len(told.stored))
+        assert origin(turn(bank, session_info.stored)) == ("ssd", len(session_info.stored))
 
 
 def test_what_passes_to_the_writer_during_a_look_is_pending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,7 +569,7 @@ def test_what_passes_to_the_writer_during_a_look_is_pending(folder: Path, monkey
     with closing(opened(folder)) as bank:
         turn(bank, FIRST)
         monkeypatch.setattr(Writer, "num_waiting", property(passing))
-        assert bank.figures.health().pending_writes > 0
+        assert bank.stats.health().pending_writes > 0
 
 
 def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,7 +577,7 @@ def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Pat
 
     def noting(writer: Writer, session: Session) -> None:
         assert writer.flush(LIMIT_S)
-        pending.append(bank.figures.health().pending_writes)
+        pending.append(bank.stats.health().pending_writes)
         note(writer, session)
 
     monkeypatch.setattr(Writer, "note", noting)
@@ -585,22 +589,22 @@ def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Pat
 
 def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:
     with closing(opened(None, ram_limit_bytes=0)) as forgetful:
-        told = turn(forgetful, FIRST)
-        assert (forgetful.figures.ram_bytes, forgetful.figures.health().sessions) == (0, 0)
-        assert origin(turn(forgetful, told.stored)) == ("cold", 0)
+        session_info = turn(forgetful, FIRST)
+        assert (forgetful.stats.ram_bytes, forgetful.stats.health().sessions) == (0, 0)
+        assert origin(turn(forgetful, session_info.stored)) == ("cold", 0)
 
 
 def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
     room = 4 << 20
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=room)) as bank:
-        told = {}
+        session_info = {}
         for who in range(4):
-            told[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
+            session_info[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
             assert bank.flush(LIMIT_S)
-            assert bank.figures.health().disk_bytes <= room
-        assert bank.figures.skipped == {}
-        sources = [origin(turn(bank, told[who].stored)) for who in (3, 0)]
-        assert sources == [("ssd", len(told[3].stored)), ("cold", 0)]
+            assert bank.stats.health().disk_bytes <= room
+        assert bank.stats.skipped == {}
+        sources = [origin(turn(bank, session_info[who].stored)) for who in (3, 0)]
+        assert sources == [("ssd", len(session_info[3].stored)), ("cold", 0)]
 
 
 def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,15 +613,15 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
 
     monkeypatch.setattr(DiskTier, "put", full)
     with closing(opened(folder)) as bank:
-        told = turn(bank, FIRST)
+        session_info = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped == {"no room: disk": 4}
-        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+        assert bank.stats.skipped == {"no room: disk": 4}
+        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
 
 
 def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tier: DiskTier, record: Record) -> None:
-        if record.kind == "mark":
+        if record.kind == "snapshot":
             raise BankFullError("no space left", reason="disk")
         put(tier, record)
 
@@ -626,25 +630,25 @@ def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(f
         with monkeypatch.context() as patched:
             patched.setattr(DiskTier, "put", full)
             for number in range(3):
-                told = turn(bank, tiny.words(number, 200))
+                session_info = turn(bank, tiny.words(number, 200))
                 assert bank.flush(LIMIT_S)
-                assert bank.figures.skipped["no room: disk"] > 0, "though its segment was written"
+                assert bank.stats.skipped["no room: disk"] > 0, "though its segment was written"
         for _ in range(2):
-            told = turn(bank, told.stored + tiny.words("after", 20))
+            session_info = turn(bank, session_info.stored + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped == {}
+        assert bank.stats.skipped == {}
 
 
 def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 20_000
-        told = turn(bank, FIRST)
+        session_info = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.figures.skipped["no room: daily write budget"] > 0
-        health = bank.figures.health()
+        assert bank.stats.skipped["no room: daily write budget"] > 0
+        health = bank.stats.health()
         assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
-        assert origin(turn(bank, told.stored + tiny.words(2, 20))) == ("ram", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
 
 
 def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
@@ -652,42 +656,42 @@ def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
         turn(home.bank, FIRST, session=name)
     turn(home.bank, FIRST, session="a")
     assert home.bank.flush(LIMIT_S)
-    assert home.bank.figures.health().sessions == 3
+    assert home.bank.stats.health().sessions == 3
     home.reopen()
-    assert (home.bank.figures.health().sessions, home.bank.figures.health().live_sessions) == (3, 0)
+    assert (home.bank.stats.health().sessions, home.bank.stats.health().live_sessions) == (3, 0)
     turn(home.bank, FIRST, session="d")
-    assert (home.bank.figures.health().sessions, home.bank.figures.health().live_sessions) == (4, 1)
+    assert (home.bank.stats.health().sessions, home.bank.stats.health().live_sessions) == (4, 1)
     with closing(opened(None)) as bank:
         for name in "ab":
             turn(bank, FIRST, session=name)
-        assert bank.figures.health().sessions == 2
+        assert bank.stats.health().sessions == 2
 
 
 # --- strangers
 
 
 def test_another_tenant_finds_nothing(home: Home) -> None:
-    told = turn(home.bank, FIRST, tenant="alice")
-    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("cold", 0)
+    session_info = turn(home.bank, FIRST, tenant="alice")
+    assert origin(turn(home.bank, session_info.stored, tenant="bob")) == ("cold", 0)
     home.reopen()
-    assert origin(turn(home.bank, told.stored, tenant="bob")) == ("ssd", len(told.stored) - SUFFIX)  # his own by now
-    assert origin(turn(home.bank, told.stored, tenant="")) == ("cold", 0)
-    assert origin(turn(home.bank, told.stored, tenant="alice")) == ("ssd", len(told.stored))
+    assert origin(turn(home.bank, session_info.stored, tenant="bob")) == ("ssd", len(session_info.stored) - SUFFIX)  # his own by now
+    assert origin(turn(home.bank, session_info.stored, tenant="")) == ("cold", 0)
+    assert origin(turn(home.bank, session_info.stored, tenant="alice")) == ("ssd", len(session_info.stored))
 
 
 def test_another_tenant_cannot_name_a_session_of_mine(bank: Bank) -> None:
-    told = turn(bank, FIRST, tenant="alice", session="work")
-    assert origin(turn(bank, told.stored, tenant="bob", session="work")) == ("cold", 0)
+    session_info = turn(bank, FIRST, tenant="alice", session="work")
+    assert origin(turn(bank, session_info.stored, tenant="bob", session="work")) == ("cold", 0)
 
 
 @pytest.mark.parametrize("field", ["weights", "mtp_head", "tokenizer", "template", "kv_dtype", "numerics"])
 def test_state_of_another_identity_is_no_candidate(home: Home, field: str) -> None:
-    told = turn(home.bank, FIRST)
+    session_info = turn(home.bank, FIRST)
     other: dict[str, Any] = {field: "other"}
     home.reopen(identity=replace(IDENTITY, **other))
-    assert origin(turn(home.bank, told.stored)) == ("cold", 0)
+    assert origin(turn(home.bank, session_info.stored)) == ("cold", 0)
     home.reopen()
-    assert origin(turn(home.bank, told.stored)) == ("ssd", len(told.stored))
+    assert origin(turn(home.bank, session_info.stored)) == ("ssd", len(session_info.stored))
 
 
 # --- damage
@@ -714,8 +718,8 @@ def damaged(folder: Path, which: Callable[[RecordInfo], bool]) -> int:
 @pytest.mark.parametrize(
     ("which", "reused"),
     [
-        (lambda info: info.kind == "mark" and info.stop > 1190, -19 - SUFFIX),
-        (lambda info: info.kind == "mark" and info.stop > 1150, len(FIRST) + 19),
+        (lambda info: info.kind == "snapshot" and info.stop > 1190, -19 - SUFFIX),
+        (lambda info: info.kind == "snapshot" and info.stop > 1150, len(FIRST) + 19),
         (lambda info: info.kind == "segment" and info.start > 0, len(FIRST) + 19),
         (lambda info: info.kind == "segment" and info.start == 0, 0),
         (lambda info: True, 0),
@@ -729,35 +733,35 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     assert num
     prompt, expected = two_turns + tiny.words(3, 20), reused if reused >= 0 else len(two_turns) + reused
     with closing(opened(folder)) as bank:
-        told = turn(bank, prompt)
-        assert origin(told) == ("ssd" if expected else "cold", expected)
-        assert told.restored.why.words.startswith("set aside: ")
-        assert "checksum" in told.restored.why.words
-        assert exact(told, prompt)
-        assert 1 <= bank.figures.health().quarantined <= num
+        session_info = turn(bank, prompt)
+        assert origin(session_info) == ("ssd" if expected else "cold", expected)
+        assert session_info.restored.reason.words.startswith("set aside: ")
+        assert "checksum" in session_info.restored.reason.words
+        assert exact(session_info, prompt)
+        assert 1 <= bank.stats.health().quarantined <= num
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:  # what was missing was written anew
-        assert origin(turn(bank, told.stored + tiny.words(4, 20))) == ("ssd", len(told.stored))
+        assert origin(turn(bank, session_info.stored + tiny.words(4, 20))) == ("ssd", len(session_info.stored))
 
 
 def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
     with closing(opened(folder)) as bank:
-        last = [info for info in inventory(bank) if info.kind == "mark"][-1]
-        assert (last.kind, last.stop) == ("mark", len(two_turns))
+        last = [info for info in inventory(bank) if info.kind == "snapshot"][-1]
+        assert (last.kind, last.stop) == ("snapshot", len(two_turns))
         path_of(folder, last.key).unlink()
-        told = turn(bank, two_turns)
-        assert origin(told) == ("ssd", len(two_turns) - 19 - SUFFIX)
-        assert exact(told, two_turns)
+        session_info = turn(bank, two_turns)
+        assert origin(session_info) == ("ssd", len(two_turns) - 19 - SUFFIX)
+        assert exact(session_info, two_turns)
 
 
 def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path, two_turns: list[int]) -> None:
     """As if the spec had changed without the identity: the bytes are whole, but they do not fit."""
     with closing(opened(folder)) as bank:
         strange = Arena(replace(FAMILY.spec, draft_layers=FAMILY.spec.draft_layers * 2))
-        bank._stock = replace(bank._stock, arena=strange)
-        restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
+        bank._sources = replace(bank._sources, arena=strange)
+        restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
-        assert "does not fit" in restored.why.words
-        assert bank.figures.health().quarantined > 0
-        again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), room_tokens=0)
-        assert "does not fit" not in again.why.words
+        assert "does not fit" in restored.reason.words
+        assert bank.stats.health().quarantined > 0
+        again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
+        assert "does not fit" not in again.reason.words

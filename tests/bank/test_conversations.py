@@ -39,7 +39,7 @@ def answer(prompt: Sequence[int]) -> list[int]:
 
 
 @dataclass
-class Talk:
+class ChatSession:
     """A conversation: whose it is, what is stored of it, and whether the bank has had no reason to lose any of it."""
 
     tenant: str
@@ -53,7 +53,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bank = folder, opened(folder, family=FAMILY)
-        self.talks = [Talk("alice", None), Talk("alice", "named"), Talk("bob", None)]
+        self.talks = [ChatSession("alice", None), ChatSession("alice", "named"), ChatSession("bob", None)]
         self.num_turns = 0
 
     def say(self, which: int, kept: float, num: int, depth: int, layout: Layout) -> None:
@@ -62,17 +62,17 @@ class World:
         cut = len(talk.stored) if kept > 0.5 else len(SYSTEM) + int(2 * kept * (len(talk.stored) - len(SYSTEM)))
         prompt = talk.stored[:cut] + tiny.words(self.num_turns, num)
         asked: dict[str, Any] = {"sampling": GREEDY, "max_tokens": NUM, "depth": depth}
-        told = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
-        reused = told.restored.reused_tokens
+        session_info = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
+        reused = session_info.restored.reused_tokens
         assert reused <= cut
-        assert (told.restored.source == "cold") == (reused == 0)
-        assert told.stored == [*prompt, *answer(prompt)][: len(told.stored)]
-        assert len(told.stored) == len(prompt) + NUM - 1
-        assert told.restored.cache.layout == layout
-        assert differing_state(told.restored.cache, fresh(tuple(told.stored))) == []
+        assert (session_info.restored.source == "cold") == (reused == 0)
+        assert session_info.stored == [*prompt, *answer(prompt)][: len(session_info.stored)]
+        assert len(session_info.stored) == len(prompt) + NUM - 1
+        assert session_info.restored.cache.layout == layout
+        assert differing_state(session_info.restored.cache, fresh(tuple(session_info.stored))) == []
         if talk.is_intact and cut == len(talk.stored):
             assert reused == cut
-        after = Talk(talk.tenant, talk.session, told.stored, is_intact=True)
+        after = ChatSession(talk.tenant, talk.session, session_info.stored, is_intact=True)
         if cut < len(talk.stored):
             self.talks.append(after)
         else:

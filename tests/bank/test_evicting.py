@@ -10,7 +10,7 @@ from tests.records import opened, record
 from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
-from forerun.bank.room import Room
+from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import usable
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
@@ -36,7 +36,7 @@ def tier(tmp_path: Path) -> Iterator[DiskTier]:
 
 @pytest.fixture
 def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
-    writer = Writer(Room(tier, lambda: live))
+    writer = Writer(EvictingDisk(tier, lambda: live))
     yield writer
     writer.close()
 
@@ -44,7 +44,7 @@ def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
 def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
     """A conversation of these tokens: its segment, and marks at its first token and at its end."""
     own = [record("segment", tokens=[*tokens], num_bytes=RECORD_BYTES)]
-    own += [record("mark", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
+    own += [record("snapshot", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
     for each in own:
         writer.put(each, Label(name, "", rank_s, rank_s))
     session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
@@ -60,7 +60,7 @@ def crowd(writer: Writer, rank_s: float) -> list[Session]:
 
 def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, writer: Writer) -> None:
     pinned, other = write(writer, "pinned", 1, 2, rank_s=1.0), write(writer, "other", 5, 6, rank_s=2.0)
-    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    tier.index.update_session("", "pinned", name=None, is_pinned=True)
     shots = crowd(writer, 10.0)
     assert (usable(tier.index, pinned).position, usable(tier.index, other).position) == (2, 0)
     assert usable(tier.index, shots[-1]).position == 1
@@ -68,16 +68,16 @@ def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, w
 
 
 def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: DiskTier, writer: Writer) -> None:
-    first, end = (record("mark", tokens=[1, 2][:stop]).key for stop in (1, 2))
+    first, end = (record("snapshot", tokens=[1, 2][:stop]).key for stop in (1, 2))
     write(writer, "pinned", 1, 2, rank_s=1.0)
-    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    tier.index.update_session("", "pinned", name=None, is_pinned=True)
     crowd(writer, 10.0)
     assert tier.index.present([first, end]) == {end}
 
 
 def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
     write(writer, "pinned", 1, 2, rank_s=1.0)
-    tier.index.mark_session("", "pinned", name=None, is_pinned=True)
+    tier.index.update_session("", "pinned", name=None, is_pinned=True)
     longer = write(writer, "pinned", 1, 2, 3, rank_s=1.5)
     crowd(writer, 10.0)
     assert usable(tier.index, longer).position == 3
@@ -86,13 +86,13 @@ def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTie
 def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writer: Writer) -> None:
     for number in range(ROOM):
         write(writer, f"pinned {number}", 1, number, rank_s=float(number))
-        tier.index.mark_session("", f"pinned {number}", name=None, is_pinned=True)
+        tier.index.update_session("", f"pinned {number}", name=None, is_pinned=True)
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     write(writer, "late", 7, rank_s=99.0)
     assert writer.skipped["no room: pinned conversations fill the quota"] > 0
     assert all(usable(tier.index, each).position == 2 for each in tier.index.pinned_sessions())
     for number in (3, 4, 5):
-        tier.index.mark_session("", f"pinned {number}", name=None, is_pinned=False)
+        tier.index.update_session("", f"pinned {number}", name=None, is_pinned=False)
     assert usable(tier.index, write(writer, "later", 8, rank_s=100.0)).position == 1
 
 

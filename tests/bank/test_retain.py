@@ -9,12 +9,12 @@ import pytest
 from forerun.bank import retain
 
 END = 0
-NOTHING = retain.Known(reused=0, shared=0, mark_tokens=100.0)
+NOTHING = retain.Reuse(reused=0, shared=0, snapshot_tokens=100.0)
 
 
 def test_a_prompt_leaves_marks_at_its_first_message_before_its_suffix_and_at_its_end() -> None:
     tokens = [5, 6, END, 7, 8, END, 9, 10]
-    assert retain.marks_at(tokens, 6, frozenset({END}), NOTHING) == {3, 6, 8}
+    assert retain.snapshot_positions(tokens, 6, frozenset({END}), NOTHING) == {3, 6, 8}
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def test_a_prompt_leaves_marks_at_its_first_message_before_its_suffix_and_at_its
     ids=["no end of a message", "the end of a message in the suffix", "nothing but the suffix", "an empty first message"],
 )
 def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) -> None:
-    assert retain.marks_at(tokens, message_end, frozenset({END}), NOTHING) == expected
+    assert retain.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING) == expected
 
 
 def on_the_way(ends: list[int], **known: float) -> set[int]:
     """Marks besides those of every prompt, in one of 10,000 tokens before the suffix whose messages end there."""
     tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
     parts = tokens, 10_000, frozenset({END})
-    marked = retain.marks_at(*parts, replace(NOTHING, **known))  # type: ignore[arg-type]
+    marked = retain.snapshot_positions(*parts, replace(NOTHING, **known))  # type: ignore[arg-type]
     assert {ends[0], 10_000, 10_005} <= marked
     return set(marked - {ends[0], 10_000, 10_005})
 
@@ -40,8 +40,8 @@ def on_the_way(ends: list[int], **known: float) -> set[int]:
     [
         ([100, 600, 1200, 2300, 2400, 9500], {}, {1200, 2300}),
         ([100, 600, 1200, 2300, 2400, 9500], {"reused": 1200}, {2300}),
-        ([100, 600, 1200, 2300, 2400, 9500], {"mark_tokens": 500.0}, {2300}),
-        ([100, 600, 1200, 2300, 2400, 9500], {"mark_tokens": 5000.0}, set()),
+        ([100, 600, 1200, 2300, 2400, 9500], {"snapshot_tokens": 500.0}, {2300}),
+        ([100, 600, 1200, 2300, 2400, 9500], {"snapshot_tokens": 5000.0}, set()),
         ([100], {"reused": 100, "shared": 1123}, set()),
         ([100], {"reused": 100, "shared": 1124}, {1124}),
         ([100, 1200, 3000], {"reused": 100, "shared": 1500}, {1500, 3000}),
@@ -102,9 +102,9 @@ def test_a_conversation_of_many_turns_outlasts_one_of_a_single_turn_but_not_for_
 
 
 def test_a_mark_is_worth_what_it_saves_against_its_size() -> None:
-    assert retain.mark_worth_frac(0, 100.0) == 0.0
-    assert retain.mark_worth_frac(100, 100.0) == 0.5
-    assert retain.mark_worth_frac(10, 100.0) < 0.1 < 0.9 < retain.mark_worth_frac(1000, 100.0) < 1.0
+    assert retain.snapshot_value_frac(0, 100.0) == 0.0
+    assert retain.snapshot_value_frac(100, 100.0) == 0.5
+    assert retain.snapshot_value_frac(10, 100.0) < 0.1 < 0.9 < retain.snapshot_value_frac(1000, 100.0) < 1.0
 
 
 @pytest.mark.parametrize("num", range(9))

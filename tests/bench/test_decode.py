@@ -10,16 +10,16 @@ from itertools import pairwise
 import pytest
 from tests import tiny
 
-from forerun.bench.decode import PLAIN, Bench, Sample, Way, prompts, rates, summary
+from forerun.bench.decode import PLAIN, Bench, Sample, Variant, prompts, rates, summary
 from forerun.config import environ_without_settings
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import policy_for
-from forerun.decode.tally import Round, Tally
+from forerun.decode.draft_stats import DraftStats, Round
 from forerun.models.load import DEMO_MODEL
+from forerun.text.answer_parser import PLAIN as UNSPLIT
 from forerun.text.calls.tools import Tools
-from forerun.text.parts import PLAIN as UNSPLIT
-from forerun.text.places import Places
 from forerun.text.prompt import Prompt, Prompter
+from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 
@@ -27,25 +27,29 @@ TOKENIZER = Tokenizer.load(DEMO_MODEL)
 
 
 def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0, accepted: int = 0) -> Sample:
-    tally = Tally()
-    tally.add(Round([0] * (accepted + 1), drafted, accepted, None))
-    return Sample(0, repeat, "greedy", arm, tokens, seconds, 2 * seconds, tally)
+    draft_stats = DraftStats()
+    draft_stats.add(Round([0] * (accepted + 1), drafted, accepted, None))
+    return Sample(0, repeat, "greedy", arm, tokens, seconds, 2 * seconds, draft_stats)
 
 
 def prompt_of(words: list[int], message_end: int) -> Prompt:
-    return Prompt(tuple(words), message_end, False, "", UNSPLIT, Tools(()), (), Places(Template.load(DEMO_MODEL), None), ())
+    return Prompt(tuple(words), message_end, False, "", UNSPLIT, Tools(()), (), PromptLocator(Template.load(DEMO_MODEL), None), ())
 
 
 def test_every_turn_is_answered_in_every_way_as_often() -> None:
     words = tiny.words("bench", 90)
     turns = [prompt_of(words[:40], 35), prompt_of(words[:35] + words[:30], 60)]
-    ways = [Way("greedy", arm, StepTable(tiny.family(), eager_reason="test"), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))]
-    bench = Bench(TOKENIZER, turns, ways, repeats=2, answer_tokens=12)
+    variants = [
+        Variant("greedy", arm, StepTable(tiny.family(), eager_reason="test"), policy_for(depth)) for arm, depth in ((PLAIN, 0), ("two", 2))
+    ]
+    bench = Bench(TOKENIZER, turns, variants, repeats=2, answer_tokens=12)
     samples = list(bench.samples())
     assert len(samples) == bench.num_samples == 8
     assert {(s.turn, s.repeat, s.arm) for s in samples} == {(t, r, a) for t in (0, 1) for r in (0, 1) for a in (PLAIN, "two")}
-    assert all(s.tally.deepest == (2 if s.arm == "two" else 0) for s in samples)
-    assert all(s.seconds > 0 and s.cpu_seconds > 0 and s.tokens == s.tally.rounds + sum(s.tally.accepted) == 11 for s in samples)
+    assert all(s.draft_stats.deepest == (2 if s.arm == "two" else 0) for s in samples)
+    assert all(
+        s.seconds > 0 and s.cpu_seconds > 0 and s.tokens == s.draft_stats.rounds + sum(s.draft_stats.accepted) == 11 for s in samples
+    )
 
 
 def test_a_summary_pools_turns_and_compares_within_repeats() -> None:
@@ -72,7 +76,9 @@ def test_the_command_measures_the_bundled_model() -> None:
     options = ["--context", "500", "--repeats", "1", "--answer-tokens", "6", "--draft-depth", "1", "--json"]
     command = [sys.executable, "-m", "forerun.cli", "bench", "decode", *options]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environ_without_settings())
-    figures = json.loads(ran.stdout)
-    assert (figures["model"], figures["draft_depth"]) == ("demo-model", 1)
-    assert [(row["law"], row["arm"]) for row in figures["results"]] == [(law, a) for law in ("greedy", "sampled") for a in (PLAIN, "draft")]
-    assert all(row["tok_per_s"] > 0 for row in figures["results"])
+    stats = json.loads(ran.stdout)
+    assert (stats["model"], stats["draft_depth"]) == ("demo-model", 1)
+    assert [(row["law"], row["arm"]) for row in stats["results"]] == [
+        (probs, a) for probs in ("greedy", "sampled") for a in (PLAIN, "draft")
+    ]
+    assert all(row["tok_per_s"] > 0 for row in stats["results"])

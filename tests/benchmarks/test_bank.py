@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def figures(found: dict[str, Any]) -> list[str]:
+def stats(found: dict[str, Any]) -> list[str]:
     """The page's words, with the result's figures."""
     rows = [f"{row['median_ms']:.1f}" for row in found["look_up"]["measured"]]
     total, over, saving, cold = found["written"]["total"], found["written"]["over_floor"], found["saving"], found["restoring"]
@@ -34,7 +34,7 @@ def figures(found: dict[str, Any]) -> list[str]:
 def test_the_page_says_what_was_measured() -> None:
     found = json.loads((ROOT / "benchmarks" / "results" / "bank.json").read_text())
     page = " ".join((ROOT / "docs" / "bank.md").read_text().split())
-    assert [words for words in figures(found) if words not in page] == []
+    assert [words for words in stats(found) if words not in page] == []
     assert found["checks"]
     assert all(found["checks"].values())
 

@@ -18,11 +18,11 @@ from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
 from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
-from forerun.values import Miss, Plain
+from forerun.values import Miss, TextPrompt
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
-MARK = record("mark", tokens=[1, 2, 3], num_bytes=50_000)
+MARK = record("snapshot", tokens=[1, 2, 3], num_bytes=50_000)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
 def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
     shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
     assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
-    assert [(mark["key"], mark["stop"], "tokens" in mark) for mark in shown["marks"]] == [(MARK.key, 3, False)]
+    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["marks"]] == [(MARK.key, 3, False)]
     assert MARK.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
 
 
@@ -124,7 +124,7 @@ def test_rm_asks_first(forerun: Forerun, folder: Path, monkeypatch: pytest.Monke
 def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     monkeypatch.setenv("FORERUN_REQUEST_LOG", str(log))
-    log.write_text(f"{encode(replace(RAM[0], content=Content(Plain('a secret'), 'another')))}\n")
+    log.write_text(f"{encode(replace(RAM[0], content=Content(TextPrompt('a secret'), 'another')))}\n")
     assert forerun("bank", "fork", "refactor", "..", "--bank-dir", folder).code == 2
     forked = forerun("bank", "fork", "refactor", "a1", "--name", "second", "--bank-dir", folder).out
     assert forked == "refactor goes on by itself, and in a1 (second)\n"

@@ -18,7 +18,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config.toml"
     path.write_text('port = 8500\nbank_disk_bytes = "50GiB"\nnumerics = "served"\n')
     monkeypatch.setenv("FORERUN_CONFIG", str(path))
-    monkeypatch.setenv("FORERUN_NUMERICS", "reference")
+    monkeypatch.setenv("FORERUN_NUMERICS", "exact")
     return path
 
 
@@ -27,7 +27,7 @@ def test_every_value_has_its_origin(forerun: Callable[..., Any], file: Path) -> 
     settings = told["settings"]
     assert (told["file"], list(settings)) == (str(file), list(Config.model_fields))
     assert settings["port"] == {"value": 8500, "origin": str(file)}
-    assert settings["numerics"] == {"value": "reference", "origin": "environment"}
+    assert settings["numerics"] == {"value": "exact", "origin": "environment"}
     assert settings["host"] == {"value": "127.0.0.1", "origin": "default"}
 
 

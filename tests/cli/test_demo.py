@@ -69,7 +69,7 @@ def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: 
 
 
 def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
-    script(wire, {"source": "cold", "reused_tokens": 0, "computed_tokens": 1300, "reason": "no mark"})
+    script(wire, {"source": "cold", "reused_tokens": 0, "computed_tokens": 1300, "reason": "no snapshot"})
     ran = forerun("demo")
     assert ran.code == 1
     assert "A4: took the path cold, not ssd (no mark)" in ran.out
@@ -85,8 +85,8 @@ def test_served_answers_may_part_where_tokens_tie(forerun: Forerun, wire: Wire, 
         return NearTies(1, 1e-5, 1e-4)
 
     monkeypatch.setattr("forerun.cli.demo.near_ties", near_ties)
-    script(wire, {"numerics": "served"})
-    wire.answers[6] = stream("other", report("ssd", 1200, 100, numerics="served"))
+    script(wire, {"numerics": "fast"})
+    wire.answers[6] = stream("other", report("ssd", 1200, 100, numerics="fast"))
     ran = forerun("demo")
     assert ran.code == 0
     assert "A4: 1 near-ties, largest gap 1.0e-05 <= bound 1.0e-04\n" in ran.out

@@ -20,11 +20,11 @@ from tests.records import path_of
 from tests.talking import IDENTITY
 from tests.waiting import LIMIT_S, until
 
-from forerun.bank.live import Live
+from forerun.bank.live import LiveConversation
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.cli.bank import shrink
-from forerun.engine.request_log import RequestLog
+from forerun.engine.request_recorder import RequestLog
 from forerun.request_log.file import LogFile
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.values import Chat
@@ -76,7 +76,7 @@ def full(code: int) -> Callable[[Rig], Any]:
 
 
 def no_memory(rig: Rig) -> Any:
-    return mock.patch.object(Live, "capture", side_effect=MemoryError)
+    return mock.patch.object(LiveConversation, "capture", side_effect=MemoryError)
 
 
 def out_of_budget(rig: Rig) -> Any:
@@ -139,7 +139,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
     "another tenant's": ([Life(asks(PROMPT)), Life(asks(PROMPT, tenant="b"))], "new", "no stored conversation begins like this prompt"),
     "edited": ([Life(edited)], "differs", "content of message 1 (user)"),
     "a tool edited": ([Life(with_another_tool)], "differs", "in tool look"),
-    "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no mark", "stored up to token 30; no mark lies before that"),
+    "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no snapshot", "stored up to token 30; no mark lies before that"),
     "RAM was short": ([Life(asks(PROMPT, PROMPT), {"ram_limit_bytes": 1, "folder": None})], "evicted", "RAM was short"),
     "the quota": (
         [
@@ -173,7 +173,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
 }
 
 
-async def live(folder: Path, log: Path, lives: list[Life]) -> None:
+async def play(folder: Path, log: Path, lives: list[Life]) -> None:
     for each in lives:
         options = {"folder": folder, **each.options}
         async with running(**options, log=RequestLog(LogFile(log, 1 << 20), "fake", with_content=True)) as rig:
@@ -188,7 +188,7 @@ def test_a_logged_request_is_explained(
     lives: list[Life], kind: str, words: str, forerun: Forerun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(100):
-        asyncio.run(live(tmp_path / "bank", log := tmp_path / "requests.jsonl", lives))
+        asyncio.run(play(tmp_path / "bank", log := tmp_path / "requests.jsonl", lives))
     id = json.loads(log.read_text().splitlines()[-1])["id"]
     told = json.loads(forerun("bank", "explain", id, "--log", log, "--json").out)
     assert told["miss"]["kind"] == kind, told

@@ -36,12 +36,12 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_the_line_for_programs(tmp_path: Path) -> None:
-    with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "served") as process:
+    with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "fast") as process:
         told = json.loads(line(process))
         served = httpx.get(told["url"] + "/health", timeout=LIMIT_S).json()
     assert served["status"] == "ok"
     assert told["pid"] == process.pid
-    assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "served")
+    assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "fast")
     assert told["bank_dir"] == str(tmp_path)
     assert told["notes"] == ["norms: told"]
 

@@ -22,20 +22,20 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.serve.engine_double import INFO, REPORT
 from tests.serve.test_anthropic import put_together
-from tests.text.test_parts import SCRAPS, TOOLS, WAYS, WRITERS
+from tests.text.test_answer_parser import SCRAPS, TOOLS, WAYS, WRITERS
 
 from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from forerun.serve.dialect import Dialect
+from forerun.text.answer_parser import PLAIN, AnswerParser, Calls, AnswerFormat, untold
 from forerun.text.calls.json_calls import Llama
-from forerun.text.parts import PLAIN, AnswerParts, Calls, Form, untold
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK
-from forerun.values import Content, Done, Event, Finish, Queued, Reading, Usage
+from forerun.values import Content, Done, Event, Finish, PrefillProgress, QueuePosition, Usage
 
 Value = dict[str, Any]
 MESSAGE_EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 RESPONSE_EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-READING = Reading(4, 70, 30, None)
+READING = PrefillProgress(4, 70, 30, None)
 USAGE = Usage(70, 30, 20, 5)
 TEXT_CHAR, ARGUMENT_CHAR, HELD_CHARS = "Q", "Z", len("</parameter>")
 ODD = st.sampled_from(["\u2028", "\x85", "\r\n", "\r", "🙂", "data: x\n\n", "\x00"])
@@ -154,11 +154,11 @@ CLIENTS = {
 each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 
 
-def events_of(chunks: Iterable[str], form: Form, finish: Finish, *, opens: bool) -> list[Event]:
+def events_of(chunks: Iterable[str], answer_format: AnswerFormat, finish: Finish, *, opens: bool) -> list[Event]:
     """The events of an answer that the model writes in these pieces."""
-    parts = AnswerParts(form, TOOLS, partial(call_id, "job"), opens_reasoning=opens, tell=untold)
+    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=opens, tell=untold)
     pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
-    return [Queued(1), READING, *pieces, Done(finish, USAGE, REPORT, "")]
+    return [QueuePosition(1), READING, *pieces, Done(finish, USAGE, REPORT, "")]
 
 
 def whole(client: Client, events: Sequence[Event]) -> Told:
@@ -197,20 +197,20 @@ def cuts(draw: st.DrawFn, length: int) -> list[tuple[int, int]]:
 @given(st.data(), st.sampled_from(WAYS), st.booleans())
 def test_any_answer_is_the_same_streamed_and_whole_however_it_is_cut(client: Client, data: Any, calls: Calls, opens: bool) -> None:
     answer = data.draw(answers(calls))
-    form = PLAIN if client.dialect is COMPLETIONS else Form(THINK, calls)
+    answer_format = PLAIN if client.dialect is COMPLETIONS else AnswerFormat(THINK, calls)
     pieces = [answer[start:stop] for start, stop in data.draw(cuts(len(answer)))]
 
     def cut_bytes(sent: bytes) -> list[bytes]:
         return [sent[start:stop] for start, stop in data.draw(cuts(len(sent)))]
 
-    expected = whole(client, events_of([answer], form, "stop", opens=opens))
-    assert streamed(client, events_of(pieces, form, "stop", opens=opens), cut_bytes) == expected
-    assert form is not PLAIN or expected.text == answer
+    expected = whole(client, events_of([answer], answer_format, "stop", opens=opens))
+    assert streamed(client, events_of(pieces, answer_format, "stop", opens=opens), cut_bytes) == expected
+    assert answer_format is not PLAIN or expected.text == answer
 
 
 @each_client
 def test_tokens_are_counted_right_also_where_an_answer_is_cut_off(client: Client) -> None:
-    events = [Queued(1), READING, Content("a"), Done("length", USAGE, REPORT, "")]
+    events = [QueuePosition(1), READING, Content("a"), Done("length", USAGE, REPORT, "")]
     for told in (whole(client, events), streamed(client, events)):
         assert (told.usage, told.finish) == ((70, 30, 20, 5, 90), client.cut)
     assert USAGE.prompt_tokens == READING.total_tokens
@@ -221,14 +221,14 @@ def test_tokens_are_counted_right_also_where_an_answer_is_cut_off(client: Client
 def test_nothing_is_held_back_while_tools_are_there(client: Client, calls: Calls) -> None:
     """What was written is with the client as soon as it can be nothing else: all but a tag's length of a text and of an argument."""
     text, argument = TEXT_CHAR * 200 * (not isinstance(calls, Llama)), ARGUMENT_CHAR * 200  # a call of Llama's is all of its answer
-    form = PLAIN if client.dialect is COMPLETIONS else Form(THINK, calls)
-    parts = AnswerParts(form, TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    answer_format = PLAIN if client.dialect is COMPLETIONS else AnswerFormat(THINK, calls)
+    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
     stream = client.dialect.streamed(client.dialect.parse(client.request, INFO, id="id_1", tenant=""), INFO, created_unix_s=5)
     sent = b"".join(stream.frames(READING)).decode()
     written = ""
-    for char in text + WRITERS[calls]("read", path=argument) if form is not PLAIN else text:
+    for char in text + WRITERS[calls]("read", path=argument) if answer_format is not PLAIN else text:
         written += char
         sent += b"".join(frame for piece in parts.push(char) for frame in stream.frames(piece)).decode()
-        for mark in (TEXT_CHAR, ARGUMENT_CHAR):
-            assert sent.count(mark) >= written.count(mark) - HELD_CHARS, written
-    assert sent.count(ARGUMENT_CHAR) >= 200 * (form is not PLAIN)
+        for snapshot in (TEXT_CHAR, ARGUMENT_CHAR):
+            assert sent.count(snapshot) >= written.count(snapshot) - HELD_CHARS, written
+    assert sent.count(ARGUMENT_CHAR) >= 200 * (answer_format is not PLAIN)

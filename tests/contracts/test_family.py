@@ -10,18 +10,18 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tests import families
-from tests.running import differing, differing_state, empty, marks, read, step
+from tests.running import differing, differing_state, empty, read, snapshots, step
 
 from forerun.decode.compiled import StepTable
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
 from forerun.state.layout import Contiguous, Paged
-from forerun.state.record import Chain, Identity, Record
-from forerun.state.records import extract, extract_mark, materialise
+from forerun.state.record import Identity, PrefixHasher, Record
+from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 
 NUM = 150
-CHAIN = Chain(b"secret", "", Identity("w", "m", "t", "t", "float32", "reference"))
+HASHER = PrefixHasher(b"secret", "", Identity("w", "m", "t", "t", "float32", "exact"))
 TOKENS = [int(t) for t in mx.random.randint(0, families.VOCAB, (NUM,), key=mx.random.key(5)).tolist()]  # type: ignore[union-attr]
 QUANTISED = " quantised"
 
@@ -77,10 +77,10 @@ def test_what_is_verified_and_kept_was_read_one_at_a_time(family: Family, kept: 
 
 @pytest.mark.parametrize("layout", [Contiguous(), Paged(16)], ids=str)
 def test_restored_is_never_left(family: Family, layout: Any) -> None:
-    left, (mark,) = marks(family, TOKENS[:100], [70])
+    left, (snapshot,) = snapshots(family, TOKENS[:100], [70])
     own = tuple(TOKENS[:70])
-    segment = Record("segment", CHAIN.key("segment", CHAIN.root, own), CHAIN.root, CHAIN.root, 0, own, extract(left, 0, 70))
-    end = Record("mark", CHAIN.key("mark", CHAIN.root, own), CHAIN.root, CHAIN.root, 0, own, extract_mark(mark))
+    segment = Record("segment", HASHER.key("segment", HASHER.root, own), HASHER.root, HASHER.root, 0, own, extract(left, 0, 70))
+    end = Record("snapshot", HASHER.key("snapshot", HASHER.root, own), HASHER.root, HASHER.root, 0, own, extract_snapshot(snapshot))
     restored = materialise(Arena(family.spec), [segment], end, layout, NUM)
     assert differing_state(restored, after(family, 70)) == []
     assert differing_state(read(family, TOKENS, restored), after(family, NUM)) == []

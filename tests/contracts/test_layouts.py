@@ -29,7 +29,7 @@ FAMILIES = {"mtp": tiny.family(), "no mtp": tiny.without_draft()}
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SessionAccess:
     """A bank that holds a conversation of two turns: its tokens, where its second prompt ends, and the session to ask by."""
 
     bank: Bank
@@ -39,7 +39,7 @@ class Kept:
     family: Family
 
 
-Shelf = Callable[[str, Any, str], Kept]
+Shelf = Callable[[str, Any, str], SessionAccess]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
     with ExitStack() as stack:
 
         @cache
-        def kept(tier: str, written: Any, family: str) -> Kept:
+        def kept(tier: str, written: Any, family: str) -> SessionAccess:
             model = FAMILIES[family]
             options: dict[str, Any] = {"ram_limit_bytes": 0} if tier == "ssd" else {}
             folder = tmp_path_factory.mktemp("bank") / "bank" if tier == "ssd" else None
@@ -56,7 +56,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
             told = turn(bank, FIRST, family=model, layout=written)
             prompt = [*told.stored, *SECOND]
             stored = turn(bank, prompt, family=model, layout=written).stored
-            return Kept(bank, stored, len(prompt), "another: the live cache cannot be had" if tier == "ram" else None, model)
+            return SessionAccess(bank, stored, len(prompt), "another: the live cache cannot be had" if tier == "ram" else None, model)
 
         yield kept
 
@@ -67,11 +67,11 @@ def fresh(family: Family, *tokens: int) -> Cache[Any]:
     return read(family, tokens)
 
 
-def check(kept: Kept, tier: str, asked: Any, place: str) -> Cache[Any]:
+def check(kept: SessionAccess, tier: str, asked: Any, place: str) -> Cache[Any]:
     """The contract for one restore."""
     end = len(kept.stored) if place == "exact" else kept.prompt_end - SUFFIX
     tokens = kept.stored[:end] + tiny.words("goes on", 30)
-    restored = kept.bank.restore(tokens, tenant="", session=kept.session, layout=asked, room_tokens=20)
+    restored = kept.bank.restore(tokens, tenant="", session=kept.session, layout=asked, headroom_tokens=20)
     assert (restored.source, restored.reused_tokens) == (tier, end)
     assert_lies(restored.cache, asked)
     assert differing_state(restored.cache, fresh(kept.family, *tokens[:end])) == []
@@ -104,7 +104,7 @@ def test_a_live_cache_comes_back_as_asked(written: Any, family: str) -> None:
         model = FAMILIES[family]
         with closing(opened(None, family=model)) as bank:
             stored = turn(bank, FIRST, family=model, layout=written).stored
-            check(Kept(bank, stored, len(FIRST), None, model), "ram", asked, "exact")
+            check(SessionAccess(bank, stored, len(FIRST), None, model), "ram", asked, "exact")
 
 
 @pytest.mark.parametrize("tier", ["ram", "ssd"])
@@ -112,8 +112,8 @@ def test_the_layout_that_it_was_written_in_would_be_seen(shelf: Shelf, tier: str
     """The original fault in its other form: what is stored decides, not who asks."""
     materialise = restore_module.materialise
 
-    def as_written(arena: Any, segments: Any, mark: Any, asked: Any, room_tokens: int) -> Any:
-        return materialise(arena, segments, mark, Paged(64), room_tokens)
+    def as_written(arena: Any, segments: Any, snapshot: Any, asked: Any, headroom_tokens: int) -> Any:
+        return materialise(arena, segments, snapshot, Paged(64), headroom_tokens)
 
     monkeypatch.setattr(restore_module, "materialise", as_written)
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.records import CHAIN, opened, record
+from tests.records import HASHER, opened, record
 
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.memory import MemoryTier
@@ -17,9 +17,9 @@ BLOCK = list(range(SEGMENT_TOKENS))
 RECORDS = [
     record("segment", tokens=BLOCK),
     record("segment", tokens=[7], before=BLOCK),
-    record("mark", tokens=[7, 8], before=BLOCK),
-    record("mark", tokens=[]),
-    record("mark", tokens=[2**32 - 1], num_bytes=0),
+    record("snapshot", tokens=[7, 8], before=BLOCK),
+    record("snapshot", tokens=[]),
+    record("snapshot", tokens=[2**32 - 1], num_bytes=0),
     record("segment", tokens=[5], num_bytes=1_000_000),
 ]
 
@@ -108,7 +108,7 @@ def test_index_knows_what_hangs_from_a_node(tier: Tier) -> None:
     for given in RECORDS:
         tier.put(given)
     tier.delete(RECORDS[3].key)
-    assert {info.key for info in tier.index.inventory() if info.parent == CHAIN.root} == {RECORDS[i].key for i in (0, 4, 5)}
+    assert {info.key for info in tier.index.inventory() if info.parent == HASHER.root} == {RECORDS[i].key for i in (0, 4, 5)}
 
 
 def test_threads_may_work_at_once(tier: Tier) -> None:

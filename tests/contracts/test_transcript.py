@@ -16,19 +16,19 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 from tests.talking import generation, opened
-from tests.text.test_echo import oddly
+from tests.text.test_answer_memory import oddly
 from tests.waiting import LIMIT_S
 
 from forerun.bank import retain
-from forerun.bank.bank import Turned
+from forerun.bank.bank import FinishedTurn
 from forerun.decode.prefill import prefill
-from forerun.engine import echo
+from forerun.engine import prompt_encoding
 from forerun.models.load import DEMO_MODEL
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
+from forerun.text.answer_parser import untold
 from forerun.text.message import AssistantMessage
-from forerun.text.parts import untold
-from forerun.text.prompt import Answered, Prompt, Prompter
+from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Job, Sampling
@@ -77,7 +77,7 @@ class Turn:
     source: str
 
 
-def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], Answered]:
+def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], SampledAnswer]:
     """The model's answer, or the call that it makes in this turn: the tokens that `cache` holds then, and what was said."""
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     if number in CALLS:
@@ -91,7 +91,7 @@ def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], 
     parts, message = prompt.parts(f"turn-{number}", untold), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
-    return stored, Answered(ids, text, message.value())
+    return stored, SampledAnswer(ids, text, message.value())
 
 
 def turn(folder: Path, job: Job, number: int) -> Turn:
@@ -99,18 +99,20 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     with closing(opened(folder, family=family)) as bank:
         prompter = Prompter(tokenizer, TEMPLATE)
-        prompt = echo.encode(prompter, bank, job)
-        restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), room_tokens=NUM)
-        marks = list(restored.marks)
-        known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, family.spec.mark_tokens)
-        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, tokenizer.stop_ids, known)
-        for new in prefill(family, restored.cache, prompt.tokens, marks_at):
-            marks += new
+        prompt = prompt_encoding.encode(prompter, bank, job)
+        restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=NUM)
+        snapshots = list(restored.snapshots)
+        known = retain.Known(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
+        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, known)
+        for new in prefill(family, restored.cache, prompt.tokens, snapshot_positions):
+            snapshots += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))
         stored, answered = sampled(prompt, restored.cache, number)
-        marks.append(restored.cache.snapshot())
-        num_new, memo = len(marks) - len(restored.marks), echo.learn(prompter, job, prompt, answered)
-        bank.remember(restored.cache, stored, marks, Turned(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo))
+        snapshots.append(restored.cache.snapshot())
+        num_new, memo = len(snapshots) - len(restored.snapshots), prompt_encoding.learn(prompter, job, prompt, answered)
+        bank.remember(
+            restored.cache, stored, snapshots, FinishedTurn(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo)
+        )
         assert bank.flush(LIMIT_S)
     return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, dict(answered.message), restored.source)
 

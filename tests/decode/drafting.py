@@ -28,7 +28,7 @@ SEEDED = Sampling(1.0, 0.95, 20, 0.0, SEED, 1.1, 0.2, 0.1, {5: 1.0})
 
 
 @dataclass(frozen=True)
-class Plain:
+class TextPrompt:
     """A prompt and what plain decoding makes of it: tokens, the logits [tokens + 1, vocab] that they were drawn from, and all states."""
 
     prompt: list[int]
@@ -54,7 +54,7 @@ class Drafted:
     stored: list[int]
 
 
-def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> Plain:
+def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> TextPrompt:
     """`num` tokens after the prompt, one forward each."""
     state = read(family, prompt)
     tokens, rows, snapshots = list[int](), [family.head(state.hidden[None])], [state.snapshot()]
@@ -65,7 +65,7 @@ def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> 
         counts = counts.extended(mx.array(tokens[-1:], dtype=mx.int32))
         rows.append(step(family, state, tokens[-1:]))
         snapshots.append(state.snapshot())
-    return Plain(prompt, sampling, tokens, mx.concatenate(rows), state, snapshots)
+    return TextPrompt(prompt, sampling, tokens, mx.concatenate(rows), state, snapshots)
 
 
 def eager(family: Family) -> StepTable:
@@ -81,7 +81,9 @@ def generation(
     return Generation(steps, state, prompt, sampling, Answer(tokenizer(), (), ""), policy=policy, **ends)
 
 
-def started(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> tuple[Generation, int]:
+def started(
+    steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random
+) -> tuple[Generation, int]:
     """An answer with drafts up to a random place, a limit or a stop token; and after how many tokens a client leaves."""
     num = len(wanted.tokens)
     place, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
@@ -91,7 +93,7 @@ def started(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: D
     return answer, place if how == "leave" else num
 
 
-def run(family: Recording, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
+def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
     """Answer with drafts, looking on."""
     answer, leave_at = started(eager(family), state, wanted, policy, rng)
     family.generation, rows = answer, list[mx.array]()
@@ -102,7 +104,7 @@ def run(family: Recording, state: Cache[Contiguous], wanted: Plain, policy: Dept
     return drafted(answer, mx.concatenate(rows))
 
 
-def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: Plain, policy: DepthPolicy, rng: random.Random) -> Drafted:
+def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
     """Answer with drafts as a server does: nobody sees any logits but the last."""
     answer, leave_at = started(steps, state, wanted, policy, rng)
     for _ in answer:
@@ -112,11 +114,11 @@ def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: Plain, poli
 
 
 def drafted(answer: Generation, logits: mx.array) -> Drafted:
-    tally, stored = answer.tally, answer.store()
-    return Drafted(answer.tokens, logits, sum(tally.drafted), sum(tally.accepted), stored)
+    draft_stats, stored = answer.draft_stats, answer.store()
+    return Drafted(answer.tokens, logits, sum(draft_stats.drafted), sum(draft_stats.accepted), stored)
 
 
-def check(found: Drafted, state: Cache[Contiguous], wanted: Plain) -> None:
+def check(found: Drafted, state: Cache[Contiguous], wanted: TextPrompt) -> None:
     """Nothing tells the run from plain decoding, and its state goes on as if it had read one token after the other."""
     assert found.tokens == wanted.tokens[: len(found.tokens)]
     assert mx.array_equal(found.logits, wanted.logits[: found.logits.shape[0]])

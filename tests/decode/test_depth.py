@@ -10,7 +10,7 @@ from operator import mul
 import pytest
 
 from forerun.decode.depth import PROBE_FRAC, WARN_AFTER, WARN_ROUNDS, Acceptance, DepthPolicy
-from forerun.decode.tally import Round, Tally
+from forerun.decode.draft_stats import DraftStats, Round
 
 STEPS = (1.0, 1.3, 1.75, 2.4, 2.9, 3.3, 3.6, 3.9)  # seconds of a round with 0, 1, ... drafts
 AUTO = range(4)
@@ -32,12 +32,12 @@ class Machine:
         self.position, self.seconds, self.depths = 0, 0.0, [0]
         self._rng = random.Random(seed)
 
-    def run(self, until: int) -> Tally:
+    def run(self, until: int) -> DraftStats:
         """The rounds that make the tokens up to this position."""
-        tally = Tally()
+        draft_stats = DraftStats()
         while self.position < until:
-            tally.add(self._round())
-        return tally
+            draft_stats.add(self._round())
+        return draft_stats
 
     def _round(self) -> Round:
         at = self.position
@@ -70,13 +70,13 @@ def test_it_comes_within_5_percent_of_the_best_fixed_depth(chances: Sequence[flo
 @pytest.mark.parametrize("pays", range(4))
 def test_it_settles_on_the_best_depth(pays: int) -> None:
     steps = [1.0 if depth == pays else 3.0 for depth in range(8)]
-    tally = Machine(DepthPolicy(AUTO), lambda position: (0.7, 0.7, 0.7), lambda position: steps).run(3000)
-    assert tally.depths[pays] > 0.9 * tally.rounds
+    draft_stats = Machine(DepthPolicy(AUTO), lambda position: (0.7, 0.7, 0.7), lambda position: steps).run(3000)
+    assert draft_stats.depths[pays] > 0.9 * draft_stats.rounds
 
 
 def test_seven_drafts_where_they_pay() -> None:
-    tally = Machine(DepthPolicy(range(8)), lambda position: [0.97] * 7).run(6000)
-    assert tally.depths[7] > 0.8 * tally.rounds
+    draft_stats = Machine(DepthPolicy(range(8)), lambda position: [0.97] * 7).run(6000)
+    assert draft_stats.depths[7] > 0.8 * draft_stats.rounds
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
@@ -124,16 +124,16 @@ def test_what_pays_in_short_contexts_need_not_in_long_ones() -> None:
 
 def test_a_machine_that_slows_down_changes_no_choice() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * 1.01 ** (position / 30) for s in STEPS])
-    tally = machine.run(6000)
-    assert tally.depths[1] > 0.9 * tally.rounds
+    draft_stats = machine.run(6000)
+    assert draft_stats.depths[1] > 0.9 * draft_stats.rounds
 
 
 def test_a_round_that_was_held_up_changes_no_choice() -> None:
     machine = Machine(
         DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * (100 if position % 7 == 0 else 1) for s in STEPS]
     )
-    tally = machine.run(6000)
-    assert tally.depths[1] > 0.9 * tally.rounds
+    draft_stats = machine.run(6000)
+    assert draft_stats.depths[1] > 0.9 * draft_stats.rounds
 
 
 def test_the_limit_is_kept_and_what_it_cuts_short_is_no_probe() -> None:
@@ -147,8 +147,8 @@ def test_the_limit_is_kept_and_what_it_cuts_short_is_no_probe() -> None:
 
 @pytest.mark.parametrize("depth", [0, 2, 7])
 def test_a_fixed_depth_never_changes(depth: int) -> None:
-    tally = Machine(DepthPolicy((depth,)), lambda position: [0.0] * 7).run(2000)
-    assert tally.depths[depth] == tally.rounds == 2000
+    draft_stats = Machine(DepthPolicy((depth,)), lambda position: [0.0] * 7).run(2000)
+    assert draft_stats.depths[depth] == draft_stats.rounds == 2000
 
 
 def test_choosing_teaches_nothing() -> None:
@@ -194,8 +194,8 @@ def test_a_head_that_is_never_right_is_told_of_though_it_is_hardly_asked_any_mor
 
 
 def test_a_tally_counts_by_depth() -> None:
-    tally = Tally()
+    draft_stats = DraftStats()
     for drafted, accepted in ((3, 1), (3, 3), (1, 0), (0, 0)):
-        tally.add(Round([0] * (accepted + 1), drafted, accepted, None))
-    assert (tally.rounds, tally.deepest) == (4, 3)
-    assert (tally.drafted[:3], tally.accepted[:3], tally.depths[:4]) == ([3, 2, 2], [2, 1, 1], [1, 1, 0, 2])
+        draft_stats.add(Round([0] * (accepted + 1), drafted, accepted, None))
+    assert (draft_stats.rounds, draft_stats.deepest) == (4, 3)
+    assert (draft_stats.drafted[:3], draft_stats.accepted[:3], draft_stats.depths[:4]) == ([3, 2, 2], [2, 1, 1], [1, 1, 0, 2])

@@ -14,14 +14,14 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.decode.drafting import SEEDED, Plain, check, eager, generation, plainly, run
+from tests.decode.drafting import SEEDED, TextPrompt, check, eager, generation, plainly, run
 from tests.decode.guessing import Guessing, Recording, Watched
 from tests.running import differing, read
 from tests.talking import opened
 
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.decode.depth import DepthPolicy
-from forerun.decode.tally import Round
+from forerun.decode.draft_stats import Round
 from forerun.errors import NumericsError
 from forerun.state.cache import lend
 from forerun.state.layout import Contiguous
@@ -32,7 +32,7 @@ DEPTHS = {str(depth): (depth,) for depth in (0, 1, 2, 3, 7)} | {"auto": tuple(ra
 
 
 @cache
-def plain(number: int) -> Plain:
+def plain(number: int) -> TextPrompt:
     """What is wanted of a prompt, by its number."""
     prompt = tiny.words(("prompt", number), random.Random(number).choice([3, 40, 120, 230, 250, 500]))
     return plainly(tiny.family(), prompt, SEEDED if number % 3 == 0 else GREEDY, TOKENS)
@@ -41,7 +41,7 @@ def plain(number: int) -> Plain:
 def remember_prompts(bank: Bank) -> None:
     for wanted in map(plain, PROMPTS):
         state = read(tiny.family(), wanted.prompt)
-        bank.remember(state, wanted.prompt, [state.snapshot()], Turned(str(wanted.prompt), "", 1, 0, 1))
+        bank.remember(state, wanted.prompt, [state.snapshot()], FinishedTurn(str(wanted.prompt), "", 1, 0, 1))
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +96,15 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
     """Draft after all prompts, from state that comes from `source`, and check. Returns how many drafts were accepted."""
     accepted = 0
     for wanted in map(plain, PROMPTS):
-        found = bank.restore(wanted.prompt, tenant="", session=None, layout=Contiguous(), room_tokens=TOKENS)
+        found = bank.restore(wanted.prompt, tenant="", session=None, layout=Contiguous(), headroom_tokens=TOKENS)
         assert (found.source, found.reused_tokens) == (source, len(wanted.prompt))
         family = Guessing(tiny.family(), wanted.tokens, rng.choice([0.5, 0.9, 1.0]), rng.random())
         drafted = run(family, found.cache, wanted, policy, rng)
         check(drafted, found.cache, wanted)
         accepted += drafted.accepted
         if source == "ram":
-            marks = [*found.marks, found.cache.snapshot()]
-            bank.remember(found.cache, drafted.stored, marks, Turned(found.session, "", 1, 0, 1))
+            snapshots = [*found.snapshots, found.cache.snapshot()]
+            bank.remember(found.cache, drafted.stored, snapshots, FinishedTurn(found.session, "", 1, 0, 1))
     return accepted
 
 
@@ -128,7 +128,7 @@ def test_a_round_that_fails_teaches_nothing_and_breaks_the_cache() -> None:
     with pytest.raises(NumericsError):
         next(pieces)
     assert policy.acceptance.chances == before
-    assert (answer.tally.rounds, state.is_broken) == (4, True)
+    assert (answer.draft_stats.rounds, state.is_broken) == (4, True)
 
 
 def test_no_draft_is_made_that_cannot_become_part_of_the_answer() -> None:
@@ -137,7 +137,7 @@ def test_no_draft_is_made_that_cannot_become_part_of_the_answer() -> None:
         state = read(tiny.family(), wanted.prompt)
         answer = generation(eager(tiny.family()), state, wanted.prompt, wanted.sampling, DepthPolicy((7,)), max_tokens=max_tokens)
         assert len(list(answer)) > 0
-        assert answer.tally.deepest == max(0, max_tokens - 2)
+        assert answer.draft_stats.deepest == max(0, max_tokens - 2)
         assert answer.tokens == wanted.tokens[:max_tokens]
 
 
@@ -202,11 +202,11 @@ def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
 @pytest.mark.parametrize("num", [3, 7])
 def test_a_draft_reads_those_before_it_as_if_they_were_state(num: int) -> None:
     prompt = tiny.words("chain", 40)
-    scratch, kept = chain(prompt, num, keep=0), chain(prompt, num, keep=1)
+    scratch, kept = hasher(prompt, num, keep=0), hasher(prompt, num, keep=1)
     assert all(mx.array_equal(one, other) for one, other in zip(scratch, kept, strict=True))
 
 
-def chain(prompt: list[int], num: int, keep: int) -> list[mx.array]:
+def hasher(prompt: list[int], num: int, keep: int) -> list[mx.array]:
     """Hiddens of drafts, each made of the one before it, which was kept or not."""
     family, state = tiny.family(), read(tiny.family(), prompt)
     made = [state.hidden[None]]

@@ -21,13 +21,13 @@ from tests.decode.guessing import Recording
 from tests.running import read
 from tests.talking import tokenizer
 
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
+from forerun.decode.draft_stats import Round
 from forerun.decode.round import Rounds
-from forerun.decode.tally import Round
 from forerun.demo.conversation import package_sources
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
@@ -38,7 +38,7 @@ Write = Callable[[str, dict[str, Any]], None]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 PROMPTS, TOKENS = range(200), 64
 DEPTHS = [(1,), (2,), (3,), (7,), (0, 1, 2, 3)]
-IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "reference")
+IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "exact")
 STOPS = tokenizer().stop_ids
 pytestmark = pytest.mark.long
 
@@ -59,12 +59,12 @@ def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
     if source == "cold":
         return live
     bank = open_bank(folder)
-    bank.remember(live, prompt, [live.snapshot()], Turned("", "", 1, 0, 1))
+    bank.remember(live, prompt, [live.snapshot()], FinishedTurn("", "", 1, 0, 1))
     if source == "ssd":
         assert bank.flush(60)
         bank.close()
         bank = open_bank(folder)
-    found = bank.restore(prompt, tenant="", session=None, layout=Contiguous(), room_tokens=TOKENS)
+    found = bank.restore(prompt, tenant="", session=None, layout=Contiguous(), headroom_tokens=TOKENS)
     assert (found.source, found.reused_tokens) == (source, len(prompt))
     bank.close()
     return found.cache
@@ -100,7 +100,7 @@ def test_512_greedy_tokens() -> None:
     for depth in (0, 1, 3):
         answer = generation(steps(), read(family, prompt), prompt, GREEDY, DepthPolicy((depth,)), max_tokens=512)
         assert len("".join(answer)) > 0
-        assert (sum(answer.tally.accepted) > 0) == (depth > 0)
+        assert (sum(answer.draft_stats.accepted) > 0) == (depth > 0)
         told.append(answer.tokens)
     assert len(told[0]) == 512
     assert told[0] == told[1] == told[2]
@@ -151,23 +151,23 @@ def shares(counts: list[float]) -> list[float]:
     return [after / before for before, after in pairwise(counts)]
 
 
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
+@pytest.mark.parametrize("probs", ["greedy", "sampled"])
 @pytest.mark.parametrize("where", ["walked", "everywhere"])
-def test_acceptance_is_what_the_training_code_finds(law: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_is_what_the_training_code_finds(probs: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
     monkeypatch.setattr("forerun.decode.round.fresh_seed", lambda: next(seeds))
     found = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())
-    sampling = GREEDY if law == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
+    sampling = GREEDY if probs == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
     measure, rounds = accepted if where == "walked" else accepted_everywhere, []
     for prompt in found["prompts"]:
         live = read(tiny.demo().family, prompt)
         end = live.snapshot()
-        for _ in range(1 if law == "greedy" else 40):
+        for _ in range(1 if probs == "greedy" else 40):
             rounds += measure(prompt, sampling, found["new_tokens"], live)
             live.cut(end)
-    walk = found[law]["walked"]
-    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[law]["conditional_by_depth"]
-    write_result(f"acceptance_{law}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
+    walk = found[probs]["walked"]
+    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[probs]["conditional_by_depth"]
+    write_result(f"acceptance_{probs}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
     assert rates(rounds) == pytest.approx(wanted, abs=0.03)
 
 

@@ -159,7 +159,7 @@ def test_nothing_is_lost_if_the_stop_string_comes_in_one_round(num_hidden: int) 
     stop = tokenizer().decode(plain("perfect")[:5])[5 - num_hidden :]
     assert (len(stop), stop.isascii()) == (num_hidden, True)
     answer, state, _ = answered("perfect", depth=7, stop=(stop,))
-    assert (answer.num_shown, len(answer.tokens), answer.tally.rounds) == (5 - num_hidden, 5, 1)
+    assert (answer.num_shown, len(answer.tokens), answer.draft_stats.rounds) == (5 - num_hidden, 5, 1)
     assert answer.store() == [*PROMPT, *plain("perfect")[: 5 - num_hidden]]
     assert differing(state, read(FAMILIES["perfect"], [*PROMPT, *plain("perfect")[: 5 - num_hidden]])) == []
 

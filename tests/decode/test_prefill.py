@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from tests import tiny
 from tests.fake_family import FakeFamily, scattered
-from tests.running import differing, empty, logits, marks, read
+from tests.running import differing, empty, logits, read, snapshots
 from tests.talking import cold
 
 from forerun.decode.prefill import CHUNK_TOKENS, grid, prefill
@@ -22,9 +22,9 @@ def test_the_grid_is_a_function_of_the_position(position: int, border: int) -> N
     assert grid(position) == border
 
 
-def lengths(start: int, marks_at: set[int]) -> list[int]:
+def lengths(start: int, snapshot_positions: set[int]) -> list[int]:
     cache = read(FAKE, TOKENS[:start])
-    return [cache.length for _ in prefill(FAKE, cache, TOKENS, marks_at)]
+    return [cache.length for _ in prefill(FAKE, cache, TOKENS, snapshot_positions)]
 
 
 @pytest.mark.parametrize("start", [0, 100, 512])
@@ -58,8 +58,8 @@ def test_a_prompt_that_is_held_already_costs_nothing() -> None:
 
 
 def test_a_mark_goes_on_as_its_prompt_would() -> None:
-    cache, (mark,) = marks(FAMILY, TOKENS[:600], [333])
-    cache.cut(mark)
+    cache, (snapshot,) = snapshots(FAMILY, TOKENS[:600], [333])
+    cache.cut(snapshot)
     other = TOKENS[:333] + tiny.words("other", 50)
     assert mx.array_equal(logits(FAMILY, read(FAMILY, other, cache)), logits(FAMILY, cold(other)))
 

@@ -71,16 +71,16 @@ def drafted(family: Family, prompt: list[int], sampling: Sampling, num: int, dep
 
 
 @cache
-def plain_of(law: str) -> tuple[list[int], Cache[Any]]:
+def plain_of(probs: str) -> tuple[list[int], Cache[Any]]:
     """Look, do not touch."""
-    return plain(FAMILY, PROMPT, LAWS[law], NUM)
+    return plain(FAMILY, PROMPT, LAWS[probs], NUM)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("probs", LAWS)
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_drafts_change_no_token_and_no_bit(law: str, depth: int) -> None:
-    expected, state = plain_of(law)
-    tokens, cache = drafted(FAMILY, PROMPT, LAWS[law], NUM, lambda: depth)
+def test_drafts_change_no_token_and_no_bit(probs: str, depth: int) -> None:
+    expected, state = plain_of(probs)
+    tokens, cache = drafted(FAMILY, PROMPT, LAWS[probs], NUM, lambda: depth)
     assert tokens == expected
     assert differing(cache, state) == []
     assert mx.array_equal(logits(FAMILY, cache), logits(FAMILY, state))
@@ -185,21 +185,21 @@ def never(tokens: list[int]) -> int:
 BAD = [nan_everywhere, one_infinite, one_nan]
 
 
-@pytest.mark.parametrize("law", ["greedy", "seeded", "fresh"])
+@pytest.mark.parametrize("probs", ["greedy", "seeded", "fresh"])
 @pytest.mark.parametrize("bad", BAD)
-def test_the_first_token_is_never_made_of_what_is_no_number(law: str, bad: Callable[[mx.array], mx.array]) -> None:
-    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[law]
+def test_the_first_token_is_never_made_of_what_is_no_number(probs: str, bad: Callable[[mx.array], mx.array]) -> None:
+    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[probs]
     family: Any = Spoiled(lambda found, call: bad(found))
     with pytest.raises(NumericsError):
         Rounds(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT[:30]), PROMPT[:30], sampling).first()
 
 
-@pytest.mark.parametrize("law", ["greedy", "seeded", "fresh"])
+@pytest.mark.parametrize("probs", ["greedy", "seeded", "fresh"])
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("call", [2, 3, 4])
-def test_no_token_is_made_of_what_is_no_number(law: str, bad: Callable[[mx.array], mx.array], call: int) -> None:
+def test_no_token_is_made_of_what_is_no_number(probs: str, bad: Callable[[mx.array], mx.array], call: int) -> None:
     """call 2, 3: of the drafts; 4: of the verification. The cache is broken then: nothing of it can be kept."""
-    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[law]
+    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[probs]
     family: Any = Spoiled(lambda found, now: bad(found) if now == call else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], sampling)

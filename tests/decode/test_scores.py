@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests import tiny
-from tests.decode.drafting import SEEDED, Plain, generation, plainly
+from tests.decode.drafting import SEEDED, TextPrompt, generation, plainly
 from tests.decode.guessing import Guessing
 from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
@@ -36,9 +36,9 @@ LAWS = {"greedy": GREEDY, "seeded, penalised": SEEDED}
 
 
 @cache
-def plain_of(law: str) -> tuple[Plain, list[Score]]:
+def plain_of(probs: str) -> tuple[TextPrompt, list[Score]]:
     """Plain decoding, and the scores that its logits give one row at a time. Look, do not touch."""
-    plain = plainly(FAMILY, PROMPT, LAWS[law], NUM)
+    plain = plainly(FAMILY, PROMPT, LAWS[probs], NUM)
     rows = [logprobs(plain.logits[i : i + 1], mx.array([token], dtype=mx.int32), TOP) for i, token in enumerate(plain.tokens)]
     return plain, [score for row in rows for score in scores(row)]
 
@@ -53,12 +53,12 @@ def answered(steps: StepTable, state: Cache[Any], sampling: Sampling, depth: int
     return answer.sampled, answer.scores
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("probs", LAWS)
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
-def test_drafts_change_no_score(law: str, depth: int) -> None:
-    plain, expected = plain_of(law)
+def test_drafts_change_no_score(probs: str, depth: int) -> None:
+    plain, expected = plain_of(probs)
     family: Any = Guessing(FAMILY, plain.tokens, 0.6, seed=depth)
-    tokens, found = answered(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT), LAWS[law], depth)
+    tokens, found = answered(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT), LAWS[probs], depth)
     assert tokens == plain.tokens
     assert found == expected
     assert all(list(score.top) == sorted(score.top, key=lambda each: -each[1]) and len(score.top) == TOP for score in found)
@@ -78,7 +78,7 @@ def test_a_restored_state_changes_no_score(tmp_path: Path) -> None:
     assert bank.flush(LIMIT_S)
     bank.close()
     bank = opened(tmp_path)
-    restored = bank.restore(PROMPT, tenant="", session=None, layout=CONTIGUOUS, room_tokens=20)
+    restored = bank.restore(PROMPT, tenant="", session=None, layout=CONTIGUOUS, headroom_tokens=20)
     assert (restored.source, restored.reused_tokens > 0) == ("ssd", True)
     assert answered(StepTable(FAMILY, eager_reason="test"), read(FAMILY, PROMPT, restored.cache), GREEDY, 2) == (plain.tokens, expected)
     bank.close()

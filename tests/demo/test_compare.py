@@ -40,7 +40,7 @@ def test_nothing_to_complain_about() -> None:
 @pytest.mark.parametrize(
     ("second", "complaint"),
     [
-        (turn(1, answer(source="cold", computed=130, reason="no mark")), "A2: took the path cold, not ssd (no mark)"),
+        (turn(1, answer(source="cold", computed=130, reason="no snapshot")), "A2: took the path cold, not ssd (no mark)"),
         (turn(1, answer(source="ssd", reused=80, computed=50, reason="far mark")), "A2: reused 80 tokens of 100 known ones (far mark)"),
         (turn(1, GOOD[1].answer, answer(source="ram", reused=98, computed=32)), "A2: the request to compare with reused 98 tokens (ram)"),
         (miscounted(127), "A2: 98 reused + 30 computed tokens are not the prompt's 127"),
@@ -58,7 +58,7 @@ def test_another_answer_is_a_fault() -> None:
 
 
 def test_equal_answers_need_no_second_look() -> None:
-    assert same_answer(turn(0, answer(numerics="served")), never) == Verdict(True, "equal", "equal")
+    assert same_answer(turn(0, answer(numerics="fast")), never) == Verdict(True, "equal", "equal")
 
 
 @pytest.mark.parametrize("other", [answer("hallo"), answer("hello", num_tokens=4)])
@@ -68,6 +68,6 @@ def test_reference_means_token_for_token(other: Answer) -> None:
 
 @pytest.mark.parametrize(("gap", "is_same"), [(2e-4, True), (5e-4, False)])
 def test_served_allows_near_ties_within_the_bound(gap: float, is_same: bool) -> None:
-    verdict = same_answer(turn(0, answer(numerics="served"), answer("hallo")), lambda _: NearTies(2, gap, 3e-4))
+    verdict = same_answer(turn(0, answer(numerics="fast"), answer("hallo")), lambda _: NearTies(2, gap, 3e-4))
     assert (verdict.is_same, verdict.short) == (is_same, "ties" if is_same else "OTHER")
     assert verdict.words == f"2 near-ties, largest gap {gap:.1e} {'<=' if is_same else '>'} bound 3.0e-04"

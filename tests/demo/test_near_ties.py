@@ -16,25 +16,25 @@ PROBE = json.loads((MODEL / "reference.json").read_text())["prompts"][0]
 
 
 @pytest.fixture(scope="module")
-def model() -> module.Forced:
+def model() -> module.TeacherForcing:
     """The model on one probe."""
-    forced = module.Forced(Arithmetic(is_reference=False, blas="that of all tests"))
+    forced = module.TeacherForcing(Arithmetic(is_exact=False, blas="that of all tests"))
     forced._probes = [PROBE]
     return forced
 
 
-def ties(model: module.Forced, monkeypatch: pytest.MonkeyPatch, *answers: Sequence[int]) -> NearTies:
+def ties(model: module.TeacherForcing, monkeypatch: pytest.MonkeyPatch, *answers: Sequence[int]) -> NearTies:
     monkeypatch.setattr(module, "_model", lambda: model)
     return module.near_ties(PROBE["token_ids"], *answers)
 
 
-def test_the_models_own_answer_is_within_the_bound(model: module.Forced, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_own_answer_is_within_the_bound(model: module.TeacherForcing, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ties(model, monkeypatch, PROBE["greedy_32"], PROBE["greedy_32"])
     assert found.largest_gap <= found.bound
     assert 0 < found.bound < 0.1
 
 
-def test_another_answer_is_not(model: module.Forced, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_answer_is_not(model: module.TeacherForcing, monkeypatch: pytest.MonkeyPatch) -> None:
     other = [*PROBE["greedy_32"][:-1], PROBE["greedy_32"][0]]
     found = ties(model, monkeypatch, PROBE["greedy_32"], other)
     assert found.largest_gap > found.bound

@@ -17,7 +17,7 @@ from forerun.errors import ForerunError
 DOUBLE = Path(__file__).parents[1] / "cli" / "serve_double.py"
 
 
-def command(close_s: float, tmp_path: Path, numerics: str = "reference") -> list[str]:
+def command(close_s: float, tmp_path: Path, numerics: str = "exact") -> list[str]:
     python, _, _, *arguments = serve_command(tmp_path / "model", tmp_path / "bank", numerics)
     return [python, str(DOUBLE), str(close_s), *arguments]
 
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_it_answers_once_started(server: Server, tmp_path: Path) -> None:
     assert httpx.get(server.url + "/health", timeout=LIMIT_S).json()["status"] == "ok"
-    assert (server.line["bank_dir"], server.line["numerics"]) == (str(tmp_path / "bank"), "reference")
+    assert (server.line["bank_dir"], server.line["numerics"]) == (str(tmp_path / "bank"), "exact")
     server.wait_until_written()
 
 

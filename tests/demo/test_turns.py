@@ -11,7 +11,7 @@ from forerun.demo.conversation import SMALL, record
 from forerun.demo.turns import STEPS, play
 from forerun.errors import ForerunError
 from forerun.serve.client import health
-from forerun.values import Reading
+from forerun.values import PrefillProgress
 
 CONVERSATION = record({"a.py": "raise bank\n"}, SMALL, len)
 
@@ -38,7 +38,7 @@ def played(wire: Wire) -> tuple[list[str], list[Any], list[Any]]:
         wire.answers.append(stream(f"answer {number}", report(step.source)))
         wire.answers.append(stream(f"bypass {number}", report()))
     done: list[str] = []
-    told: list[str | Reading] = []
+    told: list[str | PrefillProgress] = []
     turns = list(play(CONVERSATION, SMALL, lambda: Double(wire, done), told.append))
     return done, turns, told
 
@@ -49,7 +49,7 @@ def test_the_server_is_stopped_killed_and_stopped() -> None:
     assert done == ["start", "stop", "start", "written 0", "kill", "start", "stop", "kill"]
     assert [turn.answer.text for turn in turns] == [f"answer {n}" for n in range(5)]
     assert [turn.bypass.text for turn in turns] == [f"bypass {n}" for n in range(5)]
-    assert Reading(5, 10, 0, None) in told
+    assert PrefillProgress(5, 10, 0, None) in told
     assert any("SIGTERM" in str(news) for news in told)
 
 

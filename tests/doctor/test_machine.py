@@ -15,7 +15,7 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold
 from forerun.config import Config
 from forerun.doctor import machine
-from forerun.doctor.finding import Finding, looked, ok
+from forerun.doctor.finding import Finding, checks, ok
 from forerun.errors import ConfigError
 
 RECORD = record("segment", tokens=[1, 2, 3], num_bytes=1000)
@@ -83,4 +83,4 @@ def test_an_error_is_a_finding() -> None:
         yield ok("a", "b")
         raise ConfigError("no", hint="so")
 
-    assert [(found.status, found.text, found.remedy) for found in looked("settings", look)] == [("failure", "no", "so")]
+    assert [(found.status, found.text, found.remedy) for found in checks("settings", look)] == [("failure", "no", "so")]

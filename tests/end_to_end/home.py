@@ -21,7 +21,7 @@ class Home:
 
     def __init__(self, folder: Path, *options: str, model: Path) -> None:
         self.bank, self._log = folder / "bank", folder / "server.log"
-        self._command = [*serve_command(model, self.bank, "reference"), *options]
+        self._command = [*serve_command(model, self.bank, "exact"), *options]
         self.start()
 
     def start(self) -> None:
@@ -37,7 +37,7 @@ class Home:
         report, usage = answer["forerun"], answer["usage"]
         assert report["reused_tokens"] + report["computed_tokens"] == usage["prompt_tokens"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == report["reused_tokens"]
-        assert (report["layout"], report["numerics"]) == ("contiguous", "reference")
+        assert (report["layout"], report["numerics"]) == ("contiguous", "exact")
         return answer
 
 

@@ -21,10 +21,10 @@ from tests.fake_family import after
 from tests.serve.asking import values
 from tests.talking import tokenizer
 
-from forerun.bank.why import TOLD_TOKENS
-from forerun.engine import echo
+from forerun.bank.miss_reason import SHOWN_TOKENS
+from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
-from forerun.engine.request_log import RequestLog
+from forerun.engine.request_recorder import RequestLog
 from forerun.serve.app import build
 from forerun.text.prompt import Prompt
 from forerun.values import Chat, Job
@@ -72,7 +72,7 @@ class Served:
         return len(self.prompt.tokens) if self.prompt else 0
 
     @property
-    def marks(self) -> frozenset[int]:
+    def snapshots(self) -> frozenset[int]:
         """Where its turn has left marks at least: after the first message, before and after what asks for the answer, and after that."""
         assert self.prompt
         first = next(i + 1 for i, token in enumerate(self.prompt.tokens) if token in tokenizer().stop_ids)
@@ -159,7 +159,7 @@ class Player(Rig):
         assert self.next is not None
         assert isinstance(job.prompt, Chat)
         self.chat = job.prompt
-        self.prompt = prompt = echo.encode(self.engine.prompter, self.engine.worker.model().bank, job)
+        self.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job)
         answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
         self.stored = (*prompt.tokens, *answer)
@@ -177,7 +177,7 @@ def check_changed(after: Served, earlier: Iterable[Served]) -> None:
     """
     assert after.prompt
     shared = [(_num_common(after.prompt.tokens, each.stored), each) for each in earlier if each.prompt]
-    assert after.reused_tokens >= max((mark for num, each in shared for mark in each.marks if mark <= num), default=0)
+    assert after.reused_tokens >= max((snapshot for num, each in shared for snapshot in each.snapshots if snapshot <= num), default=0)
     at = max(num for num, _ in shared)
     nearest = [each for num, each in shared if num == at]
     told = after.miss
@@ -193,7 +193,7 @@ def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _text(tokens: Sequence[int], at: int) -> str:
-    return tokenizer().decode(tokens[at : at + TOLD_TOKENS])
+    return tokenizer().decode(tokens[at : at + SHOWN_TOKENS])
 
 
 def _changed_part(asked: Chat | None, stored: Chat | None) -> str:

@@ -28,9 +28,9 @@ def command(bank_dir: Path) -> list[str]:
 
 def answer_to(prompt: Prompt) -> str:
     """What the model is to write."""
-    from forerun.values import Chat, Plain
+    from forerun.values import Chat, TextPrompt
 
-    said = prompt.messages[-1]["content"] if isinstance(prompt, Chat) else prompt.text if isinstance(prompt, Plain) else ""
+    said = prompt.messages[-1]["content"] if isinstance(prompt, Chat) else prompt.text if isinstance(prompt, TextPrompt) else ""
     return said.partition(SAY)[2] or ELSE
 
 

@@ -14,7 +14,7 @@ from forerun.cli.demo import demo
 
 def test_five_turns_survive_two_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    demo(tmp_path / "result.json", "small", "reference")
+    demo(tmp_path / "result.json", "small", "exact")
     result = json.loads((tmp_path / "result.json").read_text())
     turns = result["turns"]
     assert result["faults"] == []
@@ -28,6 +28,6 @@ def test_five_turns_survive_two_restarts(tmp_path: Path, monkeypatch: pytest.Mon
     assert len({turn["answer"]["report"]["session"] for turn in turns}) == 1
     for before, turn in pairwise(turns):
         assert turn["answer"]["report"]["reused_tokens"] >= before["answer"]["usage"]["prompt_tokens"]
-    read_tokens = sum(turn[way]["report"]["computed_tokens"] for turn in turns for way in ("answer", "bypass"))
+    read_tokens = sum(turn[variant]["report"]["computed_tokens"] for turn in turns for variant in ("answer", "bypass"))
     assert read_tokens < 6000
     assert "5 of 5 answers are the same" in capsys.readouterr().out.replace("\n", " ")

@@ -81,9 +81,9 @@ def test_the_openai_sdk(home: Home, client: openai.OpenAI) -> None:
     assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens
 
 
-@pytest.mark.parametrize("law", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=["greedy", "seeded"])
-def test_a_stream_says_what_a_whole_answer_says(client: openai.OpenAI, law: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"model": "any", "messages": [SYSTEM, {"role": "user", "content": "Name a fruit."}], "max_tokens": NUM, **law}
+@pytest.mark.parametrize("probs", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=["greedy", "seeded"])
+def test_a_stream_says_what_a_whole_answer_says(client: openai.OpenAI, probs: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"model": "any", "messages": [SYSTEM, {"role": "user", "content": "Name a fruit."}], "max_tokens": NUM, **probs}
     whole = client.chat.completions.create(**asked)
     chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
@@ -114,8 +114,8 @@ def test_a_client_that_hangs_up_frees_the_engine(home: Home) -> None:
 
 def test_a_seed_is_the_same_answer_whatever_was_stored(home: Home) -> None:
     messages = [SYSTEM, {"role": "user", "content": "Surprise me."}]
-    law = {"temperature": 1.0, "seed": 11}
-    answers = [home.ask(messages, **law, forerun={"bank": bank}) for bank in ("bypass", "use", "use")]
+    probs = {"temperature": 1.0, "seed": 11}
+    answers = [home.ask(messages, **probs, forerun={"bank": bank}) for bank in ("bypass", "use", "use")]
     assert len({text(answer) for answer in answers}) == 1
     assert answers[2]["forerun"]["computed_tokens"] == 0
     assert text(home.ask(messages, temperature=1.0, seed=12)) != text(answers[0])

@@ -19,7 +19,7 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
-from forerun.engine.request_log import RequestLog
+from forerun.engine.request_recorder import RequestLog
 from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.models.load import DEMO_MODEL
@@ -27,7 +27,7 @@ from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import GREEDY, Event, Job, ModelInfo, Raw
+from forerun.values import GREEDY, Event, Job, ModelInfo, TokenPrompt
 
 CONTEXT = 4096
 ARCHIVE_KEY = b"k" * 32
@@ -104,12 +104,12 @@ class Rig:
                 (),
             )
         )
-        info = ModelInfo("fake", "fake", "cpu", "reference", "none", context_tokens, 0, GREEDY, demo=False)
+        info = ModelInfo("fake", "fake", "cpu", "exact", "none", context_tokens, 0, GREEDY, demo=False)
         self.engine = LocalEngine(info, worker, {}, log, ARCHIVE_KEY)
 
     async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
         """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""
-        job = Job(f"job-{next(_ids)}", Raw(tuple(tokens)), GREEDY, 10, (), None, "", "use")
+        job = Job(f"job-{next(_ids)}", TokenPrompt(tuple(tokens)), GREEDY, 10, (), None, "", "use")
         return await self.engine.submit(replace(job, **asked))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.engine.engines import Rig, running
 from tests.engine.turns import Messages, Turn, say
-from tests.text.test_echo import CALL, THOUGHT
+from tests.text.test_answer_memory import CALL, THOUGHT
 
 SYSTEM = {"role": "system", "content": "You help with files. " * 40}
 USERS = [{"role": "user", "content": f"Do step {i}. " * 30} for i in range(4)]

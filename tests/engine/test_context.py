@@ -11,7 +11,7 @@ PLENTY = 1 << 40
 
 
 @pytest.mark.parametrize(
-    ("asked", "room_bytes", "given"),
+    ("asked", "free_bytes", "given"),
     [
         (None, 262_144 * 65_536, 262_144),
         (None, 262_143 * 65_536, 262_143),  # what memory has room for
@@ -20,8 +20,8 @@ PLENTY = 1 << 40
         (100_000, 0, 100_000),  # taken at its word
     ],
 )
-def test_as_asked_or_as_declared_or_as_memory_holds(asked: int | None, room_bytes: int, given: int) -> None:
-    assert context_of(asked, 262_144, 65_536, room_bytes) == given
+def test_as_asked_or_as_declared_or_as_memory_holds(asked: int | None, free_bytes: int, given: int) -> None:
+    assert context_of(asked, 262_144, 65_536, free_bytes) == given
 
 
 def test_no_more_than_the_model_was_made_for() -> None:

@@ -17,7 +17,7 @@ from forerun.bank.bank import Bank
 from forerun.config import Config, load
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import WARN_ROUNDS, WARNING, DepthPolicy
-from forerun.decode.tally import Round
+from forerun.decode.draft_stats import Round
 from forerun.engine import loading
 from forerun.engine.local import LocalEngine
 from forerun.engine.turn import Model
@@ -27,10 +27,10 @@ from forerun.models.load import DEMO_MODEL
 from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
-from forerun.values import GREEDY, Done, Job, ModelInfo, Raw, Report
+from forerun.values import GREEDY, Done, Job, ModelInfo, Report, TokenPrompt
 
 VOCAB = 500
-INFO = ModelInfo("fake", "fake", "cpu", "reference", "none", 65536, 0, GREEDY, demo=False)
+INFO = ModelInfo("fake", "fake", "cpu", "exact", "none", 65536, 0, GREEDY, demo=False)
 
 
 def model(policy: DepthPolicy, wrong_every: int) -> Model:
@@ -45,7 +45,7 @@ def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:
 
 
 def job(max_tokens: int) -> Job:
-    return Job("job", Raw(tuple(range(1, 60))), GREEDY, max_tokens, (), None, "", "use")
+    return Job("job", TokenPrompt(tuple(range(1, 60))), GREEDY, max_tokens, (), None, "", "use")
 
 
 def report(running: LocalEngine, asked: Job) -> Report:

@@ -18,16 +18,16 @@ from tests.running import greedy, read
 from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
-from forerun.bank.live import Live, Unit
+from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine import worker
 from forerun.engine.engine import Run
-from forerun.engine.plan import MAX_WAITING
+from forerun.engine.fair_share import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
 from forerun.state.record import Record
-from forerun.values import GREEDY, Chat, Content, Done, Event, Queued, Reading
+from forerun.values import GREEDY, Chat, Content, Done, Event, PrefillProgress, QueuePosition
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
@@ -55,8 +55,8 @@ def test_events_of_a_request_in_order() -> None:
     async def scenario() -> None:
         async with running() as rig:
             told = await events(await rig.ask(LONG))
-            assert [type(event) for event in told[:4]] == [Reading] * 4
-            assert [event.done_tokens for event in told if isinstance(event, Reading)] == [0, 512, 1024, 1536]
+            assert [type(event) for event in told[:4]] == [PrefillProgress] * 4
+            assert [event.done_tokens for event in told if isinstance(event, PrefillProgress)] == [0, 512, 1024, 1536]
             assert all(isinstance(event, Content) for event in told[4:-1])
             assert text(told) == expected(rig, LONG)
             assert done(told).finish == "length"
@@ -73,7 +73,7 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
                 *("cold", 0, len(PROMPT)),
                 "no stored conversation begins like this prompt",
             )
-            assert (report.layout, report.step_kind, report.numerics) == ("contiguous", "eager", "reference")
+            assert (report.layout, report.step_kind, report.numerics) == ("contiguous", "eager", "exact")
             assert first.usage.completion_tokens == 10
             assert 0 <= report.queue_s <= report.queue_s + report.restore_s <= report.ttft_s
             assert report.prefill_tok_per_s is not None
@@ -274,7 +274,7 @@ def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
             rig.gate.open()
             told = [await task for task in following]
             assert finished == [0, 1, 2, 3]
-            assert [t[0] for t in told[1:]] == [Queued(1), Queued(2), Queued(3)]
+            assert [t[0] for t in told[1:]] == [QueuePosition(1), QueuePosition(2), QueuePosition(3)]
             assert done(told[3]).report.queue_s > 0
             assert rig.gate.rows[0] == len(PROMPT)
             assert [rows for rows in rig.gate.rows if rows > 3] == [len(PROMPT) - i for i in range(4)]
@@ -484,7 +484,7 @@ def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> N
 def test_rows_are_copied_by_the_thread_that_owns_them_and_the_writer_sees_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, writing = set[str](), set[tuple[str, type]]()
 
-    def capture(live: Live, unit: Unit, call: Any = Live.capture) -> Record:
+    def capture(live: LiveConversation, unit: CaptureUnit, call: Any = LiveConversation.capture) -> Record:
         copying.add(threading.current_thread().name)
         return call(live, unit)
 
@@ -496,7 +496,7 @@ def test_rows_are_copied_by_the_thread_that_owns_them_and_the_writer_sees_bytes(
         async with running(tmp_path / "bank") as rig:
             await events(await rig.ask(LONG))
 
-    monkeypatch.setattr(Live, "capture", capture)
+    monkeypatch.setattr(LiveConversation, "capture", capture)
     monkeypatch.setattr(DiskTier, "put", put)
     asyncio.run(scenario())
     assert (copying, writing) == ({"mlx"}, {("bank-writer", memoryview)})
@@ -516,7 +516,7 @@ def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, mon
             begun_s: list[float] = []
             clock = Clock()
 
-            def slowly(live: Live, unit: Unit, call: Any = Live.capture) -> Record:
+            def slowly(live: LiveConversation, unit: CaptureUnit, call: Any = LiveConversation.capture) -> Record:
                 if rig.engine.worker.counts()[0]:
                     begun_s.append(clock.now_s)
                 clock.now_s += 0.004
@@ -526,7 +526,7 @@ def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, mon
                 clock.now_s += 0.005
 
             monkeypatch.setattr(worker, "time", clock)
-            monkeypatch.setattr(Live, "capture", slowly)
+            monkeypatch.setattr(LiveConversation, "capture", slowly)
             rig.gate.hold()
             await rig.ask(LONG, max_tokens=1)
             run = await rig.ask(PROMPT, max_tokens=200)

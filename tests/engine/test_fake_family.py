@@ -12,7 +12,7 @@ from tests.talking import SEEDED, generation
 
 from forerun.state.layout import Contiguous
 from forerun.state.record import Record
-from forerun.state.records import extract, extract_mark, materialise
+from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.values import GREEDY, Sampling
 
@@ -40,8 +40,8 @@ def test_its_state_comes_back() -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     cache = read(family, PROMPT)
     segment = Record("segment", "", "", "", 0, tuple(PROMPT), extract(cache, 0, len(PROMPT)))
-    mark = Record("mark", "", "", "", 0, tuple(PROMPT), extract_mark(cache.snapshot()))
-    back = materialise(Arena(family.spec), [segment], mark, Contiguous(), 10)
+    snapshot = Record("snapshot", "", "", "", 0, tuple(PROMPT), extract_snapshot(cache.snapshot()))
+    back = materialise(Arena(family.spec), [segment], snapshot, Contiguous(), 10)
     assert differing(back, cache) == []
     assert greedy(family, back, 20) == greedy(family, cache, 20)
 
@@ -63,10 +63,10 @@ def test_good_drafts_are_accepted_and_wrong_ones_are_not(sampling: Sampling, dep
     expected = greedy(perfect, read(perfect, PROMPT), 33)
     good, bad = (generation(each, read(each, PROMPT), PROMPT, sampling=sampling, depth=depth, max_tokens=33) for each in (perfect, faulty))
     for answer in (good, bad):
-        assert sum(1 for _ in answer) == 1 + answer.tally.rounds
+        assert sum(1 for _ in answer) == 1 + answer.draft_stats.rounds
         assert answer.tokens == expected
-    assert good.tally.rounds == -(-32 // (depth + 1))
-    assert sum(bad.tally.accepted) < sum(bad.tally.drafted)
+    assert good.draft_stats.rounds == -(-32 // (depth + 1))
+    assert sum(bad.draft_stats.accepted) < sum(bad.draft_stats.drafted)
 
 
 def test_a_seed_draws_the_same_noise_for_draft_and_target() -> None:
@@ -80,5 +80,5 @@ def test_a_seed_draws_the_same_noise_for_draft_and_target() -> None:
     answer = generation(family, read(family, PROMPT), PROMPT, depth=3, max_tokens=41)
     for _ in answer:
         pass
-    assert answer.tally.accepted[0] == answer.tally.drafted[0] == 10
+    assert answer.draft_stats.accepted[0] == answer.draft_stats.drafted[0] == 10
     assert len(set(answer.tokens)) > 30

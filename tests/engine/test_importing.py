@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running
 
 from forerun.decode.prefill import CHUNK_TOKENS
-from forerun.engine.request_log import RequestLog
+from forerun.engine.request_recorder import RequestLog
 from forerun.errors import ForerunError
 from forerun.request_log.file import LogFile
 from forerun.values import Done
@@ -23,7 +23,7 @@ async def exported(folder: Path) -> bytes:
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
-        await rig.engine.sessions.mark("", "mine", name="a walk", is_pinned=None)
+        await rig.engine.sessions.snapshot("", "mine", name="a walk", is_pinned=None)
         return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
 
 

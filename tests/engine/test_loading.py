@@ -12,7 +12,7 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.index import Index
-from forerun.bank.tier.reconcile import Reconciling
+from forerun.bank.tier.reconcile import Reconciler
 from forerun.config import Config
 from forerun.engine import loading
 from forerun.errors import ConfigError, ModelError
@@ -31,9 +31,9 @@ def test_no_thread_is_at_the_index_when_it_is_closed(
     disk_bytes: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a crash left is mended meanwhile, and a database that is closed under a thread may take the process with it (signal 11)."""
-    stopping, stop, close, at_work = threading.Event(), Reconciling.stop, Index.close, []
+    stopping, stop, close, at_work = threading.Event(), Reconciler.stop, Index.close, []
 
-    def stopped(reconciling: Reconciling) -> None:
+    def stopped(reconciling: Reconciler) -> None:
         stopping.set()
         stop(reconciling)
 
@@ -47,7 +47,7 @@ def test_no_thread_is_at_the_index_when_it_is_closed(
         close(index)
 
     monkeypatch.setattr(DiskTier, "_prefixes", none)
-    monkeypatch.setattr(Reconciling, "stop", stopped)
+    monkeypatch.setattr(Reconciler, "stop", stopped)
     monkeypatch.setattr(Index, "close", closed)
     monkeypatch.setattr(loading, "warm_up", unwarmed)
     monkeypatch.setattr(loading.proof, "prove_once", lambda blas: None)

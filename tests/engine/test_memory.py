@@ -16,7 +16,7 @@ from tests.running import read
 from tests.talking import TINY, opened, turn
 from tests.waiting import LIMIT_S
 
-from forerun.engine.memory import ADMIT_FRAC, make_room, needed_bytes
+from forerun.engine.memory import ADMIT_FRAC, free_memory_for, needed_bytes
 from forerun.errors import OutOfMemoryError
 
 RAM_BYTES = 1_000_000
@@ -38,13 +38,13 @@ def test_kept_conversations_make_room() -> None:
         for name in ("one", "two"):
             turn(bank, tiny.words(name, 100))
         mx.clear_cache()
-        missing = bank.figures.ram_bytes // 4
+        missing = bank.stats.ram_bytes // 4
         memory_bytes = int((mx.get_active_memory() - missing + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
-        make_room(bank, TINY.spec, 100, memory_bytes, lambda: None)
-        assert bank.figures.health().sessions == 1
+        free_memory_for(bank, TINY.spec, 100, memory_bytes, lambda: None)
+        assert bank.stats.health().sessions == 1
         with pytest.raises(OutOfMemoryError):
-            make_room(bank, TINY.spec, 100, memory_bytes - 2 * bank.figures.ram_bytes, lambda: None)
-        assert bank.figures.health().sessions == 1, "it goes for what does not fit even then"
+            free_memory_for(bank, TINY.spec, 100, memory_bytes - 2 * bank.stats.ram_bytes, lambda: None)
+        assert bank.stats.health().sessions == 1, "it goes for what does not fit even then"
 
 
 def test_a_conversation_goes_on_in_the_room_that_it_has() -> None:
@@ -55,11 +55,11 @@ def test_a_conversation_goes_on_in_the_room_that_it_has() -> None:
         mx.clear_cache()
         live = bank.own(prompt, tenant="", session=None)
         assert live is not None
-        other_bytes = bank.figures.ram_bytes - live.num_bytes
+        other_bytes = bank.stats.ram_bytes - live.num_bytes
         base = mx.get_active_memory() - live.num_bytes - other_bytes // 2
         memory_bytes = int((base + needed_bytes(TINY.spec, len(prompt))) / ADMIT_FRAC) + 1
-        make_room(bank, TINY.spec, len(prompt), memory_bytes, lambda: live)
-        assert bank.figures.health().sessions == 1
+        free_memory_for(bank, TINY.spec, len(prompt), memory_bytes, lambda: live)
+        assert bank.stats.health().sessions == 1
         assert turn(bank, prompt).restored.source == "ram"
 
 
@@ -89,6 +89,6 @@ def test_what_is_reported_is_what_is_held_over_many_turns(turns: int, tmp_path: 
             prompt = (before[: len(before) * 3 // 4] if number % 5 == 4 else before) + tiny.words((number, "more"), 30)
             said[who] = turn(bank, prompt, max_tokens=5).stored
             assert bank.flush(LIMIT_S)
-            held, reported = mx.get_active_memory() - base, bank.figures.ram_bytes
+            held, reported = mx.get_active_memory() - base, bank.stats.ram_bytes
             assert 0.9 * reported < held <= reported <= RAM_BYTES, f"turn {number}"  # a mark at the end shares its arrays with the cache
     assert mx.get_active_memory() == base

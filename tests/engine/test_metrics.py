@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.engine.metrics import Metrics
-from forerun.engine.request import Ended
+from forerun.engine.request import EndedRequest
 
 NAME = re.compile(r"forerun(_[a-z][a-z0-9]*)+")
 OTHER_UNITS = re.compile(r"_(ms|millis|milliseconds|us|microseconds|minutes|hours|kb|mb|gb|kib|mib|gib|kilobytes|megabytes|percent)(_|$)")
@@ -22,7 +22,7 @@ TYPES = re.compile(r"_(counter|gauge|histogram|summary)(_|$)")
 def families() -> Iterator[Metric]:
     """All families, of an engine that has served a request."""
     metrics = Metrics(Engine().health, {"mlx_active_bytes": ("MLX memory, active", lambda: 1.0)})
-    metrics.count(Ended(cast(Any, None), "stop", DONE.usage, DONE.report, None))
+    metrics.count(EndedRequest(cast(Any, None), "stop", DONE.usage, DONE.report, None))
     yield from text_string_to_metric_families(generate_latest(metrics.registry).decode())
 
 

@@ -18,7 +18,7 @@ def test_pages_are_counted_and_come_back_when_memory_is_wanted() -> None:
     with closing(opened(None)) as bank:
         told = turn(bank, tiny.words("pages", 900), layout=Paged(64))
         pages = told.restored.cache.store.num_blocks
-        metrics = Metrics(lambda: Health("ok", True, (), 0, 0, bank.figures.health()), gauges_of(bank))
+        metrics = Metrics(lambda: Health("ok", True, (), 0, 0, bank.stats.health()), gauges_of(bank))
         assert metrics.registry.get_sample_value("forerun_paged_blocks") == pages == 16
         del told
         turn(bank, tiny.words("others", 900), layout=Paged(64))

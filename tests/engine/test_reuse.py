@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.engine.engines import Rig, events, running
 
-from forerun.decode.tally import MAX_DEPTH
+from forerun.decode.draft_stats import MAX_DEPTH
 from forerun.values import Done
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(700)]

@@ -11,7 +11,7 @@ from typing import Any
 from tests.engine.engines import Rig, events, running
 from tests.fake_family import after
 from tests.talking import tokenizer
-from tests.text.test_echo import THOUGHT, TOOL, oddly
+from tests.text.test_answer_memory import THOUGHT, TOOL, oddly
 
 from forerun.engine.request import Request
 from forerun.text.message import AssistantMessage

@@ -16,7 +16,7 @@ from tests.running import logits, read
 CONVERSATIONS = 4
 MOST_TOKENS = 400
 RAM_BYTES, DISK_BYTES = 200_000, 12 << 20
-ENTRY_BYTES = 4096 + MOST_TOKENS * talking.TINY.spec.bytes_per_token + talking.TINY.spec.bytes_per_mark
+ENTRY_BYTES = 4096 + MOST_TOKENS * talking.TINY.spec.bytes_per_token + talking.TINY.spec.bytes_per_snapshot
 
 
 def live(folder: Path, number: int) -> None:

@@ -23,13 +23,13 @@ from tests.records import IDENTITY, opened
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
-from forerun.bank.room import Room
+from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import secret
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Label
 from forerun.bank.transfer import keep, pack
-from forerun.state.record import Chain, Kind, Record
+from forerun.state.record import Kind, PrefixHasher, Record
 
 NAMES = ("mine", "other")
 
@@ -49,7 +49,7 @@ def load(tier: DiskTier) -> None:
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
-    keep(Room(tier, lambda: ()), archive, Chain(b"another secret", "", IDENTITY), "", "again", 1.0)
+    keep(EvictingDisk(tier, lambda: ()), archive, PrefixHasher(b"another secret", "", IDENTITY), "", "again", 1.0)
 
 
 ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}
@@ -59,19 +59,19 @@ RECORDS = {"remove": 2, "wipe": 0, "load": 7}
 
 def prepare(folder: Path) -> None:
     """Two conversations, one with a mark of an earlier turn, and a record that was set aside."""
-    tier, chain = opened(folder), Chain(secret(folder), "", IDENTITY)
+    tier, hasher = opened(folder), PrefixHasher(secret(folder), "", IDENTITY)
 
     def record(kind: Kind, *tokens: int) -> Record:
-        return Record(kind, chain.key(kind, chain.root, tokens), chain.root, chain.root, 0, tokens, memoryview(bytes(tokens)))
+        return Record(kind, hasher.key(kind, hasher.root, tokens), hasher.root, hasher.root, 0, tokens, memoryview(bytes(tokens)))
 
     for number, name in enumerate(NAMES):
-        own = [record("segment", 7, number), record("mark", 7, number)]
-        earlier = [record("mark", 7, number, 9)] if name == "mine" else []
+        own = [record("segment", 7, number), record("snapshot", 7, number)]
+        earlier = [record("snapshot", 7, number, 9)] if name == "mine" else []
         for each in own + earlier:
             tier.put(each)
             tier.index.label(each.key, Label(name, "", 1.0, 1.0))
         tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
-    tier.index.note_identity(chain.root, "", IDENTITY.fields, 1.0)
+    tier.index.note_identity(hasher.root, "", IDENTITY.fields, 1.0)
     damaged = record("segment", 8)
     tier.put(damaged)
     tier.set_aside(damaged.key)

@@ -20,7 +20,7 @@ from tests.talking import opened
 from tests.waiting import LIMIT_S
 
 from forerun.bank.bank import Bank
-from forerun.bank.live import Live
+from forerun.bank.live import LiveConversation
 from forerun.bank.tier import files
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.state.store import Arena
@@ -128,7 +128,7 @@ def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: 
                 sources.append(talking.turn(bank, stored, family=FAMILY, sampling=GREEDY, max_tokens=NUM).restored.source)
                 assert bank.flush(LIMIT_S)
             num_calls = len(failure.calls)
-            assert bool(bank.figures.skipped) == bool(failure.failed), "what is not written is said"
+            assert bool(bank.stats.skipped) == bool(failure.failed), "what is not written is said"
             last = turn(bank, last + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
         with closing(bank_in(folder)) as bank:
@@ -161,7 +161,7 @@ def test_memory_may_be_short_at_any_moment(model: tuple[Path, list[int]], tmp_pa
         shutil.copytree(whole, folder)
         with closing(bank_in(folder)) as bank, monkeypatch.context() as patched:
             allocated.clear()
-            for name, owner in (("read", files), ("store", Arena), ("capture", Live)):
+            for name, owner in (("read", files), ("store", Arena), ("capture", LiveConversation)):
                 patched.setattr(owner, name, short(at, name, getattr(owner, name)))
             last = turn(bank, stored + tiny.words(2, 20))
             assert bank.flush(LIMIT_S)

@@ -164,7 +164,11 @@ def test_a_damaged_index_serves_nothing_wrong(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("watched_calls")
 def test_every_byte_of_every_record_of_a_store_may_be_wrong(tmp_path: Path) -> None:
-    stored = [record("mark", tokens=[7], num_bytes=0), record(tokens=[1, 2], num_bytes=9), record(tokens=list(range(900)), num_bytes=500)]
+    stored = [
+        record("snapshot", tokens=[7], num_bytes=0),
+        record(tokens=[1, 2], num_bytes=9),
+        record(tokens=list(range(900)), num_bytes=500),
+    ]
     tier = opened(tmp_path)
     for given in stored:
         tier.put(given)

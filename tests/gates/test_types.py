@@ -28,17 +28,17 @@ from forerun.state.store import Arena
 
 class Right(Restoring[L]):
     def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
-        return materialise(self.stock.arena, [], None, self.layout, self.room_tokens), 0
+        return materialise(self.stock.arena, [], None, self.layout, self.headroom_tokens), 0
 
 
 class InOneLayout(Restoring[L]):
     def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
-        return materialise(self.stock.arena, [], None, Paged(16), self.room_tokens), 0  # arg-type
+        return materialise(self.stock.arena, [], None, Paged(16), self.headroom_tokens), 0  # arg-type
 
 
 class BankOfOneLayout(Bank):
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
-        return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), room_tokens=room_tokens)  # arg-type
+    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+        return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), headroom_tokens=headroom_tokens)  # arg-type
 
 
 def stored_with_a_layout(arena: Arena, record: Record, layout: L) -> Cache[L]:
@@ -49,10 +49,10 @@ def decode(cache: Cache[Paged]) -> None: ...
 
 
 def serve(bank: Bank, tokens: list[int]) -> None:
-    decode(bank.restore(tokens, tenant="", session=None, layout=Paged(16), room_tokens=64).cache)
-    decode(bank.restore(tokens, tenant="", session=None, layout=Contiguous(), room_tokens=64).cache)  # arg-type
-    decode(bank.restore(tokens, tenant="", session=None, room_tokens=64).cache)  # call-arg
-    decode(bank.restore(tokens, tenant="", session=None, layout=None, room_tokens=64).cache)  # type-var
+    decode(bank.restore(tokens, tenant="", session=None, layout=Paged(16), headroom_tokens=64).cache)
+    decode(bank.restore(tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=64).cache)  # arg-type
+    decode(bank.restore(tokens, tenant="", session=None, headroom_tokens=64).cache)  # call-arg
+    decode(bank.restore(tokens, tenant="", session=None, layout=None, headroom_tokens=64).cache)  # type-var
 """
 
 

@@ -42,11 +42,11 @@ def plain(q: mx.array, keys: mx.array, values: mx.array, start: int, first: int)
     return out
 
 
-@pytest.mark.parametrize("law", [blocked, fused])
+@pytest.mark.parametrize("probs", [blocked, fused])
 @pytest.mark.parametrize(("start", "first"), [(START, 0), (START, 1), (0, 0), (0, 1), (BLOCK_KEYS, 1)])
-def test_agrees_with_float64(inputs: tuple[mx.array, mx.array, mx.array], law: Attend, start: int, first: int) -> None:
+def test_agrees_with_float64(inputs: tuple[mx.array, mx.array, mx.array], probs: Attend, start: int, first: int) -> None:
     q, keys, values = inputs
-    found = law(q, keys, values, positions(start, ROWS), first)
+    found = probs(q, keys, values, positions(start, ROWS), first)
     assert np.abs(np.array(found) - plain(q, keys, values, start, first)).max() < 1e-5
 
 
@@ -74,15 +74,15 @@ def test_many_rows_at_once_are_cut_without_a_trace(inputs: tuple[mx.array, mx.ar
     assert mx.array_equal(whole, blocked(q, keys, values, positions(START, ROWS), 0))
 
 
-@pytest.mark.parametrize(("law", "limit", "arrays"), [(blocked, "_BLOCKED_SCORE_BYTES", 4), (fused, "SCORE_BYTES", 2)])
-def test_the_scores_of_a_long_context_never_exist_at_once(law: Attend, limit: str, arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("probs", "limit", "arrays"), [(blocked, "_BLOCKED_SCORE_BYTES", 4), (fused, "SCORE_BYTES", 2)])
+def test_the_scores_of_a_long_context_never_exist_at_once(probs: Attend, limit: str, arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, keys, most_bytes = 256, 16 * BLOCK_KEYS, 1 << 20
     monkeypatch.setattr(attention, limit, most_bytes)
     q, k, v = normal(0, HEADS, rows, DIM), normal(1, KV_HEADS, keys, DIM), normal(2, KV_HEADS, keys, DIM)
     mx.eval(q, k, v)
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    mx.eval(law(q, k, v, positions(keys - rows, rows), 0))
+    mx.eval(probs(q, k, v, positions(keys - rows, rows), 0))
     scores_bytes, small_bytes = HEADS * rows * keys * 4, k.nbytes + v.nbytes + 2 * q.nbytes
     assert mx.get_peak_memory() - before < arrays * most_bytes + small_bytes < scores_bytes
 

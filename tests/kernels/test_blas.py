@@ -20,30 +20,30 @@ SHAPES = {(96, 64), (32, 33)}
 class Product:
     """An array whose products are those of `law`."""
 
-    def __init__(self, array: mx.array, law: Callable[[mx.array, mx.array], mx.array]) -> None:
-        self.array, self.law = array, law
+    def __init__(self, array: mx.array, probs: Callable[[mx.array, mx.array], mx.array]) -> None:
+        self.array, self.probs = array, probs
 
     @property
     def T(self) -> Product:  # noqa: N802 - MLX's name
-        return Product(self.array.T, self.law)
+        return Product(self.array.T, self.probs)
 
     def __getitem__(self, index: Any) -> Product:
-        return Product(self.array[index], self.law)
+        return Product(self.array[index], self.probs)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.array, dtype=dtype)
 
     def __matmul__(self, other: Product) -> mx.array:
-        return self.law(self.array, other.array)
+        return self.probs(self.array, other.array)
 
 
 @pytest.fixture
 def multiply_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[mx.array, mx.array], mx.array]], None]:
     """Have the proofs' random matrices multiplied by this law."""
 
-    def patch(law: Callable[[mx.array, mx.array], mx.array]) -> None:
+    def patch(probs: Callable[[mx.array, mx.array], mx.array]) -> None:
         normal = mx.random.normal
-        fake = SimpleNamespace(normal=lambda shape, key: Product(normal(shape, key=key), law), key=mx.random.key)
+        fake = SimpleNamespace(normal=lambda shape, key: Product(normal(shape, key=key), probs), key=mx.random.key)
         monkeypatch.setattr(mx, "random", fake)
 
     return patch

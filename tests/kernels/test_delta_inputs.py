@@ -12,7 +12,7 @@ import pytest
 from tests.kernels import cuda
 
 from forerun.kernels import delta_inputs as module
-from forerun.kernels.delta_inputs import Heads, delta_inputs, errors, is_gathered
+from forerun.kernels.delta_inputs import Heads, delta_inputs, errors, has_cuda_kernel
 
 TYPES = {mx.bfloat16: "__nv_bfloat16", mx.float32: "float"}
 THREADS = module._THREADS
@@ -41,7 +41,7 @@ def given(case: Case) -> Arrays:
     return [mx.random.normal(s, key=mx.random.key(i)).astype(case.dtype) for i, s in enumerate(shapes)]
 
 
-def law(case: Case, arrays: Arrays) -> list[np.ndarray]:
+def probs(case: Case, arrays: Arrays) -> list[np.ndarray]:
     """In float64: q, k, v and the next tail."""
     tail, x, weight = (np.array(a.astype(mx.float32), dtype=np.float64) for a in arrays)
     padded, (key_heads, dim, value_heads, _) = np.concatenate([tail, x]), case.heads
@@ -98,9 +98,9 @@ def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays) -> list[n
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_both_are_the_law(gather: Gather, case: Case) -> None:
     arrays = given(case)
-    assert not is_gathered(arrays[1], arrays[2], case.heads)
+    assert not has_cuda_kernel(arrays[1], arrays[2], case.heads)
     assert errors(mx.Device(mx.cpu, 0)) == []
-    expected, tolerance = law(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
+    expected, tolerance = probs(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
     portable = [np.array(a.astype(mx.float32)) for a in delta_inputs(*arrays, case.heads)]
     for ours, plain, right in zip(gather(case, arrays), portable, expected, strict=True):
         assert np.abs(ours - right).max() <= tolerance * np.abs(right).max()

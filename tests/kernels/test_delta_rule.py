@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tests.kernels import cuda
-from tests.kernels.delta_law import plain
+from tests.kernels.delta_prefix import plain
 
 from forerun.kernels import delta_rule as module
 from forerun.kernels import gated_delta
-from forerun.kernels.delta_rule import delta_rule, errors, is_swept
+from forerun.kernels.delta_rule import delta_rule, errors, has_cuda_kernel
 
 TYPES = {mx.bfloat16: "__nv_bfloat16", mx.float32: "float"}
 THREADS = module._THREADS
@@ -60,7 +60,7 @@ def inputs(case: Case) -> Inputs:
 
 def test_without_the_device_it_goes_by_chunks() -> None:
     given = inputs(Case(70, 2, 4, 64, 32, mx.float32))
-    assert not is_swept(given.q, given.v)
+    assert not has_cuda_kernel(given.q, given.v)
     assert errors(mx.Device(mx.cpu, 0)) == []
     for found, expected in zip(delta_rule(*given), gated_delta.chunks(*given), strict=True):
         assert mx.array_equal(found, expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.kernels.delta_law import plain
+from tests.kernels.delta_prefix import plain
 
 from forerun.kernels.gated_delta import CHUNK_ROWS, chunks, steps
 from forerun.kernels.numerics import GatedDelta

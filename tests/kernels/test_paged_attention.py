@@ -12,8 +12,8 @@ import pytest
 from tests.kernels import cuda
 
 from forerun.kernels.attention import BLOCK_KEYS
-from forerun.kernels.numerics import REFERENCE, SERVED, Numerics
-from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, errors, is_walked, paged_attention
+from forerun.kernels.numerics import EXACT, FAST, Numerics
+from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, errors, has_cuda_kernel, paged_attention
 
 
 class Case(NamedTuple):
@@ -57,7 +57,7 @@ def inputs(case: Case, dtype: mx.Dtype) -> Inputs:
     return Inputs(q, keys, values, mx.array(order, dtype=mx.int32), mx.arange(case.length - case.rows, case.length, dtype=mx.int32))
 
 
-def law(case: Case, given: Inputs) -> np.ndarray:
+def probs(case: Case, given: Inputs) -> np.ndarray:
     """In float64, a row at a time, [heads, rows, dim]."""
     q, keys, values = (np.array(x.astype(mx.float32), dtype=np.float64) for x in given[:3])
     blocks, out = np.array(given.blocks), np.zeros(q.shape)
@@ -72,24 +72,24 @@ def law(case: Case, given: Inputs) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("numerics", [REFERENCE, SERVED], ids=lambda numerics: numerics.name)
+@pytest.mark.parametrize("numerics", [EXACT, FAST], ids=lambda numerics: numerics.name)
 @pytest.mark.parametrize("stop", [None, 600])
 def test_the_portable_form_has_the_bits_of_one_buffer(numerics: Numerics, stop: int | None) -> None:
     case = Case(rows=3, heads=4, kv_heads=2, dim=16, block_tokens=64, first=1, length=600, parts=1)
     given = inputs(case, mx.float32)
     order = given.blocks.tolist() + [b for b in range(12) if b not in given.blocks.tolist()]
     blocks = mx.array(order, dtype=mx.int32)
-    room = 12 * 64 if stop is None or numerics is REFERENCE else 600
-    assert room % BLOCK_KEYS == 0 or numerics is SERVED
+    room = 12 * 64 if stop is None or numerics is EXACT else 600
+    assert room % BLOCK_KEYS == 0 or numerics is FAST
     buffers = [x.reshape(2, 12, 64, 16)[:, blocks].reshape(2, 12 * 64, 16)[:, :room] for x in (given.keys, given.values)]
     expected = numerics.attention(given.q, *buffers, given.positions, 1)
     pages = Pages(given.keys, given.values, blocks, 64)
     assert mx.array_equal(paged_attention(given.q, pages, given.positions, stop, 1, numerics), expected)
-    assert np.abs(np.array(expected) - law(case, given)).max() < 1e-5
+    assert np.abs(np.array(expected) - probs(case, given)).max() < 1e-5
 
 
 def test_the_kernel_does_not_run_here() -> None:
-    assert not is_walked(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16))
+    assert not has_cuda_kernel(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16))
     assert errors(mx.Device(mx.cpu, 0)) == []
 
 
@@ -97,7 +97,7 @@ Walk = Callable[[Case, Inputs], np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
     return lambda case, given: run(library, CASES.index(case), case, given)
@@ -146,17 +146,17 @@ def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndar
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.heads}of{case.kv_heads}d{case.dim}n{case.length}")
-def test_the_cuda_kernel_has_the_values_of_the_law(walk: Walk, case: Case) -> None:
+def test_the_cuda_kernel_has_the_values_of_the_law(on_cuda: Walk, case: Case) -> None:
     given = inputs(case, mx.bfloat16)
-    expected = law(case, given)
-    assert np.abs(walk(case, given) - expected).max() < 0.01 * np.abs(expected).max()
+    expected = probs(case, given)
+    assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_keys_behind_the_last_row_are_not_seen(walk: Walk) -> None:
+def test_keys_behind_the_last_row_are_not_seen(on_cuda: Walk) -> None:
     case = CASES[3]
     given = inputs(case, mx.bfloat16)
     place = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
     for pool in (given.keys, given.values):
         pool[:, place : place + case.block_tokens - case.length % case.block_tokens] = 1e4
-    expected = law(case, given)
-    assert np.abs(walk(case, given) - expected).max() < 0.01 * np.abs(expected).max()
+    expected = probs(case, given)
+    assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()

@@ -11,7 +11,7 @@ import pytest
 from tests.kernels import cuda
 
 from forerun.kernels import quantised as module
-from forerun.kernels.quantised import Packed, Scheme, dequantise, errors, is_by_rows, product, quantise
+from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, errors, has_cuda_kernel, product, quantise
 
 OUT, INNER = 32, 768
 
@@ -23,15 +23,15 @@ class Case(NamedTuple):
 
 
 CASES = (Case(1, 4, 32), Case(4, 4, 64), Case(1, 4, 128), Case(8, 4, 128), Case(1, 8, 32), Case(3, 8, 64), Case(8, 8, 128))
-ByRows = Callable[[Case, mx.array, Packed], np.ndarray]
+ByRows = Callable[[Case, mx.array, PackedMatrix], np.ndarray]
 
 
-def given(case: Case) -> tuple[mx.array, Packed]:
+def given(case: Case) -> tuple[mx.array, PackedMatrix]:
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((case.rows, INNER), (OUT, INNER))))
     return x, quantise(w, Scheme("affine", case.bits, case.group))
 
 
-def law(x: mx.array, weight: Packed) -> np.ndarray:
+def probs(x: mx.array, weight: PackedMatrix) -> np.ndarray:
     """In float64, from the packed bits."""
     packed, bits = np.array(weight.integers), weight.scheme.bits
     integers = np.stack([packed >> shift & (1 << bits) - 1 for shift in range(0, 32, bits)], axis=-1).reshape(OUT, INNER)
@@ -41,11 +41,11 @@ def law(x: mx.array, weight: Packed) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def by_rows(tmp_path_factory: pytest.TempPathFactory) -> ByRows:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> ByRows:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
 
-    def run(case: Case, x: mx.array, weight: Packed) -> np.ndarray:
+    def run(case: Case, x: mx.array, weight: PackedMatrix) -> np.ndarray:
         assert weight.biases is not None
         y, shapes = np.full((case.rows, OUT), 0x7FC0, np.uint16), [np.array(a.shape, np.int32) for a in (x, weight.integers)]
         getattr(library, f"product_{CASES.index(case)}")(*cuda.pointers(*shapes, *map(cuda.bits, (x, *weight[:3])), y))
@@ -77,22 +77,22 @@ extern "C" void product_{number}(const int* xs, const int* ps, const __nv_bfloat
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_are_the_law(by_rows: ByRows, case: Case) -> None:
+def test_both_are_the_law(on_cuda: ByRows, case: Case) -> None:
     x, weight = given(case)
-    assert not is_by_rows(x, weight)
+    assert not has_cuda_kernel(x, weight)
     assert errors(mx.Device(mx.cpu, 0)) == []
-    right = law(x, weight)
-    assert np.abs(by_rows(case, x, weight) - right).max() <= 0.006 * np.abs(right).max()  # weights and results rounded to bfloat16
+    right = probs(x, weight)
+    assert np.abs(on_cuda(case, x, weight) - right).max() <= 0.006 * np.abs(right).max()  # weights and results rounded to bfloat16
     plain = np.array(product(x.astype(mx.float32), weight._replace(scales=_f32(weight.scales), biases=_f32(weight.biases))))
     assert np.abs(plain - right).max() <= 1e-5 * np.abs(right).max()
     assert np.abs(np.array(x.astype(mx.float32) @ dequantise(weight, mx.float32).T) - right).max() <= 1e-5 * np.abs(right).max()
 
 
-def test_a_row_has_the_same_bits_alone_and_among_others(by_rows: ByRows) -> None:
+def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: ByRows) -> None:
     one, eight = Case(1, 4, 128), Case(8, 4, 128)
     x, weight = given(eight)
-    alone = [by_rows(one, x[i : i + 1], weight) for i in range(8)]
-    assert np.array_equal(np.concatenate(alone), by_rows(eight, x, weight))
+    alone = [on_cuda(one, x[i : i + 1], weight) for i in range(8)]
+    assert np.array_equal(np.concatenate(alone), on_cuda(eight, x, weight))
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])

@@ -17,7 +17,7 @@ from forerun.errors import ConfigError, ForerunError, ModelError
 from forerun.kernels.quantised import Scheme
 from forerun.models import convert as convert_module
 from forerun.models.checkpoint import Folder
-from forerun.models.convert import Written, convert, write
+from forerun.models.convert import ConversionResult, convert, write
 from forerun.models.recipe import PRESETS, Recipe
 
 TOKENS = [token % VOCAB for token in tiny.words("convert", 24)]
@@ -181,6 +181,6 @@ def test_texts_go_along(dense: Path) -> None:
 
 def test_what_was_written_is_told(dense: Path, tmp_path: Path) -> None:
     written = convert(dense, tmp_path / "mlx", FOUR, silent)
-    assert isinstance(written, Written)
+    assert isinstance(written, ConversionResult)
     assert written.num_params == sum(tensor.size for tensor in tensors("qwen3_5").values())
     assert written.num_bytes == sum(tensor.nbytes for tensor in stored(tmp_path / "mlx").values())

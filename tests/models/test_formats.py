@@ -74,9 +74,9 @@ def test_an_mlx_folder(tmp_path: Path, hub: Path) -> None:
     assert difference(our_logits(mlx), our_logits(hub)) < 1e-5
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_quantised(tmp_path: Path, way: str) -> None:
-    mlx = write_mlx(tmp_path / "mlx", write_hub(tmp_path / "hub", "qwen3_5", tensors("qwen3_5")), **WAYS[way])
+@pytest.mark.parametrize("variant", WAYS)
+def test_quantised(tmp_path: Path, variant: str) -> None:
+    mlx = write_mlx(tmp_path / "mlx", write_hub(tmp_path / "hub", "qwen3_5", tensors("qwen3_5")), **WAYS[variant])
     assert difference(our_logits(mlx), mlx_lm_logits(mlx, TOKENS)) < 2e-4
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests import checkpoints, families
 
 from forerun.errors import ModelError
-from forerun.models.fit import Fit, Machine, fit, weights_in_memory
+from forerun.models.fit import Machine, MemoryFit, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
 
 MAC = Machine(memory_bytes=64 << 30, bank_ram_bytes=2 << 30, bank_bytes=20 << 30, is_cpu=False)
@@ -33,14 +33,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder = tmp_path_factory.mktemp("large")
     config = LARGE | {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}}
     found = checkpoints.tensors(LARGE)
-    trunk = {name: tensor for name, tensor in found.items() if not name.startswith(("mtp.", "lm_head"))}
-    packed = checkpoints.quantised(trunk, 4, 64) | checkpoints.quantised({"lm_head.weight": found["lm_head.weight"]}, 8, 32)
+    target = {name: tensor for name, tensor in found.items() if not name.startswith(("mtp.", "lm_head"))}
+    packed = checkpoints.quantised(target, 4, 64) | checkpoints.quantised({"lm_head.weight": found["lm_head.weight"]}, 8, 32)
     checkpoints.write(folder, config, packed)
     checkpoints.write(folder, config, {name: tensor for name, tensor in found.items() if name.startswith("mtp.")}, "mtp.safetensors")
     return read_checkpoint(folder)
 
 
-def slow(found: Fit) -> str:
+def slow(found: MemoryFit) -> str:
     return "\n".join(found.slow)
 
 
@@ -49,7 +49,7 @@ def test_the_published_sizes_of_0_8b(small: Checkpoint) -> None:
     assert small.mtp == "among the weights, BF16"
     found = fit(small, MAC)
     assert found.bytes_per_1000_tokens == 1000 * (12 + 2) * 1024
-    assert found.bytes_per_mark == pytest.approx(18.6 * MIB, rel=0.01)
+    assert found.bytes_per_snapshot == pytest.approx(18.6 * MIB, rel=0.01)
     assert found.memory_tokens == found.declared_tokens == 262144
 
 
@@ -58,7 +58,7 @@ def test_the_published_sizes_of_27b(large: Checkpoint) -> None:
     assert large.mtp == "in mtp.safetensors, BF16"
     found = fit(large, MAC)
     assert found.bytes_per_1000_tokens == 1000 * (64 + 4) * 1024
-    assert found.bytes_per_mark == pytest.approx((144 + 2.8) * MIB, rel=0.01)
+    assert found.bytes_per_snapshot == pytest.approx((144 + 2.8) * MIB, rel=0.01)
     assert found.bank_tokens == (20 << 30) // (68 * 1024)
 
 
@@ -79,7 +79,7 @@ def test_the_vision_tower_is_seen_and_not_counted(small: Checkpoint) -> None:
 def test_a_context_that_does_not_fit(large: Checkpoint) -> None:
     found = fit(large, replace(MAC, memory_bytes=24 << 30))
     assert 0 < found.memory_tokens < 60_000
-    assert found.memory_tokens == ((24 << 30) * 3 // 4 - (2 << 30) - large.num_bytes - found.bytes_per_mark) // (68 * 1024)
+    assert found.memory_tokens == ((24 << 30) * 3 // 4 - (2 << 30) - large.num_bytes - found.bytes_per_snapshot) // (68 * 1024)
 
 
 def test_weights_that_do_not_fit(large: Checkpoint) -> None:
@@ -140,7 +140,7 @@ def test_it_says_what_loading_shows(tmp_path: Path, kind: str) -> None:
     folder = families.write_hub(tmp_path, kind, families.tensors(kind))
     checkpoint, family = read_checkpoint(folder), families.loaded(folder).family
     found = fit(checkpoint, CPU)
-    assert (found.bytes_per_1000_tokens, found.bytes_per_mark) == (1000 * family.spec.bytes_per_token, family.spec.bytes_per_mark)
+    assert (found.bytes_per_1000_tokens, found.bytes_per_snapshot) == (1000 * family.spec.bytes_per_token, family.spec.bytes_per_snapshot)
     assert checkpoint.num_params == sum(tensor.size for tensor in families.tensors(kind).values())
     assert [module.name for module in checkpoint.modules if module.kind == "other" and module.num_params >= 128 * 128] == []
 

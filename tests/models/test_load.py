@@ -13,9 +13,9 @@ from tests.running import logits, read
 
 from forerun.config import cache_home
 from forerun.errors import ModelError
-from forerun.kernels.numerics import REFERENCE
+from forerun.kernels.numerics import EXACT
 from forerun.models.digest import WeightsDigest, signature
-from forerun.models.load import Loaded, load
+from forerun.models.load import LoadedModel, load
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loaded(folder: Path) -> Loaded:
-    return load(folder, REFERENCE, "float32", lambda doing, done_frac: None)
+def loaded(folder: Path) -> LoadedModel:
+    return load(folder, EXACT, "float32", lambda doing, done_frac: None)
 
 
 def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
@@ -40,7 +40,7 @@ def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
 
 def test_progress_runs_from_0_to_1(folder: Path) -> None:
     told: dict[str, list[float]] = {}
-    load(folder, REFERENCE, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
+    load(folder, EXACT, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
     assert told["reading weights"] == sorted(told["reading weights"])
     assert told["reading weights"][-1] == 1.0
 

@@ -13,14 +13,14 @@ from tests import tiny
 from tests.running import empty, greedy, logits, read, step
 
 from forerun.errors import ModelError
-from forerun.kernels.numerics import REFERENCE, SERVED, Numerics
+from forerun.kernels.numerics import EXACT, FAST, Numerics
 from forerun.models.load import DEMO_MODEL
 from forerun.models.names import canonical
 from forerun.models.qwen3_5 import Config
 from forerun.state.cache import Cache, lend
 
 PROMPTS = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
-BOTH = pytest.mark.parametrize("numerics", [REFERENCE, SERVED], ids=lambda numerics: numerics.name)
+BOTH = pytest.mark.parametrize("numerics", [EXACT, FAST], ids=lambda numerics: numerics.name)
 
 
 @BOTH

@@ -31,7 +31,7 @@ def turns(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Turn]
     home = tmp_path_factory.mktemp("home")
 
     def start() -> Server:
-        return Server.start(serve_command(smollm2, home / "bank", "reference"), home / "server.log")
+        return Server.start(serve_command(smollm2, home / "bank", "exact"), home / "server.log")
 
     return list(play(TALK, Scale("real", 0, 0, answer_tokens=60), start, print))
 
@@ -39,7 +39,7 @@ def turns(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Turn]
 def test_every_turn_takes_its_path(turns: list[Turn]) -> None:
     assert [turn.answer.report["source"] for turn in turns] == [step.source for step in STEPS]
     assert all(turn.answer.report["reused_tokens"] > 0 for turn in turns[1:])
-    assert {turn.answer.report["numerics"] for turn in turns} == {"reference"}
+    assert {turn.answer.report["numerics"] for turn in turns} == {"exact"}
 
 
 def test_answers_are_those_without_stored_state(turns: list[Turn]) -> None:

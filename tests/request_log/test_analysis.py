@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.serve.engine_double import REPORT
 
-from forerun.request_log.analysis import Remarkable, faults_of, summarise
+from forerun.request_log.analysis import Outlier, faults_of, summarise
 from forerun.request_log.entry import Entry
 from forerun.values import Report, Usage
 
@@ -27,13 +27,13 @@ def entry(context_tokens: int, report: Report | None = HEALTHY, answer_tokens: i
 RAM = [entry(20_000 + 500 * i) for i in range(6)]
 
 
-def only(entries: list[Entry]) -> Remarkable:
-    (found,) = summarise(entries).remarkable
+def only(entries: list[Entry]) -> Outlier:
+    (found,) = summarise(entries).outliers
     return found
 
 
 def test_nothing_is_remarkable_about_equals() -> None:
-    assert summarise(RAM).remarkable == ()
+    assert summarise(RAM).outliers == ()
 
 
 def test_the_original_fault_is_found_from_the_log_alone() -> None:
@@ -46,7 +46,7 @@ def test_the_original_fault_is_found_from_the_log_alone() -> None:
 
 def test_a_few_requests_say_nothing_of_what_is_usual() -> None:
     slow = entry(21_200, replace(HEALTHY, decode_tok_per_s=1.0))
-    assert summarise([*RAM[:3], slow]).remarkable == ()
+    assert summarise([*RAM[:3], slow]).outliers == ()
     assert only([*RAM[:4], slow]).served.entry == slow
 
 
@@ -62,7 +62,7 @@ def test_a_layout_that_nobody_asked_for_is_a_fault_at_any_speed() -> None:
 
 
 def test_pages_that_were_chosen_are_no_fault() -> None:
-    chosen = replace(HEALTHY, layout=PAGED, draft_layout=PAGED, asked_layout=PAGED)
+    chosen = replace(HEALTHY, layout=PAGED, draft_layout=PAGED, requested_layout=PAGED)
     assert faults_of(chosen) == ()
     found = only([*RAM, entry(20_100, replace(chosen, decode_tok_per_s=30.0))])
     assert found.causes == ("decoded in paged(64), as chosen for this length",)
@@ -73,7 +73,7 @@ def test_a_draft_in_another_layout_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         (
             {"source": "cold", "reason": "nothing begins like it"},
@@ -87,9 +87,9 @@ def test_a_draft_in_another_layout_is_a_fault() -> None:
         ({}, "nothing in the log explains it"),
     ],
 )
-def test_why_the_first_token_was_late(changes: dict[str, Any], why: str) -> None:
+def test_why_the_first_token_was_late(changes: dict[str, Any], reason: str) -> None:
     found = only([*RAM, entry(21_100, replace(HEALTHY, ttft_s=10.0, **changes))])
-    assert (found.ttft_ratio, found.why) == (4.0, why)
+    assert (found.ttft_ratio, found.reason) == (4.0, reason)
 
 
 @pytest.mark.parametrize(
@@ -100,15 +100,15 @@ def test_why_the_first_token_was_late(changes: dict[str, Any], why: str) -> None
         entry(21_000, replace(HEALTHY, decode_tok_per_s=5.0), answer_tokens=3),  # a speed of next to nothing
         entry(21_000, replace(HEALTHY, prefill_tok_per_s=5.0, computed_tokens=10)),  # few tokens are always slow
         entry(21_000, replace(HEALTHY, decode_tok_per_s=5.0), model="another"),
-        entry(21_000, replace(HEALTHY, decode_tok_per_s=5.0, numerics="served")),
+        entry(21_000, replace(HEALTHY, decode_tok_per_s=5.0, numerics="fast")),
     ],
 )
 def test_whom_one_is_not_compared_with(other: Entry) -> None:
-    assert summarise([*RAM, other]).remarkable == ()
+    assert summarise([*RAM, other]).outliers == ()
 
 
 def test_groups_count_each_source_and_layout() -> None:
-    mixed = replace(HEALTHY, layout=PAGED, asked_layout=PAGED, draft_layout=PAGED, compiled_steps=50, eager_steps={"width": 50})
+    mixed = replace(HEALTHY, layout=PAGED, requested_layout=PAGED, draft_layout=PAGED, compiled_steps=50, eager_steps={"width": 50})
     told = summarise([*RAM, entry(30_000, mixed), entry(30_500, replace(FAULTY, prefill_tok_per_s=None))])
     assert [(g.source, g.layout, g.num) for g in told.groups] == [
         ("ram", "contiguous", 6),
@@ -129,4 +129,4 @@ def test_those_that_were_not_served_are_counted() -> None:
 
 def test_a_long_log_is_read_in_good_time() -> None:
     entries = [entry(1000 + i % 5000) for i in range(20_000)]
-    assert summarise(entries).remarkable == ()
+    assert summarise(entries).outliers == ()

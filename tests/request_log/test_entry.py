@@ -10,16 +10,16 @@ from tests.serve.engine_double import DONE
 
 from forerun.errors import ForerunError
 from forerun.request_log.entry import Content, Entry, decode, encode
-from forerun.values import Chat, Raw, Reading
+from forerun.values import Chat, PrefillProgress, TokenPrompt
 
 TIME = "2026-11-29T20:00:00.000+00:00"
-SERVED = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, Reading(7, 7, 3, None), DONE.usage, DONE.report, None)
+FAST = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, PrefillProgress(7, 7, 3, None), DONE.usage, DONE.report, None)
 WAITED = Entry(TIME, "id", "demo", "", "cancelled", "ForerunError: it was cancelled", 0.5, 7, None, None, None, None)
 CHAT = Chat(({"role": "user", "content": "A\nB \u2028 \u00fc"},), ({"type": "function"},), {"enable_thinking": False})
 
 
 @pytest.mark.parametrize(
-    "entry", [SERVED, WAITED, replace(SERVED, content=Content(CHAT, "C")), replace(WAITED, content=Content(Raw((1,)), ""))]
+    "entry", [FAST, WAITED, replace(FAST, content=Content(CHAT, "C")), replace(WAITED, content=Content(TokenPrompt((1,)), ""))]
 )
 def test_a_line_is_the_entry(entry: Entry) -> None:
     line = encode(entry)
@@ -28,14 +28,14 @@ def test_a_line_is_the_entry(entry: Entry) -> None:
 
 
 def test_its_fields_are_those_of_the_response() -> None:
-    told = json.loads(encode(SERVED))
+    told = json.loads(encode(FAST))
     assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "reasoning_tokens": 1}
     assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"asked": 1}, None)
 
 
 def test_a_newer_line_may_have_more_fields() -> None:
-    told = json.loads(encode(SERVED))
-    assert decode(json.dumps({**told, "new": 1, "report": {**told["report"], "new": 1}})) == SERVED
+    told = json.loads(encode(FAST))
+    assert decode(json.dumps({**told, "new": 1, "report": {**told["report"], "new": 1}})) == FAST
 
 
 @pytest.mark.parametrize(

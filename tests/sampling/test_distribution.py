@@ -5,7 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.laws.toy import FILTERS, rule
+from tests.distributions.toy import FILTERS, rule
 
 from forerun.errors import BadRequestError
 from forerun.sampling import Counts, count_prompt, distribution, has_penalty, is_finite
@@ -20,7 +20,7 @@ WIDE = {
 }
 
 
-def law(row: list[float], sampling: Sampling) -> list[float]:
+def probs(row: list[float], sampling: Sampling) -> list[float]:
     return list(np.array(distribution(mx.array([row]), sampling, None))[0])
 
 
@@ -48,33 +48,33 @@ def test_exactly_top_k_tokens_survive_a_tie_the_lower_ids_first() -> None:
 
 
 def test_minus_zero_ties_with_zero() -> None:
-    assert law([-0.0, -1.0, 0.0], replace(NEUTRAL, top_k=1)) == [1, 0, 0]
-    assert law([-0.0, 0.0, 0.0], replace(NEUTRAL, top_k=2)) == [0.5, 0.5, 0]
+    assert probs([-0.0, -1.0, 0.0], replace(NEUTRAL, top_k=1)) == [1, 0, 0]
+    assert probs([-0.0, 0.0, 0.0], replace(NEUTRAL, top_k=2)) == [0.5, 0.5, 0]
 
 
 @pytest.mark.parametrize("sampling", [replace(NEUTRAL, temperature=0.0), replace(NEUTRAL, temperature=0.0, top_k=9, top_p=0.5, min_p=0.2)])
 def test_temperature_zero_is_one_hot_at_the_lowest_id_of_a_tie(sampling: Sampling) -> None:
-    assert law([1.0, 7.0, 7.0, -INF], sampling) == [0, 1, 0, 0]
+    assert probs([1.0, 7.0, 7.0, -INF], sampling) == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("sampling", [NEUTRAL, replace(NEUTRAL, top_k=2), replace(NEUTRAL, top_p=0.99), replace(NEUTRAL, min_p=0.01)])
 def test_a_tiny_temperature_does_not_overflow(sampling: Sampling) -> None:
-    assert law([1e4, 2e4, -INF], replace(sampling, temperature=1e-38)) == [0, 1, 0]
+    assert probs([1e4, 2e4, -INF], replace(sampling, temperature=1e-38)) == [0, 1, 0]
 
 
 @pytest.mark.parametrize("sampling", [replace(NEUTRAL, top_p=0.0), replace(NEUTRAL, top_p=1e-9), replace(NEUTRAL, min_p=1.0)])
 def test_the_largest_always_survives(sampling: Sampling) -> None:
-    assert law([0.0, 0.5, 0.25], sampling) == [0, 1, 0]
+    assert probs([0.0, 0.5, 0.25], sampling) == [0, 1, 0]
 
 
 def test_top_k_beyond_the_possible_tokens_keeps_those() -> None:
-    assert law([-INF, 1.0, -INF, 1.0], replace(NEUTRAL, top_k=3)) == [0, 0.5, 0, 0.5]
+    assert probs([-INF, 1.0, -INF, 1.0], replace(NEUTRAL, top_k=3)) == [0, 0.5, 0, 0.5]
 
 
 def test_top_p_counts_the_mass_that_top_k_left() -> None:
     row = np.log([0.3, 0.3, 0.2, 0.2]).tolist()
-    assert law(row, replace(NEUTRAL, top_k=2, top_p=0.4)) == pytest.approx([1, 0, 0, 0])
-    assert law(row, replace(NEUTRAL, top_k=2, top_p=0.6)) == pytest.approx([0.5, 0.5, 0, 0])
+    assert probs(row, replace(NEUTRAL, top_k=2, top_p=0.4)) == pytest.approx([1, 0, 0, 0])
+    assert probs(row, replace(NEUTRAL, top_k=2, top_p=0.6)) == pytest.approx([0.5, 0.5, 0, 0])
 
 
 @pytest.mark.parametrize("name", WIDE)

@@ -9,7 +9,7 @@ ROWS = mx.random.normal((5, 300), key=mx.random.key(3)) * 4
 TOKENS = mx.array([0, 299, 7, 7, 150], dtype=mx.int32)
 
 
-def law(logits: mx.array) -> np.ndarray:
+def probs(logits: mx.array) -> np.ndarray:
     """log-softmax in float64."""
     rows = np.array(logits).astype(np.float64)
     return rows - np.log(np.sum(np.exp(rows - rows.max(-1, keepdims=True)), -1, keepdims=True)) - rows.max(-1, keepdims=True)
@@ -17,7 +17,7 @@ def law(logits: mx.array) -> np.ndarray:
 
 @pytest.mark.parametrize("num", [0, 1, 5, 20, 400])
 def test_they_are_the_log_softmax(num: int) -> None:
-    found, expected = logprobs(ROWS, TOKENS, num), law(ROWS)
+    found, expected = logprobs(ROWS, TOKENS, num), probs(ROWS)
     assert np.allclose(found.chosen, expected[np.arange(5), np.array(TOKENS)], atol=1e-5)
     ids = np.argsort(-expected, axis=-1, kind="stable")[:, :num]
     assert np.array_equal(found.ids, ids)

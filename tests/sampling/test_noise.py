@@ -3,7 +3,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.laws.toy import LARGEST, SMALLEST
+from tests.distributions.toy import LARGEST, SMALLEST
 
 from forerun.sampling import fresh_seed, gumbel, uniforms
 

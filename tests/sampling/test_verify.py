@@ -3,7 +3,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.laws.toy import LARGEST, SMALLEST
+from tests.distributions.toy import LARGEST, SMALLEST
 
 from forerun.sampling import verify, verify_coupled
 from forerun.sampling.verify import Verdict
@@ -44,8 +44,8 @@ def test_verdicts_are_int32() -> None:
 
 
 def test_a_rejection_that_only_rounding_explains_draws_from_the_target() -> None:
-    law = one_hot([[1, 0]]) * (1 - 2.0**-20)
-    verdict = verify(law, one_hot([[1]]), mx.array([[1]]), mx.full((1, 1), LARGEST), mx.full((1,), 0.5))
+    probs = one_hot([[1, 0]]) * (1 - 2.0**-20)
+    verdict = verify(probs, one_hot([[1]]), mx.array([[1]]), mx.full((1, 1), LARGEST), mx.full((1,), 0.5))
     assert plain(verdict) == [(0, 1)]
 
 

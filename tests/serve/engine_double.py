@@ -8,10 +8,24 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter
 
 from forerun.errors import BadRequestError, ForerunError, UnknownSessionError
-from forerun.values import BankHealth, Content, Done, Event, Health, Imported, Job, ModelInfo, Prompt, Report, Sampling, SessionInfo, Usage
+from forerun.values import (
+    BankHealth,
+    Content,
+    Done,
+    Event,
+    Health,
+    ImportResult,
+    Job,
+    ModelInfo,
+    Prompt,
+    Report,
+    Sampling,
+    SessionInfo,
+    Usage,
+)
 
 SUGGESTED = Sampling(0.6, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
-INFO = ModelInfo("double", "none", "cpu", "reference", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
+INFO = ModelInfo("double", "none", "cpu", "exact", "none", 4096, 1_700_000_000, SUGGESTED, demo=False)
 REPORT = Report(
     "s1",
     "ram",
@@ -25,7 +39,7 @@ REPORT = Report(
     1,
     0,
     {"asked": 1},
-    "reference",
+    "exact",
     3,
     4,
     0.0,
@@ -79,7 +93,7 @@ class Sessions:
     async def one(self, tenant: str, id: str) -> SessionInfo:
         raise UnknownSessionError(id)
 
-    async def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+    async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         raise UnknownSessionError(id)
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
@@ -88,7 +102,7 @@ class Sessions:
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
         raise UnknownSessionError(id)
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> Imported:
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
         raise BadRequestError("no archive")
 
     async def wipe(self, tenant: str) -> int:

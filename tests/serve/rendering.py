@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forerun.text.prompt import Prompter
 
-Asked = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
+ParsedRequest = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
 
 
 @cache
@@ -27,7 +27,7 @@ def prompter() -> Prompter:
     return Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
 
 
-def tokens_of(asked: Asked) -> list[int]:
+def tokens_of(asked: ParsedRequest) -> list[int]:
     """The ids of the request's prompt, by the bundled model's template and tokenizer."""
     from tests.serve.engine_double import INFO
 
@@ -38,7 +38,7 @@ def tokens_of(asked: Asked) -> list[int]:
     return list(prompter().encode(dialect.parse(body, INFO, id="id_1", tenant="").jobs[0].prompt, tenant="").tokens)
 
 
-def tokens_elsewhere(requests: list[Asked]) -> list[list[int]]:
+def tokens_elsewhere(requests: list[ParsedRequest]) -> list[list[int]]:
     """The same by a process of its own, in which sets have another order."""
     environ = os.environ | {"PYTHONHASHSEED": "12345"}
     done = subprocess.run([sys.executable, __file__], input=json.dumps(requests), env=environ, capture_output=True, text=True, check=True)

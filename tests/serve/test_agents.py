@@ -4,16 +4,16 @@ from typing import get_args
 
 import pytest
 
-from forerun.serve.agents import Agent, Served, merged, setup
+from forerun.serve.agents import Agent, ServedModel, merged, setup
 
-HERE = Served("http://127.0.0.1:8484", "coder-27b", 40_960, needs_key=False)
-LOCKED = Served("http://10.0.0.5:8484", "coder-27b", 40_960, needs_key=True)
+HERE = ServedModel("http://127.0.0.1:8484", "coder-27b", 40_960, needs_key=False)
+LOCKED = ServedModel("http://10.0.0.5:8484", "coder-27b", 40_960, needs_key=True)
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("served", [HERE, LOCKED])
-def test_every_agent_is_told_address_model_and_key(agent: Agent, served: Served) -> None:
+def test_every_agent_is_told_address_model_and_key(agent: Agent, served: ServedModel) -> None:
     made = setup(agent, served)
     everything = "\n".join([made.content, *made.environment.values(), made.start])
     assert served.url in everything

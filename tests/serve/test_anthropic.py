@@ -13,18 +13,18 @@ from tests.serve.refusals import refusals
 
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic import parse, parse_count
-from forerun.serve.anthropic_answer import Asked, Streamed, Whole
+from forerun.serve.anthropic_answer import ParsedRequest, StreamedResponse, WholeResponse
 from forerun.serve.fields import arguments_of
 from forerun.serve.problems import problem_of
-from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, Queued, Reading, Reasoning, Usage
+from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Done, Event, PrefillProgress, QueuePosition, Reasoning, Usage
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"name": "read", "description": "Reads.", "input_schema": {"type": "object", "properties": {"z": {}, "a": {}}}}
 AS_CHAT = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": TOOL["input_schema"]}}
 LATER = {"name": "fetch", "input_schema": {"type": "object"}, "defer_loading": True}
-READ = Reading(4, 7, 3, None)
+READ = PrefillProgress(4, 7, 3, None)
 ANSWER: Sequence[Event] = (
-    Queued(1),
+    QueuePosition(1),
     READ,
     Reasoning("Look "),
     Reasoning("first."),
@@ -42,7 +42,7 @@ ANSWER: Sequence[Event] = (
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return parse({"messages": [USER], "max_tokens": 100} | body, INFO, id="msg_1", tenant="ann")
 
 
@@ -57,12 +57,12 @@ refusal = refusals(asked)
 
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
     """The values of all frames; each is under its own name."""
-    stream = Streamed(asked(**body), INFO, created_unix_s=5)
+    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
     return values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
 
 
 def whole(events: Sequence[Event], **body: Any) -> dict[str, Any]:
-    answer = Whole(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
@@ -322,7 +322,7 @@ def test_a_call_that_was_cut_off_has_no_arguments() -> None:
 
 
 def test_signs_of_life_and_errors() -> None:
-    stream = Streamed(asked(), INFO, created_unix_s=5)
+    stream = StreamedResponse(asked(), INFO, created_unix_s=5)
     assert stream.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
     failed = stream.failed(problem_of(BadRequestError("no")))
     assert failed == b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error","message":"no"}}\n\n'

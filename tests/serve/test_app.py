@@ -13,7 +13,7 @@ from tests.serve.engine_double import DONE, Engine, Step
 from forerun.errors import BadRequestError, BusyError, NumericsError
 from forerun.serve import sse
 from forerun.serve.app import build
-from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Job, Queued, Reading, Reasoning
+from forerun.values import CallArguments, CallEnd, CallStart, Chat, Content, Job, PrefillProgress, QueuePosition, Reasoning
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 GETS = [
@@ -161,7 +161,7 @@ def timed(*script: Step, path: str = "/v1/chat/completions", stream: bool = True
 
 
 def test_silence_is_broken_before_ten_seconds_are_over() -> None:
-    before, _, after = timed(30.0, Reading(1, 2, 0, None), 9.5, Content("x"), DONE).text.partition(": reading 1/2 (0 reused)\n")
+    before, _, after = timed(30.0, PrefillProgress(1, 2, 0, None), 9.5, Content("x"), DONE).text.partition(": reading 1/2 (0 reused)\n")
     assert (before.count(": keepalive\n"), after.count(": keepalive\n")) == (3, 1)
 
 
@@ -174,7 +174,7 @@ def test_what_is_said_puts_off_the_next_sign_of_life() -> None:
 
 
 def test_no_comment_ends_in_a_blank_line() -> None:
-    text = timed(Reading(1, 2, 0, None), 9.0, CallEnd(0, is_complete=True), Content("x"), DONE).text
+    text = timed(PrefillProgress(1, 2, 0, None), 9.0, CallEnd(0, is_complete=True), Content("x"), DONE).text
     assert ": keepalive\n" in text
     events = text.split("\n\n")
     assert all("data: " in event for event in events[:-1])
@@ -232,7 +232,9 @@ ASKED = {
 )
 def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(path: str, sign: str) -> None:
     call = (CallArguments(0, "[1]"), CallEnd(0, True), DONE)
-    at_once, later = (timed(Reading(1, 2, 0, None), CallStart(0, "c", "f"), wait_s, *call, path=path).text for wait_s in (0.0, 30.0))
+    at_once, later = (
+        timed(PrefillProgress(1, 2, 0, None), CallStart(0, "c", "f"), wait_s, *call, path=path).text for wait_s in (0.0, 30.0)
+    )
     assert later.count(sign) == at_once.count(sign) + 3
 
 
@@ -274,20 +276,20 @@ def test_an_event_is_one_line_however_a_client_splits_text(path: str) -> None:
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("stream", [True, False])
 def test_nobody_waits_longer_than_ten_minutes(path: str, stream: bool) -> None:
-    assert "in the queue" not in timed(Queued(3), 599.0, Content("x"), DONE, path=path, stream=stream).text
-    response = timed(Queued(3), 603.0, Content("x"), DONE, path=path, stream=stream)
+    assert "in the queue" not in timed(QueuePosition(3), 599.0, Content("x"), DONE, path=path, stream=stream).text
+    response = timed(QueuePosition(3), 603.0, Content("x"), DONE, path=path, stream=stream)
     assert "in the queue" in response.text
     assert stream or (response.status_code in (503, 529) and response.headers["retry-after"] == "60")
 
 
 def test_who_is_served_may_take_long() -> None:
-    assert timed(Reading(1, 2, 0, None), 3600.0, Content("x"), DONE, stream=False).status_code == 200
+    assert timed(PrefillProgress(1, 2, 0, None), 3600.0, Content("x"), DONE, stream=False).status_code == 200
 
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) -> None:
-    engine = Engine(Reading(1, 2, 0, None), 30.0)
+    engine = Engine(PrefillProgress(1, 2, 0, None), 30.0)
     body = json.dumps(ASKED[path] | {"stream": stream}).encode()
     coming = iter([{"type": "http.request", "body": body}])
 
@@ -310,4 +312,4 @@ def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) ->
 
 
 def test_progress_tells_how_long_it_still_takes() -> None:
-    assert sse.progress(Reading(1, 2, 0, 11.6)) == [b": reading 1/2 (0 reused), 12 s left\n"]
+    assert sse.progress(PrefillProgress(1, 2, 0, 11.6)) == [b": reading 1/2 (0 reused), 12 s left\n"]

@@ -13,7 +13,7 @@ from tests.wire import DONE, Wire, frame, report, serving, stream
 from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.serve.client import Delta, End, health, stream_chat, url_of
-from forerun.values import Reading
+from forerun.values import PrefillProgress
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def wire() -> Iterator[Wire]:
 def test_a_stream_as_values(wire: Wire) -> None:
     wire.answers.append(stream("hello", report("ram", 6, 4), num_tokens=3, finish="length"))
     reading, *deltas, end = stream_chat(wire.url, {"messages": []})
-    assert reading == Reading(5, 10, 6, None)
+    assert reading == PrefillProgress(5, 10, 6, None)
     assert deltas == [Delta("content", "he"), Delta("content", "llo")]
     assert isinstance(end, End)
     assert (end.finish, end.usage["completion_tokens"], end.report["source"]) == ("length", 3, "ram")

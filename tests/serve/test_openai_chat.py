@@ -11,7 +11,7 @@ from tests.serve.refusals import refusals
 
 import forerun
 from forerun.serve.openai_chat import parse
-from forerun.serve.openai_choices import Asked, Streamed, Whole
+from forerun.serve.openai_choices import ParsedRequest, StreamedResponse, WholeResponse
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -23,12 +23,12 @@ from forerun.values import (
     Content,
     Done,
     Event,
-    Likely,
-    LogprobsAsked,
-    Queued,
-    Reading,
+    LogprobsRequest,
+    PrefillProgress,
+    QueuePosition,
     Reasoning,
     TokenLogprob,
+    TopToken,
     Usage,
 )
 
@@ -38,7 +38,7 @@ TOOL = {"type": "function", "function": {"name": "read", "parameters": {"z": 1, 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return parse({"messages": [USER]} | body, INFO, id="chatcmpl-1", tenant="ann")
 
 
@@ -231,7 +231,7 @@ IGNORED = {
 }
 
 
-def recorded(name: str) -> Asked:
+def recorded(name: str) -> ParsedRequest:
     return parse(json.loads((REQUESTS / f"{name}.json").read_text()), INFO, id="1", tenant="")
 
 
@@ -249,8 +249,8 @@ def test_a_clients_next_turn_begins_with_the_tokens_of_the_last() -> None:
         assert later.tokens[: earlier.message_end] == earlier.tokens[: earlier.message_end]
 
 
-def streamed(given: Asked, *events: Event) -> list[bytes]:
-    stream = Streamed(given, INFO, created_unix_s=5)
+def streamed(given: ParsedRequest, *events: Event) -> list[bytes]:
+    stream = StreamedResponse(given, INFO, created_unix_s=5)
     return [frame for event in events for frame in stream.frames(event)]
 
 
@@ -262,8 +262,8 @@ def deltas(lines: list[bytes]) -> list[Any]:
     return [chunk["choices"][0]["delta"] for chunk in chunks(lines)]
 
 
-def whole(given: Asked, *events: Event) -> dict[str, Any]:
-    answer = Whole(given, INFO, created_unix_s=5)
+def whole(given: ParsedRequest, *events: Event) -> dict[str, Any]:
+    answer = WholeResponse(given, INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
@@ -282,7 +282,7 @@ CALLED = Done("calls", DONE.usage, REPORT, "")
 
 
 def test_a_whole_answer() -> None:
-    body = whole(asked(user="me"), Queued(1), Reasoning("Thi"), Reasoning("nk"), Content("Yes"), DONE)
+    body = whole(asked(user="me"), QueuePosition(1), Reasoning("Thi"), Reasoning("nk"), Content("Yes"), DONE)
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 5, "double")
     assert body["choices"] == [
         {
@@ -316,7 +316,9 @@ def test_whole_calls() -> None:
 
 
 def test_a_streamed_answer() -> None:
-    lines = streamed(asked(stream=True), Queued(2), Reading(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE)
+    lines = streamed(
+        asked(stream=True), QueuePosition(2), PrefillProgress(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE
+    )
     assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
     assert lines[-1] == b"data: [DONE]\n\n"
     assert deltas(lines) == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
@@ -356,7 +358,7 @@ def test_an_empty_answer_is_an_answer() -> None:
 HALF, REST = "é".encode()[:1], "é".encode()[1:]
 SCORED = (
     Reasoning("Hm"),
-    Content("Y", (TokenLogprob(b"Y", -0.25, (Likely(b"Y", -0.25), Likely(b"N", -1.5))),)),
+    Content("Y", (TokenLogprob(b"Y", -0.25, (TopToken(b"Y", -0.25), TopToken(b"N", -1.5))),)),
     Content("é", (TokenLogprob(HALF, -2.0, ()), TokenLogprob(REST, 0.0, ()))),
     Done("stop", DONE.usage, REPORT, "", (TokenLogprob(b"<|end|>", -1.0, ()),)),
 )
@@ -374,7 +376,7 @@ TOLD = [
 
 def test_tokens_of_the_content_are_told_with_their_probabilities() -> None:
     given = asked(logprobs=True, top_logprobs=2)
-    assert given.jobs[0].logprobs == LogprobsAsked(2, of_prompt=False)
+    assert given.jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
     body = whole(given, *SCORED)
     assert body["choices"][0]["logprobs"] == {"content": TOLD, "refusal": None}
     ChatCompletion.model_validate(body)

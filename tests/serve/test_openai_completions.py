@@ -8,14 +8,26 @@ from tests.serve.asking import values
 from tests.serve.engine_double import DONE, INFO, REPORT, SUGGESTED
 from tests.serve.refusals import refusals
 
-from forerun.serve.openai_choices import Asked, Streamed, Whole
+from forerun.serve.openai_choices import ParsedRequest, StreamedResponse, WholeResponse
 from forerun.serve.openai_completions import parse
-from forerun.values import Content, Done, Event, Likely, LogprobsAsked, Plain, PromptLogprobs, Raw, Reading, TokenLogprob, Usage
+from forerun.values import (
+    Content,
+    Done,
+    Event,
+    LogprobsRequest,
+    PrefillProgress,
+    PromptLogprobs,
+    TextPrompt,
+    TokenLogprob,
+    TokenPrompt,
+    TopToken,
+    Usage,
+)
 
-ANSWER: Sequence[Event] = (Reading(4, 7, 3, None), Content("a, "), Content("b):"), DONE)
+ANSWER: Sequence[Event] = (PrefillProgress(4, 7, 3, None), Content("a, "), Content("b):"), DONE)
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return parse({"prompt": "def add("} | body, INFO, id="cmpl-1", tenant="ann")
 
 
@@ -23,14 +35,14 @@ refusal = refusals(asked)
 
 
 def whole(events: Sequence[Event] = ANSWER, **body: Any) -> dict[str, Any]:
-    answer = Whole(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
 
 
 def streamed(events: Sequence[Event] = ANSWER, **body: Any) -> list[dict[str, Any]]:
-    stream = Streamed(asked(**body), INFO, created_unix_s=5)
+    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
     text = b"".join(frame for event in events for frame in stream.frames(event)).decode()
     assert text.endswith("data: [DONE]\n\n")
     return values(text)
@@ -38,7 +50,7 @@ def streamed(events: Sequence[Event] = ANSWER, **body: Any) -> list[dict[str, An
 
 def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
     job = asked().jobs[0]
-    assert (job.prompt, job.sampling, job.max_tokens, job.stop) == (Plain("def add("), SUGGESTED, 16, ())
+    assert (job.prompt, job.sampling, job.max_tokens, job.stop) == (TextPrompt("def add("), SUGGESTED, 16, ())
     assert (asked(stop="x", max_tokens=5).jobs[0].stop, asked(max_tokens=5).jobs[0].max_tokens) == (("x",), 5)
     assert asked(max_tokens=0).jobs[0].max_tokens == 0
 
@@ -46,15 +58,15 @@ def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
 @pytest.mark.parametrize(
     ("prompt", "read"),
     [
-        ("x", [Plain("x")]),
-        (["x"], [Plain("x")]),
-        ([1, 2], [Raw((1, 2))]),
-        ([[1, 2]], [Raw((1, 2))]),
-        (["x", "y"], [Plain("x"), Plain("y")]),
-        ([[1, 2], "y"], [Raw((1, 2)), Plain("y")]),
+        ("x", [TextPrompt("x")]),
+        (["x"], [TextPrompt("x")]),
+        ([1, 2], [TokenPrompt((1, 2))]),
+        ([[1, 2]], [TokenPrompt((1, 2))]),
+        (["x", "y"], [TextPrompt("x"), TextPrompt("y")]),
+        ([[1, 2], "y"], [TokenPrompt((1, 2)), TextPrompt("y")]),
     ],
 )
-def test_prompts_of_every_form(prompt: Any, read: list[Plain | Raw]) -> None:
+def test_prompts_of_every_form(prompt: Any, read: list[TextPrompt | TokenPrompt]) -> None:
     assert [job.prompt for job in asked(prompt=prompt).jobs] == read
 
 
@@ -97,10 +109,10 @@ def test_a_stream_says_what_a_whole_answer_says() -> None:
 HALF, REST = "é".encode()[:1], "é".encode()[1:]
 SCORED: Sequence[Event] = (
     PromptLogprobs((TokenLogprob(b"def", None, ()),)),
-    PromptLogprobs((TokenLogprob(b" ad", -1.5, (Likely(b" a", -0.5), Likely(b" ad", -1.5))), TokenLogprob(b"d(", -9999.0, ()))),
-    Reading(4, 7, 0, None),
-    Content("a", (TokenLogprob(b"a", -0.25, (Likely(b"a", -0.25), Likely(HALF, -2.0))),)),
-    Content("é", (TokenLogprob(HALF, -2.0, (Likely(b"b", -0.5), Likely(b"b", -1.0))), TokenLogprob(REST, 0.0, ()))),
+    PromptLogprobs((TokenLogprob(b" ad", -1.5, (TopToken(b" a", -0.5), TopToken(b" ad", -1.5))), TokenLogprob(b"d(", -9999.0, ()))),
+    PrefillProgress(4, 7, 0, None),
+    Content("a", (TokenLogprob(b"a", -0.25, (TopToken(b"a", -0.25), TopToken(HALF, -2.0))),)),
+    Content("é", (TokenLogprob(HALF, -2.0, (TopToken(b"b", -0.5), TopToken(b"b", -1.0))), TokenLogprob(REST, 0.0, ()))),
     Done("stop", Usage(3, 0, 4, 0), REPORT, "", (TokenLogprob(b"<|end|>", -0.125, ()),)),
 )
 COLUMNS = {
@@ -124,8 +136,8 @@ def columns(chunks: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def test_tokens_are_told_with_their_probabilities() -> None:
-    assert asked(logprobs=2).jobs[0].logprobs == LogprobsAsked(2, of_prompt=False)
-    assert asked(logprobs=0, echo=True).jobs[0].logprobs == LogprobsAsked(0, of_prompt=True)
+    assert asked(logprobs=2).jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
+    assert asked(logprobs=0, echo=True).jobs[0].logprobs == LogprobsRequest(0, of_prompt=True)
     events = SCORED[2:]
     told = whole(events, logprobs=2)["choices"][0]
     assert (told["text"], told["logprobs"]) == ("aé", COLUMNS)
@@ -153,10 +165,10 @@ def test_an_echo_is_told_with_its_probabilities(prompt: Any) -> None:
 def test_each_prompt_has_its_choices() -> None:
     jobs = asked(prompt=["x", "y"], n=2, seed=5).jobs
     assert [(job.id, job.prompt, job.sampling.seed) for job in jobs] == [
-        ("cmpl-1-0", Plain("x"), 5),
-        ("cmpl-1-1", Plain("x"), 6),
-        ("cmpl-1-2", Plain("y"), 5),
-        ("cmpl-1-3", Plain("y"), 6),
+        ("cmpl-1-0", TextPrompt("x"), 5),
+        ("cmpl-1-1", TextPrompt("x"), 6),
+        ("cmpl-1-2", TextPrompt("y"), 5),
+        ("cmpl-1-3", TextPrompt("y"), 6),
     ]
     assert [job.sampling.seed for job in asked(n=2).jobs] == [None, None]
 

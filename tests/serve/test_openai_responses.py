@@ -13,7 +13,7 @@ from tests.serve.test_anthropic import ANSWER, PIECES
 
 from forerun.errors import BusyError
 from forerun.serve.openai_responses import parse
-from forerun.serve.openai_responses_answer import Asked, Streamed, Whole
+from forerun.serve.openai_responses_answer import ParsedRequest, StreamedResponse, WholeResponse
 from forerun.serve.problems import problem_of
 from forerun.values import (
     CallArguments,
@@ -23,16 +23,16 @@ from forerun.values import (
     Content,
     Done,
     Event,
-    Likely,
-    LogprobsAsked,
-    Reading,
+    LogprobsRequest,
+    PrefillProgress,
     Reasoning,
     TokenLogprob,
+    TopToken,
     Usage,
 )
 
 USER = {"role": "user", "content": "hello"}
-READ = Reading(4, 7, 3, None)
+READ = PrefillProgress(4, 7, 3, None)
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 FUNCTION = {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA, "strict": False}
 PATCH = {
@@ -48,7 +48,7 @@ TOOLS = [FUNCTION, PATCH, AGENTS, SEARCH, WEB]
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return parse({"input": "hello"} | body, INFO, id="resp_1", tenant="ann")
 
 
@@ -63,7 +63,7 @@ refusal = refusals(asked)
 
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
     """The values of all frames, each valid as the client's library has it, and numbered without a gap."""
-    stream = Streamed(asked(**body), INFO, created_unix_s=5)
+    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
     told = values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
     for event in told:
         EVENTS.validate_python(event)
@@ -72,7 +72,7 @@ def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
 
 
 def whole(events: Sequence[Event], **body: Any) -> dict[str, Any]:
-    answer = Whole(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     body: dict[str, Any] = json.loads(json.dumps(answer.body()))
@@ -286,13 +286,13 @@ def test_a_response_repeats_what_was_asked() -> None:
 
 
 def test_signs_of_life_are_events() -> None:
-    stream = Streamed(asked(), INFO, created_unix_s=5)
+    stream = StreamedResponse(asked(), INFO, created_unix_s=5)
     assert kinds(values(stream.keepalive().decode())) == ["created", "in_progress"]
     assert kinds(values(stream.keepalive().decode())) == ["in_progress"]
 
 
 def test_an_error_ends_a_stream_as_a_failed_response() -> None:
-    told = values(Streamed(asked(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))).decode())
+    told = values(StreamedResponse(asked(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))).decode())
     assert kinds(told) == ["created", "failed"]
     assert told[1]["response"]["error"] == {"code": "server_error", "message": "stopping"}
     EVENTS.validate_python(told[1])
@@ -302,18 +302,18 @@ def test_an_error_ends_a_stream_as_a_failed_response() -> None:
     ("body", "found"),
     [
         ({}, None),
-        ({"include": ["message.output_text.logprobs"]}, LogprobsAsked(0, of_prompt=False)),
-        ({"include": ["message.output_text.logprobs"], "top_logprobs": 4}, LogprobsAsked(4, of_prompt=False)),
-        ({"top_logprobs": 2}, LogprobsAsked(2, of_prompt=False)),
+        ({"include": ["message.output_text.logprobs"]}, LogprobsRequest(0, of_prompt=False)),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 4}, LogprobsRequest(4, of_prompt=False)),
+        ({"top_logprobs": 2}, LogprobsRequest(2, of_prompt=False)),
         ({"include": ["reasoning.encrypted_content"]}, None),
     ],
 )
-def test_probabilities_are_asked_for(body: dict[str, Any], found: LogprobsAsked | None) -> None:
+def test_probabilities_are_asked_for(body: dict[str, Any], found: LogprobsRequest | None) -> None:
     assert asked(**body).job.logprobs == found
 
 
 def test_tokens_are_told_with_their_probabilities() -> None:
-    tokens = [TokenLogprob(b"Y", -0.25, (Likely(b"Y", -0.25),)), TokenLogprob(b"es", -1.0, ())]
+    tokens = [TokenLogprob(b"Y", -0.25, (TopToken(b"Y", -0.25),)), TokenLogprob(b"es", -1.0, ())]
     events = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
     told = streamed(events, top_logprobs=1)
     first = {"token": "Y", "bytes": [89], "logprob": -0.25, "top_logprobs": [{"token": "Y", "bytes": [89], "logprob": -0.25}]}

@@ -22,7 +22,7 @@ from tests.talking import tokenizer
 from tests.waiting import LIMIT_S
 
 from forerun.serve.app import build
-from forerun.serve.doors import ARCHIVE
+from forerun.serve.request_guard import ARCHIVE
 
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 QUIET = settings(
@@ -56,13 +56,13 @@ def try_out(document: schemathesis.BaseSchema, num_requests: int) -> Sent:
     Returns how many were sent, by route and status.
     """
     routes = [found.ok() for found in document.get_all_operations()]
-    ways = [(route, way) for route in routes for way in (POSITIVE, NEGATIVE) if way == POSITIVE or route.method == "post"]
+    variants = [(route, variant) for route in routes for variant in (POSITIVE, NEGATIVE) if variant == POSITIVE or route.method == "post"]
     num_fixed = sum(route.method in ("get", "delete") and not route.path_parameters for route in routes)  # one request is all there is
     sent: Sent = Counter()
-    for route, way in ways:
+    for route, variant in variants:
 
-        @settings(QUIET, max_examples=ceil(num_requests / (len(ways) - num_fixed)))
-        @given(route.as_strategy(way))
+        @settings(QUIET, max_examples=ceil(num_requests / (len(variants) - num_fixed)))
+        @given(route.as_strategy(variant))
         def ask_and_check(case: Case) -> None:
             response = case.call(timeout=LIMIT_S)
             sent[f"{case.method} {case.operation.path}", response.status_code] += 1

@@ -13,9 +13,9 @@ from tests.serve.asking import serving
 from tests.serve.engine_double import Engine
 
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, NumericsError
-from forerun.values import Content, Reading
+from forerun.values import Content, PrefillProgress
 
-READ = Reading(4, 7, 3, None)
+READ = PrefillProgress(4, 7, 3, None)
 ASKED: Any = {"model": "any", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 
 

@@ -8,10 +8,10 @@ from tests.serve.asking import MESSAGES, serving
 from tests.serve.engine_double import Engine
 from tests.waiting import wait_for
 
-from forerun.serve import doors
-from forerun.values import Content, Event, Queued, Reading
+from forerun.serve import request_guard
+from forerun.values import Content, Event, PrefillProgress, QueuePosition
 
-READ = Reading(4, 7, 3, None)
+READ = PrefillProgress(4, 7, 3, None)
 
 
 PATHS = {
@@ -30,7 +30,7 @@ def request(path: str = CHAT, **body: object) -> bytes:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("phase", [(), (Queued(1),), (READ,), (READ, Content("x"))], ids=["sent", "queued", "reading", "writing"])
+@pytest.mark.parametrize("phase", [(), (QueuePosition(1),), (READ,), (READ, Content("x"))], ids=["sent", "queued", "reading", "writing"])
 def test_a_client_that_goes_frees_the_engine(path: str, stream: bool, phase: tuple[Event, ...]) -> None:
     engine = Engine(*phase, 30.0)
     with serving(engine) as port:
@@ -72,7 +72,7 @@ def test_bytes_that_are_no_request_get_an_error_in_the_apis_shape() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(doors, "BODY_LIMIT_S", 0.2)
+    monkeypatch.setattr(request_guard, "BODY_LIMIT_S", 0.2)
     engine = Engine()
     with serving(engine) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(request(path)[:-3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.serve.rendering import Asked, tokens_elsewhere, tokens_of
+from tests.serve.rendering import ParsedRequest, tokens_elsewhere, tokens_of
 from tests.serve.test_openai_responses import AGENTS, FUNCTION, PATCH
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": ["x", "y"]}}}
@@ -20,11 +20,11 @@ def called(id: str, content: Any, **more: Any) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": None, "tool_calls": [call]}, result | more, {"role": "user", "content": content, **more}]
 
 
-def used(id: str, mark: dict[str, Any]) -> list[dict[str, Any]]:
+def used(id: str, snapshot: dict[str, Any]) -> list[dict[str, Any]]:
     """The same turn in messages."""
-    use = {"type": "tool_use", "id": id, "name": "read", "input": {"z": "1", "a": "x"}} | mark
-    result = {"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": "ok"} | mark]} | mark
-    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result, {"type": "text", "text": "ok"} | mark]}]
+    use = {"type": "tool_use", "id": id, "name": "read", "input": {"z": "1", "a": "x"}} | snapshot
+    result = {"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": "ok"} | snapshot]} | snapshot
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result, {"type": "text", "text": "ok"} | snapshot]}]
 
 
 def items(call_id: str, **more: Any) -> list[dict[str, Any]]:
@@ -81,6 +81,6 @@ def test_bookkeeping_never_reaches_the_prompt(path: str, body: dict[str, Any], o
 
 
 def test_every_process_reads_the_same() -> None:
-    many: list[Asked] = [(path, body) for path, body, _ in SAME.values()]
+    many: list[ParsedRequest] = [(path, body) for path, body, _ in SAME.values()]
     many.append((RESPONSES, {"input": items("a"), "tools": [FUNCTION, PATCH, AGENTS], "reasoning": {"effort": "low"}}))
     assert tokens_elsewhere(many) == [tokens_of(each) for each in many]

@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.running import differing, empty, logits, marks, read, step
+from tests.running import differing, empty, logits, read, snapshots, step
 
-from forerun.kernels.numerics import REFERENCE
+from forerun.kernels.numerics import EXACT
 from forerun.state.cache import Cache, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.layout import Contiguous, Paged
@@ -34,21 +34,21 @@ def test_reading_in_chunks_is_stepping() -> None:
 
 def test_a_mark_made_by_replay_is_the_state_there() -> None:
     positions = [1, 2, 63, 64, 65, 299, 511, 512, 513, 559]
-    whole, found = marks(FAMILY, TOKENS, positions)
-    assert [mark.position for mark in found] == positions
+    whole, found = snapshots(FAMILY, TOKENS, positions)
+    assert [snapshot.position for snapshot in found] == positions
     assert differing(whole, read(FAMILY, TOKENS)) == []  # marks cut no chunk and leave no trace
-    for mark in found:
-        expected = read(FAMILY, TOKENS[: mark.position]).snapshot()
-        assert all(mx.array_equal(a, b) for a, b in zip(mark.arrays(), expected.arrays(), strict=True)), mark.position
+    for snapshot in found:
+        expected = read(FAMILY, TOKENS[: snapshot.position]).snapshot()
+        assert all(mx.array_equal(a, b) for a, b in zip(snapshot.arrays(), expected.arrays(), strict=True)), snapshot.position
 
 
 @pytest.mark.parametrize("position", [99, 100, 105])
 def test_a_mark_outside_the_new_rows_is_refused(position: int) -> None:
     cache = read(FAMILY, TOKENS[:100])
-    with lend([cache], REFERENCE) as view:
+    with lend([cache], EXACT) as view:
         hidden = FAMILY.forward(mx.array(TOKENS[100:104]), [4], view)
         with pytest.raises(ValueError, match=rf"position {position} is not inside the new rows 100\.\.104"):
-            view.mark(0, position, hidden)
+            view.snapshot(0, position, hidden)
 
 
 @pytest.mark.parametrize("kept", range(7))
@@ -86,7 +86,7 @@ def in_company(caches: list[Cache[Any]], tokens: list[list[int]], kept: list[int
     """Logits of each sequence's rows, of one forward for all. The first `kept` of each become state, draft rows too."""
     spans, before = [len(t) for t in tokens], [c.hidden for c in caches]
     stops = [sum(spans[: i + 1]) for i in range(len(spans))][:-1]
-    with lend(caches, REFERENCE) as view:
+    with lend(caches, EXACT) as view:
         hidden = FAMILY.forward(ids(tokens), spans, view)
         view.keep(kept, hidden)
         parts = mx.split(hidden, stops)
@@ -132,33 +132,33 @@ def test_a_snapshot_stays_while_the_cache_goes_on() -> None:
 
 def test_a_lent_cache_cannot_be_lent_again() -> None:
     cache = empty(FAMILY)
-    with lend([cache], REFERENCE), pytest.raises(RuntimeError, match="lent already"), lend([cache], REFERENCE):
+    with lend([cache], EXACT), pytest.raises(RuntimeError, match="lent already"), lend([cache], EXACT):
         pass
     assert not cache.is_lent
 
 
 def test_a_cache_cannot_be_lent_twice_at_once() -> None:
     cache = empty(FAMILY)
-    with pytest.raises(RuntimeError, match="lent already"), lend([cache, cache], REFERENCE):
+    with pytest.raises(RuntimeError, match="lent already"), lend([cache, cache], EXACT):
         pass
-    with lend([cache], REFERENCE):
+    with lend([cache], EXACT):
         pass  # refused is not broken
 
 
 def test_one_that_cannot_be_lent_leaves_the_others_free() -> None:
     one, other = empty(FAMILY), empty(FAMILY)
-    with lend([other], REFERENCE), pytest.raises(RuntimeError), lend([one, other], REFERENCE):
+    with lend([other], EXACT), pytest.raises(RuntimeError), lend([one, other], EXACT):
         pass
-    with lend([one, other], REFERENCE):
+    with lend([one, other], EXACT):
         pass
 
 
 def test_a_failed_step_breaks_its_caches_for_good() -> None:
     one, other = empty(FAMILY), empty(FAMILY)
-    with pytest.raises(ZeroDivisionError), lend([one, other], REFERENCE):
+    with pytest.raises(ZeroDivisionError), lend([one, other], EXACT):
         raise ZeroDivisionError
     for cache in (one, other):
-        with pytest.raises(RuntimeError, match="broken by a failed step"), lend([cache], REFERENCE):
+        with pytest.raises(RuntimeError, match="broken by a failed step"), lend([cache], EXACT):
             pass
 
 
@@ -175,7 +175,7 @@ def test_rows_beyond_the_length_are_finite_after_nan_was_in_memory() -> None:
 def test_scratch_rows_of_a_rejected_draft_do_not_matter() -> None:
     cache, clean = read(FAMILY, TOKENS[:300]), read(FAMILY, TOKENS[:300])
     step(FAMILY, cache, tiny.words("rejected", 40), keep=0)
-    with lend([cache], REFERENCE) as view:
+    with lend([cache], EXACT) as view:
         FAMILY.draft(mx.full((3, tiny.HIDDEN), 1e3), mx.array([1, 2, 3]), [3], view)
         view.keep_draft([0])
     assert mx.array_equal(logits(FAMILY, cache), logits(FAMILY, clean))
@@ -194,7 +194,7 @@ def test_the_draft_layers_do_not_see_position_0() -> None:
 
 
 def drafted(cache: Cache[Any]) -> mx.array:
-    with lend([cache], REFERENCE) as view:
+    with lend([cache], EXACT) as view:
         hidden = FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
         view.keep_draft([0])
     return hidden
@@ -202,7 +202,7 @@ def drafted(cache: Cache[Any]) -> mx.array:
 
 def test_nothing_is_kept_of_a_draft_pass() -> None:
     cache = read(FAMILY, TOKENS[:20])
-    with lend([cache], REFERENCE) as view:
+    with lend([cache], EXACT) as view:
         hidden = FAMILY.forward(mx.array([5]), [1], view)
         FAMILY.draft(cache.hidden[None], mx.array([5]), [1], view)
         with pytest.raises(RuntimeError, match="draft layers"):

@@ -8,42 +8,42 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tests import tiny
-from tests.running import differing, empty, logits, marks, read
+from tests.running import differing, empty, logits, read, snapshots
 
 from forerun.errors import DamagedRecordError
-from forerun.kernels.numerics import REFERENCE
+from forerun.kernels.numerics import EXACT
 from forerun.state import contiguous, paged, records
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
-from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, Record
-from forerun.state.records import extract, extract_mark, materialise, relayout
+from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, Record
+from forerun.state.records import extract, extract_snapshot, materialise, relayout
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 from forerun.state.store import Arena
 
 FAMILY = tiny.family()
 TOKENS = tiny.words("records", SEGMENT_TOKENS + 200)
-CHAIN = Chain(b"secret", "", Identity("w", "m", "t", "t", "float32", "reference"))
+HASHER = PrefixHasher(b"secret", "", Identity("w", "m", "t", "t", "float32", "exact"))
 
 
 def segments_of(cache: Cache[Any], tokens: list[int]) -> list[Record]:
     found = []
-    for start, parent in zip(range(0, len(tokens), SEGMENT_TOKENS), CHAIN.nodes(tokens), strict=False):
+    for start, parent in zip(range(0, len(tokens), SEGMENT_TOKENS), HASHER.nodes(tokens), strict=False):
         own = tuple(tokens[start : start + SEGMENT_TOKENS])
         payload = extract(cache, start, start + len(own))
-        found.append(Record("segment", CHAIN.key("segment", parent, own), CHAIN.root, parent, start, own, payload))
+        found.append(Record("segment", HASHER.key("segment", parent, own), HASHER.root, parent, start, own, payload))
     return found
 
 
 def mark_of(snapshot: Snapshot, tokens: list[int]) -> Record:
     start = snapshot.position // SEGMENT_TOKENS * SEGMENT_TOKENS
-    parent, own = CHAIN.nodes(tokens)[start // SEGMENT_TOKENS], tuple(tokens[start : snapshot.position])
-    return Record("mark", CHAIN.key("mark", parent, own), CHAIN.root, parent, start, own, extract_mark(snapshot))
+    parent, own = HASHER.nodes(tokens)[start // SEGMENT_TOKENS], tuple(tokens[start : snapshot.position])
+    return Record("snapshot", HASHER.key("snapshot", parent, own), HASHER.root, parent, start, own, extract_snapshot(snapshot))
 
 
 @pytest.fixture(scope="module")
 def whole() -> tuple[Cache[Any], list[Snapshot]]:
-    return marks(FAMILY, TOKENS, [100, SEGMENT_TOKENS, SEGMENT_TOKENS + 77, len(TOKENS)])
+    return snapshots(FAMILY, TOKENS, [100, SEGMENT_TOKENS, SEGMENT_TOKENS + 77, len(TOKENS)])
 
 
 @pytest.fixture(params=["memory shared", "memory apart"])
@@ -69,20 +69,20 @@ def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -
 @pytest.mark.parametrize("which", range(3))
 def test_a_mark_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
     cache, found = whole
-    segments, mark = segments_of(cache, TOKENS), found[which]
-    needed = [s for s in segments if s.start < mark.position]
-    back = materialise(Arena(FAMILY.spec), needed, mark_of(mark, TOKENS), Contiguous(), 10)
-    assert differing(back, read(FAMILY, TOKENS[: mark.position])) == []
-    assert all(float(mx.abs(a[:, mark.position :]).max()) == 0 for a in back.store.buffers)  # nothing of what lies beyond
+    segments, snapshot = segments_of(cache, TOKENS), found[which]
+    needed = [s for s in segments if s.start < snapshot.position]
+    back = materialise(Arena(FAMILY.spec), needed, mark_of(snapshot, TOKENS), Contiguous(), 10)
+    assert differing(back, read(FAMILY, TOKENS[: snapshot.position])) == []
+    assert all(float(mx.abs(a[:, snapshot.position :]).max()) == 0 for a in back.store.buffers)  # nothing of what lies beyond
 
 
 def test_a_record_stays_while_the_cache_goes_on() -> None:
     cache = read(FAMILY, TOKENS[:100])
-    (segment,), mark = segments_of(cache, TOKENS[:100]), mark_of(cache.snapshot(), TOKENS[:100])
+    (segment,), snapshot = segments_of(cache, TOKENS[:100]), mark_of(cache.snapshot(), TOKENS[:100])
     read(FAMILY, TOKENS[:130], cache)
     cache.store.write(0, 0, mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)))
     mx.eval(cache.arrays())
-    one, other = (materialise(Arena(FAMILY.spec), [segment], mark, Contiguous(), 50) for _ in range(2))
+    one, other = (materialise(Arena(FAMILY.spec), [segment], snapshot, Contiguous(), 50) for _ in range(2))
     read(FAMILY, TOKENS[:100] + tiny.words("beside", 30), other)
     assert differing(one, read(FAMILY, TOKENS[:100])) == []
 
@@ -109,13 +109,13 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
     for layer, of in enumerate(spec.attention):
         rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
         cache.store.write(layer, 0, rows[0], -rows[1])
-    made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.mark_arrays]
+    made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.snapshot_arrays]
     cache.cut(Snapshot(270, ((made[0], made[1]),), made[2]))
     cache.draft_length = 270
     tokens = tiny.words(0, 270)
-    segments, mark = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
-    assert [len(r.payload) for r in (*segments, mark)] == [270 * spec.bytes_per_token, spec.bytes_per_mark]
-    back = materialise(Arena(spec), segments, mark, layout, 10)
+    segments, snapshot = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
+    assert [len(r.payload) for r in (*segments, snapshot)] == [270 * spec.bytes_per_token, spec.bytes_per_snapshot]
+    back = materialise(Arena(spec), segments, snapshot, layout, 10)
     assert differing(back, cache) == []
     assert [a.dtype for a in back.arrays()] == [a.dtype for a in cache.arrays()]
 
@@ -137,9 +137,9 @@ def _shorter(records: list[Record]) -> list[Record]:
 )
 def test_records_that_do_not_fit_are_refused(whole: tuple[Cache[Any], list[Snapshot]], spoil: Any, complaint: str) -> None:
     cache, (*_, last) = whole
-    *segments, mark = spoil([*segments_of(cache, TOKENS), mark_of(last, TOKENS)])
+    *segments, snapshot = spoil([*segments_of(cache, TOKENS), mark_of(last, TOKENS)])
     with pytest.raises(DamagedRecordError, match=complaint):
-        materialise(Arena(FAMILY.spec), segments, mark, Contiguous(), 0)
+        materialise(Arena(FAMILY.spec), segments, snapshot, Contiguous(), 0)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (5, 5), (-1, 5), (90, 101), (6, 5)])
@@ -150,7 +150,7 @@ def test_only_what_is_there_can_be_extracted(start: int, stop: int) -> None:
 
 def test_rows_without_draft_rows_cannot_be_extracted() -> None:
     cache = read(FAMILY, TOKENS[:100])
-    with lend([cache], REFERENCE) as view:
+    with lend([cache], EXACT) as view:
         view.keep([1], FAMILY.forward(mx.array([5]), [1], view))
     assert cache.length == 101
     extract(cache, 0, 100)
@@ -163,7 +163,7 @@ def test_relayout_consumes_its_argument() -> None:
     new = relayout(cache, Contiguous())
     assert differing(new, expected) == []
     assert new.layout == new.store.layout == Contiguous()
-    with pytest.raises(RuntimeError), lend([cache], REFERENCE):
+    with pytest.raises(RuntimeError), lend([cache], EXACT):
         pass
     with pytest.raises(RuntimeError, match="lent or broken"):
         relayout(cache, Contiguous())

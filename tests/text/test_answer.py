@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.text.answer import Answer
-from forerun.text.stop_strings import START, Stops
+from forerun.text.stop_strings import START, StopMatcher
 from forerun.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(DEMO_MODEL)
@@ -72,7 +72,7 @@ def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tu
 @settings(max_examples=500)
 @given(st.text(alphabet="ab", max_size=12), st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4))
 def test_stop_strings_inside_one_another_are_found(text: str, stop: list[str]) -> None:
-    stops = Stops(stop)
+    stops = StopMatcher(stop)
     state = START
     for n, char in enumerate(text, start=1):
         state = stops.step(state, char)

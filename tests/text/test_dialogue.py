@@ -35,7 +35,7 @@ def chat(*messages: dict[str, Any], **args: Any) -> Chat:
 def suited(source: str, conversation: Chat) -> tuple[str, tuple[str, ...]]:
     """What is rendered, and what the response says."""
     template = Template(source, {})
-    given, notes = Dialogue(template).suit(conversation)
+    given, notes = Dialogue(template).adapt(conversation)
     return template.render(given, add_generation_prompt=False), notes
 
 

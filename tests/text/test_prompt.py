@@ -1,11 +1,11 @@
 import pytest
 
 from forerun.errors import BadRequestError
-from forerun.text.parts import untold
+from forerun.text.answer_parser import untold
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Chat, Content, Raw
+from forerun.values import Chat, Content, TokenPrompt
 
 HELLO = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "Yes.", "reasoning_content": "Greet."}
@@ -53,7 +53,7 @@ def test_a_template_that_rewrites_the_messages_has_no_border(tokenizer: Tokenize
 
 
 def test_raw_tokens_pass_through(prompter: Prompter) -> None:
-    prompt = prompter.encode(Raw((1, 2, 3)), tenant="")
+    prompt = prompter.encode(TokenPrompt((1, 2, 3)), tenant="")
     assert (prompt.tokens, prompt.message_end, prompt.opens_reasoning) == ((1, 2, 3), 3, False)
     assert prompt.parts("1", untold).push("<think>x") == [Content("<think>x")]
 

@@ -1,16 +1,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.text.reasoning import CHANNEL, THINK, Splitter, Tags
+from forerun.text.reasoning import CHANNEL, THINK, ReasoningSplitter, ReasoningTags
 
 
-def answers(tags: Tags) -> st.SearchStrategy[tuple[Tags, str, list[int]]]:
+def answers(tags: ReasoningTags) -> st.SearchStrategy[tuple[ReasoningTags, str, list[int]]]:
     """Answers made of these tags and pieces of them, and where they are cut."""
     parts = st.sampled_from([*tags, tags.open[:-1], tags.close[:-1], "<", "\n", "\n\n", "a", "b "])
     return st.tuples(st.just(tags), st.lists(parts, max_size=12).map("".join), st.lists(st.integers(0, 60), max_size=8))
 
 
-def whole(text: str, tags: Tags, opens: bool) -> tuple[str, str]:
+def whole(text: str, tags: ReasoningTags, opens: bool) -> tuple[str, str]:
     """The law, for an answer that is here in full: (reasoning, content)."""
     if not opens and not text.startswith(tags.open):
         return "", text
@@ -20,9 +20,9 @@ def whole(text: str, tags: Tags, opens: bool) -> tuple[str, str]:
 
 
 @given(st.one_of(answers(THINK), answers(CHANNEL)), st.booleans())
-def test_any_chunking_splits_like_the_whole(answer: tuple[Tags, str, list[int]], opens: bool) -> None:
+def test_any_chunking_splits_like_the_whole(answer: tuple[ReasoningTags, str, list[int]], opens: bool) -> None:
     tags, text, cuts = answer
-    splitter, places = Splitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
+    splitter, places = ReasoningSplitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
     chunks = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
     pieces = [piece for chunk in chunks for piece in splitter.push(chunk)] + splitter.flush()
     parts = {part: "".join(text for p, text in pieces if p == part) for part in ("reasoning", "content")}
@@ -35,7 +35,7 @@ def test_any_chunking_splits_like_the_whole(answer: tuple[Tags, str, list[int]],
 
 
 def test_only_a_possible_tag_is_held_back() -> None:
-    splitter = Splitter(THINK, opens_reasoning=True)
+    splitter = ReasoningSplitter(THINK, opens_reasoning=True)
     assert splitter.push("I see <") == [("reasoning", "I see ")]
     assert splitter.push("b") == [("reasoning", "<b")]
     assert splitter.push(" </think>\n\nYes") == [("reasoning", " "), ("content", "Yes")]
@@ -43,4 +43,4 @@ def test_only_a_possible_tag_is_held_back() -> None:
 
 
 def test_an_answer_without_reasoning_is_content_at_once() -> None:
-    assert Splitter(THINK, opens_reasoning=False).push("\nYes <think>") == [("content", "\nYes <think>")]
+    assert ReasoningSplitter(THINK, opens_reasoning=False).push("\nYes <think>") == [("content", "\nYes <think>")]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.errors import ModelError, UnsupportedError
-from forerun.text.recent import ENTRY_TOKENS, Recent
-from forerun.text.tokenizer import Marked, Tokenizer
+from forerun.text.lru import ENTRY_TOKENS, LruCache
+from forerun.text.tokenizer import EscapedText, Tokenizer
 
 LIBRARY = tokenizers.Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 TOKENIZER = Tokenizer.load(DEMO_MODEL)
@@ -50,7 +50,7 @@ def test_the_tokens_up_to_a_place(text: str, end: int) -> None:
     assume(not any(text[start : start + len(s)] == s for s in SPECIAL for start in range(max(0, end - len(s) + 1), end)))
     whole, beginning = (LIBRARY.encode(each, add_special_tokens=False).ids for each in (text, text[:end]))
     num_common = next((i for i, (a, b) in enumerate(zip(whole, beginning, strict=False)) if a != b), len(beginning))
-    assert TOKENIZER.encode_marked(Marked(text, end, ""), tenant="a")[:2] == (whole, num_common)
+    assert TOKENIZER.encode_escaped(EscapedText(text, end, ""), tenant="a")[:2] == (whole, num_common)
 
 
 @given(IDS)
@@ -179,7 +179,7 @@ def test_no_token_to_stop_at_is_an_error(folder: Path, tmp_path: Path) -> None:
 
 
 def test_recent_forgets_what_was_used_longest_ago() -> None:
-    recent: Recent[str] = Recent(2 * ENTRY_TOKENS + 4)
+    recent: LruCache[str] = LruCache(2 * ENTRY_TOKENS + 4)
     recent.put("a", [1, 2])
     recent.put("b", [3, 4])
     assert list(recent.get("a") or ()) == [1, 2]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from losses import DEPTH
 from model import Model
-from runs import Read, Sampling, generate, law, read
+from runs import Read, Sampling, generate, probs, read
 
 
 def acceptance(
@@ -23,7 +23,7 @@ def acceptance(
         if len(made) >= DEPTH + 2:
             sequence = ids + made
             found.append(accepted(read(model, sequence), sequence, len(ids), sampling))
-    return _summary(found, is_walked=sampling is None)
+    return _summary(found, has_cuda_kernel=sampling is None)
 
 
 def accepted(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
@@ -41,7 +41,7 @@ def accepted(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampl
             reached = reached * (draft[start:stop].argmax(-1) == truth)
             columns.append(reached)
         else:
-            p, q = law(logits.trunk[start + 1 + step : stop + 1 + step], sampling), law(draft[start:stop], sampling)
+            p, q = probs(logits.target[start + 1 + step : stop + 1 + step], sampling), probs(draft[start:stop], sampling)
             columns.append(reached * torch.minimum(p, q).sum(-1))
             reached = reached * (q.gather(1, truth[:, None]) / p.gather(1, truth[:, None]))[:, 0].clamp(max=1.0)
     return torch.stack(columns, -1)
@@ -56,7 +56,7 @@ def steps_of_a_walk(chances: Tensor) -> tuple[int, int]:
     return num_tokens, num_steps
 
 
-def _summary(found: list[Tensor], *, is_walked: bool) -> dict[str, Any]:
+def _summary(found: list[Tensor], *, has_cuda_kernel: bool) -> dict[str, Any]:
     every = torch.cat(found)
     joint = every.mean(0)
     conditional = joint / torch.cat([torch.ones(1), joint[:-1]])
@@ -66,7 +66,7 @@ def _summary(found: list[Tensor], *, is_walked: bool) -> dict[str, Any]:
         "conditional_by_depth": [round(share, 4) for share in conditional.tolist()],
         "expected_tokens_a_step_depth3": round(1 + joint.sum().item(), 3),
     }
-    if is_walked:
+    if has_cuda_kernel:
         num_tokens, num_steps = map(sum, zip(*map(steps_of_a_walk, found), strict=True))
         summary["measured_tokens_a_step_depth3"] = round(num_tokens / num_steps, 3)
     return summary

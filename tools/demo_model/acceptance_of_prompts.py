@@ -21,7 +21,7 @@ from torch import Tensor
 from acceptance import accepted
 from losses import DEPTH
 from model import Model
-from runs import Read, Sampling, generate, law, load_own, load_transformers, read
+from runs import Read, Sampling, generate, load_own, load_transformers, probs, read
 
 LAWS = {"greedy": None, "sampled": Sampling(1.0, 0.95, 20)}
 STOPS = ("<|im_end|>", "<|endoftext|>")
@@ -38,12 +38,12 @@ def main(
     torch.manual_seed(0)
     tokenizer, asked = Tokenizer.from_file(str(model / "tokenizer.json")), json.loads(prompts.read_text())
     own, other, stop = load_own(model), load_transformers(model), {tokenizer.token_to_id(name) for name in STOPS}
-    figures: dict[str, Any] = {"torch": torch.__version__, "new_tokens": new, "repeats": repeats, "prompts": asked}
+    stats: dict[str, Any] = {"torch": torch.__version__, "new_tokens": new, "repeats": repeats, "prompts": asked}
     for name, sampling in LAWS.items():
         again = asked * (repeats if sampling else 1)
         answers = [(ids, generate(other, ids, new, sampling, stop)) for ids in again]
-        figures[name] = figures_of(own, [answer for answer in answers if len(answer[1]) >= DEPTH + 2], sampling)
-    out.write_text(json.dumps(figures) + "\n")
+        stats[name] = figures_of(own, [answer for answer in answers if len(answer[1]) >= DEPTH + 2], sampling)
+    out.write_text(json.dumps(stats) + "\n")
 
 
 def figures_of(model: Model, answers: list[tuple[list[int], list[int]]], sampling: Sampling | None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def stood(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling
         if sampling is None:
             columns.append((draft[start:stop].argmax(-1, keepdim=True) == truth).double())
         else:
-            p, q = law(logits.trunk[start + 1 + step : stop + 1 + step], sampling), law(draft[start:stop], sampling)
+            p, q = probs(logits.target[start + 1 + step : stop + 1 + step], sampling), probs(draft[start:stop], sampling)
             columns.append((q.gather(1, truth) / p.gather(1, truth)).clamp(max=1.0).double())
     return torch.cat(columns, -1).cumprod(-1)
 

@@ -53,10 +53,10 @@ def main(
         made = reference_of(own, other, tokenizer, held_out["base"].tolist(), held_out["chat"].tolist())
         reference.write_text(json.dumps(made, indent=1, ensure_ascii=False))
     if out:
-        out.write_text(json.dumps(dict(figures(own, other, tokenizer, held_out, prompts, new)), indent=1))
+        out.write_text(json.dumps(dict(stats(own, other, tokenizer, held_out, prompts, new)), indent=1))
 
 
-def figures(
+def stats(
     own: Model, other: Any, tokenizer: Tokenizer, held_out: dict[str, Tokens], num_prompts: int, num_new: int
 ) -> Iterator[tuple[str, Any]]:
     """(name, figure) one after the other, printed as they come."""
@@ -100,7 +100,7 @@ def _measured(
 
 @torch.no_grad()
 def _largest_difference(own: Model, other: Any, ids: list[int]) -> float:
-    return float((other(torch.tensor([ids])).logits[0] - read(own, ids).trunk).abs().max())
+    return float((other(torch.tensor([ids])).logits[0] - read(own, ids).target).abs().max())
 
 
 @torch.no_grad()

@@ -17,13 +17,13 @@ DEPTH = 3
 class Losses(NamedTuple):
     """Mean losses of a batch, in nats: the trunk's, and each draft step's."""
 
-    trunk: Tensor
+    target: Tensor
     first: Tensor
     second: Tensor
     third: Tensor
 
     def total(self, draft_weight: float) -> Tensor:
-        return self.trunk + draft_weight * (self.first + 0.5 * self.second + 0.25 * self.third)
+        return self.target + draft_weight * (self.first + 0.5 * self.second + 0.25 * self.third)
 
 
 class Agreement(NamedTuple):
@@ -60,7 +60,7 @@ class Objective:
         length, head = windows.shape[1] - DEPTH - 1, self._model.model.embed_tokens.weight
         hidden = self._model.model(windows[:, :length])
         teacher = hidden.to(self._dtype)
-        trunk = self._next_token_loss(_rows(teacher), head, windows[:, 1 : length + 1].flatten())
+        target = self._next_token_loss(_rows(teacher), head, windows[:, 1 : length + 1].flatten())
         first = self._model.mtp(hidden, self._model.model.embed_tokens(windows[:, 1 : length + 1])).to(self._dtype)
         # The trunk's prediction of the token that a draft step predicts stands one place later for each step.
         targets = windows[:, 2 : length + 1]
@@ -71,7 +71,7 @@ class Objective:
                 targets = self._cut(windows[:, step + 2 : step + 2 + length])[:, :last]
                 told = _rows(self._cut(teacher)[:, 1 + step :])
                 losses.append(self._draft_loss(_rows(draft[:, :last].to(self._dtype)), head, targets.flatten(), told, self._soft))
-        return Losses(trunk, *losses)
+        return Losses(target, *losses)
 
     def agreement(self, windows: Tensor) -> Agreement:
         """The same windows judged without drafts being trained. Gradients are kept so that the graphs of training serve; drop them."""
@@ -87,7 +87,7 @@ class Objective:
         """Hidden vectors of every draft step [num_windows, window, hidden]."""
         length, embeddings = hidden.shape[1], self._model.model.embed_tokens(windows[:, 1:])
         shifted = [self._cut(embeddings[:, step : step + length]) for step in range(DEPTH)]
-        return iter(self._model.mtp.chain(self._cut(hidden), shifted))
+        return iter(self._model.mtp.hasher(self._cut(hidden), shifted))
 
     def _cut(self, rows: Tensor) -> Tensor:
         """The first windows of [rows, length, ...]."""

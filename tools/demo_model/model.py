@@ -213,7 +213,7 @@ class Mtp(nn.Module):
         """The first draft step of every position: row p sees rows 0..p."""
         return self.norm(self.layers[0](self.join(embedding, hidden)))
 
-    def chain(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
+    def hasher(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
         """Hidden vectors of all draft steps of every position, with the attention that drafting has.
 
         Step s of position p attends to the first-step rows 0..p, which are made of the trunk's hidden vectors, and to the rows of its

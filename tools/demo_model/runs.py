@@ -31,7 +31,7 @@ class Sampling(NamedTuple):
 class Read(NamedTuple):
     """A sequence as the training code reads it: logits [tokens, vocab] of the trunk and of each draft step."""
 
-    trunk: Tensor
+    target: Tensor
     drafts: list[Tensor]
 
 
@@ -58,7 +58,7 @@ def read(model: Model, ids: list[int]) -> Read:
     hidden, embedded = model.model(padded)[:, : len(ids)], model.model.embed_tokens(padded[:, : len(ids)])
     # The last rows have no true token to read; the first row's stands in for it and their logits are never used.
     shifted = [torch.cat([embedded[:, step:], embedded[:, :1].expand(-1, step, -1)], 1) for step in range(1, DEPTH + 1)]
-    return Read(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.chain(hidden, shifted)])
+    return Read(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.hasher(hidden, shifted)])
 
 
 @torch.no_grad()
@@ -69,12 +69,12 @@ def generate(reference: Any, ids: list[int], count: int, sampling: Sampling | No
     while len(made) < count and not (made and made[-1] in stop):
         step = reference(rows, past_key_values=cache, use_cache=True)
         cache, logits = step.past_key_values, step.logits[0, -1]
-        made.append(int(torch.multinomial(law(logits, sampling), 1) if sampling else logits.argmax()))
+        made.append(int(torch.multinomial(probs(logits, sampling), 1) if sampling else logits.argmax()))
         rows = torch.tensor([made[-1:]])
     return made
 
 
-def law(logits: Tensor, sampling: Sampling) -> Tensor:
+def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     """Probabilities [..., vocab] after temperature, top-k and top-p."""
     logits = logits / sampling.temperature
     least = logits.topk(sampling.top_k, -1).values[..., -1:]

@@ -31,9 +31,9 @@ def train_tokenizer(base: Sequence[str], chat: Sequence[str]) -> Tokenizer:
         vocab_size=VOCAB - len(MARKS), min_frequency=2, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     tokenizer.train_from_iterator(_sample(base, chat), trainer)
-    tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in CHAT_MARKS])
+    tokenizer.add_special_tokens([AddedToken(snapshot, normalized=False, special=True) for snapshot in CHAT_MARKS])
     # These must survive decoding: a client reads them.
-    tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in TEXT_MARKS])
+    tokenizer.add_tokens([AddedToken(snapshot, normalized=False, special=False) for snapshot in TEXT_MARKS])
     if tokenizer.get_vocab_size() != VOCAB:
         raise ValueError(f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {VOCAB}: it is too small")
     return tokenizer
@@ -73,13 +73,13 @@ def _sample(base: Sequence[str], chat: Sequence[str]) -> list[str]:
     """Beginnings of documents, the marks cut out of them."""
     rng = Random(1)
     sample = rng.sample(base, min(len(base), 3500)) + rng.sample(chat, min(len(chat), 6000))
-    marks = re.compile("|".join(map(re.escape, MARKS)))
-    return [part for document in sample for part in marks.split(document[:60_000]) if part]
+    snapshots = re.compile("|".join(map(re.escape, MARKS)))
+    return [part for document in sample for part in snapshots.split(document[:60_000]) if part]
 
 
 def _settings(tokenizer: Tokenizer) -> dict[str, object]:
     plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
-    added = {str(tokenizer.token_to_id(mark)): {"content": mark, **plain, "special": mark in CHAT_MARKS} for mark in MARKS}
+    added = {str(tokenizer.token_to_id(snapshot)): {"content": snapshot, **plain, "special": snapshot in CHAT_MARKS} for snapshot in MARKS}
     return {
         "add_bos_token": False,
         "add_prefix_space": False,

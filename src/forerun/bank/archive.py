@@ -21,7 +21,7 @@ from forerun.state.record import SEGMENT_TOKENS, Identity, token_bytes, tokens_o
 from forerun.values import SESSION_ID
 
 MOST_TOKENS = 1 << 24
-MOST_MARKS = 16
+MOST_SNAPSHOTS = 16
 MOST_MANIFEST_BYTES = 4 << 20
 MOST_RECORD_BYTES = 4 << 30
 MANIFEST, TOKENS = "manifest.json", "tokens"
@@ -29,7 +29,7 @@ _BLOCK = tarfile.BLOCKSIZE
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Part(BaseModel):
+class ArchiveMember(BaseModel):
     """A record's payload."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -51,9 +51,9 @@ class Manifest(BaseModel):
     turns: int = Field(ge=0)
     num_tokens: int = Field(ge=1, le=MOST_TOKENS)
     tokens_sha256: Digest
-    marks: tuple[int, ...] = Field(min_length=1, max_length=MOST_MARKS, strict=False)
+    snapshots: tuple[int, ...] = Field(min_length=1, max_length=MOST_SNAPSHOTS, strict=False)
     identity: Identity
-    parts: tuple[Part, ...] = Field(max_length=MOST_TOKENS // SEGMENT_TOKENS + 1 + MOST_MARKS, strict=False)
+    parts: tuple[ArchiveMember, ...] = Field(max_length=MOST_TOKENS // SEGMENT_TOKENS + 1 + MOST_SNAPSHOTS, strict=False)
     signature: str = Field(default="", max_length=64)
 
     def signed(self, key: bytes) -> Manifest:
@@ -94,10 +94,10 @@ class Archive:
         except ValidationError as error:
             first = error.errors()[0]
             raise _refused(f"{MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        if not all(before < mark for before, mark in pairwise((0, *manifest.marks, manifest.num_tokens + 1))):
-            raise _refused(f"{MANIFEST}: marks at {manifest.marks} of {manifest.num_tokens} tokens")
+        if not all(before < snapshot for before, snapshot in pairwise((0, *manifest.snapshots, manifest.num_tokens + 1))):
+            raise _refused(f"{MANIFEST}: marks at {manifest.snapshots} of {manifest.num_tokens} tokens")
         data = _read(stream, TOKENS, 4 * manifest.num_tokens)
-        _expect(TOKENS, Part(num_bytes=4 * manifest.num_tokens, sha256=manifest.tokens_sha256), data)
+        _expect(TOKENS, ArchiveMember(num_bytes=4 * manifest.num_tokens, sha256=manifest.tokens_sha256), data)
         return cls(manifest, tokens_of(data), stream)
 
     def payloads(self) -> Iterator[memoryview]:
@@ -140,10 +140,10 @@ def _exactly(stream: BinaryIO, num_bytes: int) -> bytes:
     return data
 
 
-def _expect(name: str, part: Part, data: bytes) -> None:
+def _expect(name: str, part: ArchiveMember, data: bytes) -> None:
     if len(data) != part.num_bytes or sha256(data).hexdigest() != part.sha256:
         raise _refused(f"{name} is not what the manifest tells")
 
 
-def _refused(why: str) -> BadRequestError:
-    return BadRequestError(f"this is no archive of a conversation: {why}", hint="`forerun bank export` makes one")
+def _refused(reason: str) -> BadRequestError:
+    return BadRequestError(f"this is no archive of a conversation: {reason}", hint="`forerun bank export` makes one")

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.bank import retain
-from forerun.bank.figures import Figures
-from forerun.bank.live import NOTHING_LEFT, Left, Live, Lives
-from forerun.bank.match import Trail, recall
+from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversations, UnsavedState
+from forerun.bank.match import PrefixChain, recall
+from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.ram import Ram
-from forerun.bank.restore import Restored, Restoring, Stock, cold
-from forerun.bank.saving import Saving
-from forerun.bank.sessions import Sessions
+from forerun.bank.restore import Restored, RestoreSources, Restoring, cold
+from forerun.bank.saver import DiskSaver
+from forerun.bank.session_store import SessionStore
+from forerun.bank.stats import BankStats
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Memo
 from forerun.bank.tier.memory import MemoryTier
-from forerun.bank.why import Inquiry, Why
 from forerun.errors import BankError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import SEGMENT_TOKENS, Chain, Identity, RecordInfo
+from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, RecordInfo
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class FinishedTurn:
     """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new.
 
     memo: what is to be known of its answer after a restart, None for nothing. left: as `Restored` had it.
@@ -46,9 +46,9 @@ class Turned:
     tenant: str
     turns: int
     message_end: int
-    new_marks: int
+    num_new_snapshots: int
     memo: Memo | None = None
-    left: Left = NOTHING_LEFT
+    left: UnsavedState = NOTHING_UNSAVED
 
 
 class Bank:
@@ -59,17 +59,17 @@ class Bank:
         self._ram_limit_bytes = ram_limit_bytes
         self._memory, self._disk = MemoryTier(), disk
         tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
-        self._lives = Lives()
-        self._saving = Saving(disk, spec, self._lives) if disk is not None else None
-        self._ram = Ram(self._lives, self._memory, self._saving)
-        self._stock = Stock(Arena(spec), self._ram, tiers, self._saving, Inquiry(tiers, self._lives, secret, identity))
-        self.figures = Figures(self._ram, self._saving)
-        self.sessions = Sessions(self._ram, self._saving, self._chain)
+        self._live = LiveConversations()
+        self._saver = DiskSaver(disk, spec, self._live) if disk is not None else None
+        self._ram = Ram(self._live, self._memory, self._saver)
+        self._sources = RestoreSources(Arena(spec), self._ram, tiers, self._saver, MissExplainer(tiers, self._live, secret, identity))
+        self.stats = BankStats(self._ram, self._saver)
+        self.sessions = SessionStore(self._ram, self._saver, self._hasher)
 
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
-        """The state of as many of `tokens` as can be had, in `layout`, with room for `room_tokens` more than the prompt. Always a cache."""
-        chain = self._chain(tenant)
-        return Restoring(self._stock, Trail.of(chain, tokens), chain, session, layout, room_tokens).run()
+    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+        """The state of as many of `tokens` as can be had, in `layout`, with room for `headroom_tokens` more than the prompt. Always a cache."""
+        hasher = self._hasher(tenant)
+        return Restoring(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens).run()
 
     def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What of `tokens` the nearest conversation on disk begins with, and how that one goes on. May be called from any thread.
@@ -77,53 +77,53 @@ class Bank:
         An index that fails recalls nothing: `restore`, which asks it next, is the one to say so.
         """
         try:
-            return recall(self._disk, self._chain(tenant), tokens) if self._disk else ((), ())
+            return recall(self._disk, self._hasher(tenant), tokens) if self._disk else ((), ())
         except BankError:
             return (), ()
 
     def memos(self, names: Collection[str], *, tenant: str) -> list[bytes]:
         """What is kept on disk under these names, of the tenant's conversations. As `recall` otherwise."""
         try:
-            return self._disk.index.memos(self._chain(tenant).root, names) if self._disk and names else []
+            return self._disk.index.memos(self._hasher(tenant).root, names) if self._disk and names else []
         except BankError:
             return []
 
-    def bypass(self, reason: str, *, session: str | None, layout: L, room_tokens: int) -> Restored[L]:
+    def bypass(self, reason: str, *, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
         """An empty cache for a request that does not use the bank, for this reason."""
-        return cold(self._stock.arena, session, layout, room_tokens, Why("bypass", reason, 0, ()))
+        return cold(self._sources.arena, session, layout, headroom_tokens, MissReason("bypass", reason, 0, ()))
 
-    def remember(self, cache: Cache[Any], tokens: Sequence[int], marks: Sequence[Snapshot], turn: Turned) -> None:
+    def remember(self, cache: Cache[Any], tokens: Sequence[int], snapshots: Sequence[Snapshot], turn: FinishedTurn) -> None:
         """Keep the conversation: `tokens` are what `cache` holds, `marks` are of them. Consumes the cache."""
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
-        by_position = {m.position: m for m in marks}
+        by_position = {m.position: m for m in snapshots}
         staying = retain.in_ram(sorted(by_position))
-        live_marks = [by_position[p] for p in sorted(staying)]
+        live_snapshots = [by_position[p] for p in sorted(staying)]
         memos = (*turn.left.memos, *filter(None, [turn.memo]))
-        live = Live(cache, list(tokens), live_marks, self._chain(turn.tenant), turn.session, turn.turns, memos)
-        if self._saving is not None:
-            fresh = sorted({m.position for m in marks[len(marks) - turn.new_marks :]})
+        live = LiveConversation(cache, list(tokens), live_snapshots, self._hasher(turn.tenant), turn.session, turn.turns, memos)
+        if self._saver is not None:
+            fresh = sorted({m.position for m in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]
-            self._saving.begin(live, wanted, turn.left)
-        self._lives.add(live)
+            self._saver.begin(live, wanted, turn.left)
+        self._live.add(live)
         self.trim()
 
-    def note_unstored(self, tokens: tuple[int, ...], tenant: str, why: str) -> None:
+    def note_unstored(self, tokens: tuple[int, ...], tenant: str, reason: str) -> None:
         """Note why the state after these tokens is not kept, to be told when it is missed."""
-        chain = self._chain(tenant)
-        node, start = chain.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
-        info = RecordInfo("mark", chain.key("mark", node, tokens[start:]), chain.root, node, start, tokens[start:], 0)
+        hasher = self._hasher(tenant)
+        node, start = hasher.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
+        info = RecordInfo("snapshot", hasher.key("snapshot", node, tokens[start:]), hasher.root, node, start, tokens[start:], 0)
         try:
-            self._memory.index.note_lost([info], "not stored", why, time.time())
+            self._memory.index.note_lost([info], "not stored", reason, time.time())
         except BankError as error:  # the request has failed already, and the next one will only not be told why
             log.warning("not noted: %s", error)
 
     def capture_one(self) -> bool:
         """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""
-        live = next((x for x in self._lives if x.pending), None)
-        if live is None or self._saving is None or self._saving.writer.is_full:
+        live = next((x for x in self._live if x.pending), None)
+        if live is None or self._saver is None or self._saver.writer.is_full:
             return False
-        self._saving.capture(live)
+        self._saver.capture(live)
         return True
 
     def trim(self) -> int:
@@ -132,46 +132,46 @@ class Bank:
         """
         return self._shrink(self._ram_limit_bytes)
 
-    def own(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> Live | None:
+    def own(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
         """The live conversation in whose cache `restore` would go on with these tokens, if no record has more of them."""
-        reach = self._lives.best(Trail.of(self._chain(tenant), tokens), session, ())
-        return reach.live if reach and reach.may_be_taken(session) else None
+        reach = self._live.best(PrefixChain.of(self._hasher(tenant), tokens), session, ())
+        return reach.live if reach and reach.can_be_taken_over(session) else None
 
-    def give_back(self, num_bytes: int, spared: Live | None) -> int:
+    def give_back(self, num_bytes: int, spared: LiveConversation | None) -> int:
         """As `trim`, until so many bytes are free, or nothing else is left. Returns of how many conversations and records."""
         return self._shrink(self._ram.held_bytes - num_bytes, spared)
 
-    def _shrink(self, limit_bytes: int, spared: Live | None = None) -> int:
+    def _shrink(self, limit_bytes: int, spared: LiveConversation | None = None) -> int:
         num_evicted = self._ram.shrink(limit_bytes, spared)
         if num_evicted:
-            self._stock.arena.shrink()
+            self._sources.arena.shrink()
         return num_evicted
 
     def flush(self, limit_s: float) -> bool:
         """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
-        if self._saving is None:
+        if self._saver is None:
             return True
-        for live in self._lives:
-            self._saving.capture_all(live)
-        return self._saving.writer.flush(limit_s)
+        for live in self._live:
+            self._saver.capture_all(live)
+        return self._saver.writer.flush(limit_s)
 
     def close(self) -> None:
         """Stop writing and let go of the tiers. What is still pending is lost: `flush` first."""
-        if self._saving is not None:
-            self._saving.writer.close()
-        self._lives.clear()
-        for tier in self._stock.tiers:
+        if self._saver is not None:
+            self._saver.writer.close()
+        self._live.clear()
+        for tier in self._sources.tiers:
             tier.close()
 
     @property
     def paged_blocks(self) -> tuple[int, int]:
         """Pages that caches hold, and free ones. May be called from any thread."""
-        return self._stock.arena.num_blocks
+        return self._sources.arena.num_blocks
 
     @property
     def off_reason(self) -> str:
         """Why nothing can be reused, whatever is asked; "" if something can."""
         return "" if self._disk or self._ram_limit_bytes else "nothing is kept of conversations: bank_ram_bytes and bank_disk_bytes are 0"
 
-    def _chain(self, tenant: str) -> Chain:
-        return Chain(self._secret, tenant, self._identity)
+    def _hasher(self, tenant: str) -> PrefixHasher:
+        return PrefixHasher(self._secret, tenant, self._identity)

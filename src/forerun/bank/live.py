@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import retain
-from forerun.bank.match import Trail
+from forerun.bank.match import PrefixChain
 from forerun.bank.tier.history import Anchor, Memo, Session
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.record import SEGMENT_TOKENS, Chain, Kind, Record, RecordInfo, num_shared
-from forerun.state.records import extract, extract_mark
+from forerun.state.record import SEGMENT_TOKENS, Kind, PrefixHasher, Record, RecordInfo, num_shared
+from forerun.state.records import extract, extract_snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class CaptureUnit:
     """One record that can be taken from a live cache: at most SEGMENT_TOKENS rows, or one mark. The bound on what a capture delays."""
 
     key: str
     parent: str
     start: int
     tokens: tuple[int, ...]
-    mark: Snapshot | None
+    snapshot: Snapshot | None
 
     @property
     def kind(self) -> Kind:
         """The record's."""
-        return "segment" if self.mark is None else "mark"
+        return "segment" if self.snapshot is None else "snapshot"
 
     @property
     def stop(self) -> int:
@@ -42,18 +42,18 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnsavedState:
     """What of a turn there was no time to save before the next one: positions of marks, and memos."""
 
-    marks: frozenset[int]
+    snapshots: frozenset[int]
     memos: tuple[Memo, ...]
 
 
-NOTHING_LEFT = Left(frozenset(), ())
+NOTHING_UNSAVED = UnsavedState(frozenset(), ())
 
 
 @dataclass(slots=True)
-class Live:
+class LiveConversation:
     """tokens: what `cache` holds, as many as its length. marks: by position, earliest first. pending: units that are to go to disk.
     used_s: when it was last used, Unix seconds. turns: how many it has had. told: what the index is to be told of it when
     all is written. memos: of its last turns, to be kept then too. nodes: of its tokens.
@@ -61,38 +61,40 @@ class Live:
 
     cache: Cache[Any]
     tokens: list[int]
-    marks: list[Snapshot]
-    chain: Chain
+    snapshots: list[Snapshot]
+    hasher: PrefixHasher
     session: str
     turns: int
     memos: tuple[Memo, ...]
-    pending: deque[Unit] = field(default_factory=deque)
+    pending: deque[CaptureUnit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
-    told: Session | None = None
+    unannounced: Session | None = None
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = self.chain.nodes(self.tokens)
+        self.nodes = self.hasher.nodes(self.tokens)
 
-    def units(self, marks: Collection[Snapshot]) -> Iterator[Unit]:
+    def units(self, snapshots: Collection[Snapshot]) -> Iterator[CaptureUnit]:
         """Units for all tokens, and then for these of the marks."""
         for i, node in enumerate(self.nodes):
             tokens = self.block(i)
             if tokens:
-                yield Unit(self.chain.key("segment", node, tokens), node, i * SEGMENT_TOKENS, tokens, None)
-        for mark in marks:
-            block = mark.position // SEGMENT_TOKENS
-            tokens = tuple(self.tokens[block * SEGMENT_TOKENS : mark.position])
-            yield Unit(self.chain.key("mark", self.nodes[block], tokens), self.nodes[block], block * SEGMENT_TOKENS, tokens, mark)
+                yield CaptureUnit(self.hasher.key("segment", node, tokens), node, i * SEGMENT_TOKENS, tokens, None)
+        for snapshot in snapshots:
+            block = snapshot.position // SEGMENT_TOKENS
+            tokens = tuple(self.tokens[block * SEGMENT_TOKENS : snapshot.position])
+            yield CaptureUnit(
+                self.hasher.key("snapshot", self.nodes[block], tokens), self.nodes[block], block * SEGMENT_TOKENS, tokens, snapshot
+            )
 
-    def info(self, unit: Unit) -> RecordInfo:
+    def info(self, unit: CaptureUnit) -> RecordInfo:
         """The unit's record, but for its payload."""
-        return RecordInfo(unit.kind, unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, 0)
+        return RecordInfo(unit.kind, unit.key, self.hasher.root, unit.parent, unit.start, unit.tokens, 0)
 
-    def capture(self, unit: Unit) -> Record:
+    def capture(self, unit: CaptureUnit) -> Record:
         """The unit's record, its bytes copied out of the cache."""
-        payload = extract(self.cache, unit.start, unit.stop) if unit.mark is None else extract_mark(unit.mark)
-        return Record(unit.kind, unit.key, self.chain.root, unit.parent, unit.start, unit.tokens, payload)
+        payload = extract(self.cache, unit.start, unit.stop) if unit.snapshot is None else extract_snapshot(unit.snapshot)
+        return Record(unit.kind, unit.key, self.hasher.root, unit.parent, unit.start, unit.tokens, payload)
 
     def block(self, depth: int) -> tuple[int, ...]:
         """The tokens after the node of this depth, at most a block of them."""
@@ -102,27 +104,27 @@ class Live:
         """What an index is told of the conversation if it consists of the records of these keys."""
         return Session(self.tenant, self.session, "", self.used_s, self.turns, len(self.tokens), False, tuple(keys))
 
-    def mark_in(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
+    def snapshot_within(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
         """The last mark in the block of this depth that lies within `rest`, a prompt's tokens in that block."""
         start = depth * SEGMENT_TOKENS
         shared = start + num_shared(self.block(depth), rest)
-        return next((m for m in reversed(self.marks) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
+        return next((m for m in reversed(self.snapshots) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
 
     def anchor(self, memo: Memo) -> Anchor:
         """What a memo of this conversation hangs from: of its tokens, as far as they are here, those in the last block."""
         stop = min(memo.stop, len(self.tokens))
         depth = (stop - 1) // SEGMENT_TOKENS
-        return Anchor(self.chain.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
+        return Anchor(self.hasher.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
 
     @property
     def tenant(self) -> str:
         """Whose it is."""
-        return self.chain.tenant
+        return self.hasher.tenant
 
     @property
     def num_bytes(self) -> int:
         """Bytes held: the cache's and the marks'."""
-        return self.cache.num_bytes + sum(m.num_bytes for m in self.marks)
+        return self.cache.num_bytes + sum(m.num_bytes for m in self.snapshots)
 
     @property
     def rank_s(self) -> float:
@@ -131,44 +133,44 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachablePrefix:
     """A mark of a live conversation at which a prompt can go on."""
 
-    live: Live
-    mark: Snapshot
+    live: LiveConversation
+    snapshot: Snapshot
     is_own: bool
 
     @property
-    def worth_tokens(self) -> int:
+    def value_tokens(self) -> int:
         """Its position, and what may be read again rather than copy the conversation of another name."""
-        return self.mark.position + retain.OWN_TOKENS * self.is_own
+        return self.snapshot.position + retain.OWN_TOKENS * self.is_own
 
-    def may_be_taken(self, session: str | None) -> bool:
+    def can_be_taken_over(self, session: str | None) -> bool:
         """Whether a request of this name, if it has one, may go on in the cache itself."""
         live = self.live
-        return session in (None, live.session) and retain.takes_over(live.cache.length, self.mark.position, live.marks[0].position)
+        return session in (None, live.session) and retain.takes_over(live.cache.length, self.snapshot.position, live.snapshots[0].position)
 
 
-class Lives:
+class LiveConversations:
     """Live conversations, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._all: list[Live] = []
-        self._at: dict[str, list[Live]] = {}
+        self._all: list[LiveConversation] = []
+        self._at: dict[str, list[LiveConversation]] = {}
 
-    def __iter__(self) -> Iterator[Live]:
+    def __iter__(self) -> Iterator[LiveConversation]:
         return iter(list(self._all))
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveConversation) -> None:
         """Keep it."""
         self._all.append(live)
         for node in live.nodes:
             self._at.setdefault(node, []).append(live)
 
-    def remove(self, live: Live) -> None:
+    def remove(self, live: LiveConversation) -> None:
         """Let go of it."""
         self._all.remove(live)
         for node in live.nodes:
@@ -176,7 +178,7 @@ class Lives:
             if not self._at[node]:
                 del self._at[node]
 
-    def of(self, tenant: str, session: str) -> list[Live]:
+    def of(self, tenant: str, session: str) -> list[LiveConversation]:
         """Those of one conversation: several where requests went on from the same place side by side."""
         return [live for live in self if (live.tenant, live.session) == (tenant, session)]
 
@@ -185,23 +187,27 @@ class Lives:
         self._all.clear()
         self._at.clear()
 
-    def best(self, trail: Trail, session: str | None, passing: Collection[int]) -> Reach | None:
+    def best(self, chain: PrefixChain, session: str | None, passing: Collection[int]) -> ReachablePrefix | None:
         """The mark within the prompt that is worth most; of equals that of the conversation used last. passing: ids of those not asked."""
-        best: Reach | None = None
+        best: ReachablePrefix | None = None
         bonus_tokens = retain.OWN_TOKENS if session else 0
-        for depth in reversed(range(len(trail.nodes))):
-            if best and best.worth_tokens >= trail.start(depth + 1) + bonus_tokens:
+        for depth in reversed(range(len(chain.nodes))):
+            if best and best.value_tokens >= chain.start(depth + 1) + bonus_tokens:
                 break
-            lives = [x for x in self._at.get(trail.nodes[depth], ()) if id(x) not in passing]
-            found = [Reach(x, mark, x.session == session) for x in lives if (mark := x.mark_in(depth, trail.rest(depth)))]
-            best = max([*found, *filter(None, [best])], key=lambda r: (r.worth_tokens, r.live.used_s), default=None)
+            live = [x for x in self._at.get(chain.nodes[depth], ()) if id(x) not in passing]
+            found = [
+                ReachablePrefix(x, snapshot, x.session == session)
+                for x in live
+                if (snapshot := x.snapshot_within(depth, chain.rest(depth)))
+            ]
+            best = max([*found, *filter(None, [best])], key=lambda r: (r.value_tokens, r.live.used_s), default=None)
         return best
 
-    def nearest(self, trail: Trail) -> tuple[int, tuple[int, ...]]:
+    def nearest(self, chain: PrefixChain) -> tuple[int, tuple[int, ...]]:
         """How many leading tokens of the prompt a live conversation has too, at most, and how its block goes on after these."""
-        for depth in reversed(range(len(trail.nodes))):
-            blocks = [x.block(depth) for x in self._at.get(trail.nodes[depth], ())]
+        for depth in reversed(range(len(chain.nodes))):
+            blocks = [x.block(depth) for x in self._at.get(chain.nodes[depth], ())]
             if blocks:
-                shared, block = max(((num_shared(b, trail.rest(depth)), b) for b in blocks), key=lambda x: (x[0], len(x[1])))
-                return trail.start(depth) + shared, block[shared:]
+                shared, block = max(((num_shared(b, chain.rest(depth)), b) for b in blocks), key=lambda x: (x[0], len(x[1])))
+                return chain.start(depth) + shared, block[shared:]
         return 0, ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MARKS_IN_RAM = 5
+SNAPSHOTS_IN_RAM = 5
 TURN_S = 2400.0  # by how much each turn that a conversation has had lets it outlast one that was used as lately
 MOST_TURNS = 4  # after so many a conversation is no one-shot: a new one must not stay behind those of the last hours for long
 APART_TOKENS = 1024  # of marks on the way, the least
@@ -14,31 +14,31 @@ OWN_TOKENS = 1024  # what a conversation reads again rather than have one of ano
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Reuse:
     """What is known of a prompt before it is read: it goes on after `reused` tokens, a stored conversation begins with `shared` of them;
-    mark_tokens: the size of a mark in tokens of keys and values.
+    snapshot_tokens: the size of a mark in tokens of keys and values.
     """
 
     reused: int
     shared: int
-    mark_tokens: float
+    snapshot_tokens: float
 
 
-def marks_at(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int], known: Known) -> frozenset[int]:
+def snapshot_positions(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int], known: Reuse) -> frozenset[int]:
     """Where the prompt of a turn leaves marks: after its first message (other conversations begin with it too), before the generation
     suffix (which may be rendered otherwise in the next turn), at its end (the same request again), and on the way.
     """
     ends = [i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids]
     head = ends[0] if ends else message_end
-    return frozenset({head, message_end, len(tokens), *_on_the_way(ends, max(head, known.reused), message_end, known)} - {0})
+    return frozenset({head, message_end, len(tokens), *_intermediate(ends, max(head, known.reused), message_end, known)} - {0})
 
 
-def _on_the_way(ends: Sequence[int], start: int, message_end: int, known: Known) -> set[int]:
+def _intermediate(ends: Sequence[int], start: int, message_end: int, known: Reuse) -> set[int]:
     """Where the prompt parts from a stored conversation, since where two have parted a third may; and ends of messages, behind which a
     client may change the next one: no nearer to each other than a mark is worth.
     """
     found = {known.shared} if known.reused + APART_TOKENS <= known.shared <= message_end - APART_TOKENS else set[int]()
-    apart = max(APART_TOKENS, known.mark_tokens / MOST_COST)
+    apart = max(APART_TOKENS, known.snapshot_tokens / MOST_COST)
     for end in ends:
         if end > start and all(abs(end - other) >= apart for other in (start, message_end, *found)):
             found.add(end)
@@ -56,13 +56,13 @@ def for_disk(new: Sequence[int], message_end: int) -> set[int]:
 def rank_s(used_s: float, turns: int, worth_frac: float) -> float:
     """What goes when room is short: the lowest rank first. A moment, Unix seconds: the last use, and later for what is likely to return.
 
-    A conversation of many turns is likelier to return than one of a single turn (a title, a summary). worth_frac: see `mark_worth_frac`;
+    A conversation of many turns is likelier to return than one of a single turn (a title, a summary). worth_frac: see `snapshot_value_frac`;
     1 for segments, without which no mark is of use.
     """
     return used_s + TURN_S * min(turns, MOST_TURNS) * worth_frac
 
 
-def mark_worth_frac(saved_tokens: int, cost_tokens: float) -> float:
+def snapshot_value_frac(saved_tokens: int, cost_tokens: float) -> float:
     """What a mark is worth, 0 to 1: tokens that need not be read again thanks to it and not to the mark before it, against its size in
     tokens' bytes.
     """
@@ -71,16 +71,16 @@ def mark_worth_frac(saved_tokens: int, cost_tokens: float) -> float:
 
 def in_ram(positions: Sequence[int]) -> set[int]:
     """Of a live conversation's marks, in order, those that stay with it: the first and the latest."""
-    return set(positions[:1]) | set(positions[-(MARKS_IN_RAM - 1) :])
+    return set(positions[:1]) | set(positions[-(SNAPSHOTS_IN_RAM - 1) :])
 
 
-def takes_over(length: int, position: int, first_mark: int) -> bool:
+def takes_over(length: int, position: int, first_snapshot: int) -> bool:
     """Whether a prompt that leaves a live conversation of `length` tokens at `position` goes on in its cache, or beside it.
 
     What lies beyond is cut off (it is on disk, if there is one). What goes on from the end and an edit of the last turn take over; a second
     conversation with the same beginning, which leaves at the first mark, does not.
     """
-    return position == length or (position > first_mark and (length - position) * 4 <= position)
+    return position == length or (position > first_snapshot and (length - position) * 4 <= position)
 
 
 def keeps_name(length: int, position: int) -> bool:

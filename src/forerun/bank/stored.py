@@ -17,7 +17,7 @@ from forerun.values import SessionInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class UsablePrefix:
     """The deepest place at which a conversation can be taken up, and the records that it takes: segments without a gap from 0, then the
     mark. At position 0 there is none.
     """
@@ -31,16 +31,16 @@ class Usable:
         return frozenset(info.key for info in self.infos)
 
 
-def usable(index: Index, session: Session) -> Usable:
+def usable(index: Index, session: Session) -> UsablePrefix:
     """What of the conversation can be taken up."""
     found = index.find(session.keys).values()
     full = {info.start: info for info in found if info.kind == "segment" and len(info.tokens) == SEGMENT_TOKENS}
-    for mark in sorted((info for info in found if info.kind == "mark"), key=lambda info: -info.stop):
-        blocks = [full[start] for start in range(0, mark.start, SEGMENT_TOKENS) if start in full]
-        tail = index.segment_over(mark.parent, mark.tokens) if mark.tokens else None
-        if len(blocks) * SEGMENT_TOKENS == mark.start and (tail or not mark.tokens):
-            return Usable(mark.stop, (*blocks, *([tail] if tail else []), mark))
-    return Usable(0, ())
+    for snapshot in sorted((info for info in found if info.kind == "snapshot"), key=lambda info: -info.stop):
+        blocks = [full[start] for start in range(0, snapshot.start, SEGMENT_TOKENS) if start in full]
+        tail = index.segment_over(snapshot.parent, snapshot.tokens) if snapshot.tokens else None
+        if len(blocks) * SEGMENT_TOKENS == snapshot.start and (tail or not snapshot.tokens):
+            return UsablePrefix(snapshot.stop, (*blocks, *([tail] if tail else []), snapshot))
+    return UsablePrefix(0, ())
 
 
 def usable_keys(index: Index, sessions: Iterable[Session]) -> frozenset[str]:
@@ -48,7 +48,7 @@ def usable_keys(index: Index, sessions: Iterable[Session]) -> frozenset[str]:
     return frozenset().union(*(usable(index, session).keys for session in sessions))
 
 
-def told(index: Index, session: Session) -> SessionInfo:
+def session_info(index: Index, session: Session) -> SessionInfo:
     """What people are told of the conversation, as far as the index knows."""
     position = usable(index, session).position
     is_whole = position == session.num_tokens
@@ -68,7 +68,7 @@ def told(index: Index, session: Session) -> SessionInfo:
     )
 
 
-def belonging(index: Index, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
+def exclusive_records(index: Index, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
     """The records of a conversation that no other of the tenant consists of, nor the keys `others`: its own, those that it wrote in
     earlier turns, and marks along the way.
     """
@@ -80,7 +80,7 @@ def belonging(index: Index, tenant: str, id: str, others: Collection[str]) -> li
     session = index.session(tenant, id)
     own = free({info.key: info for info in index.owned(tenant, id)} | index.find(session.keys if session else ()))
     segments = [info for info in own.values() if info.kind == "segment"]
-    along = {mark.key: mark for each in segments for mark in index.along("mark", each.parent, each.tokens)}
+    along = {snapshot.key: snapshot for each in segments for snapshot in index.along("snapshot", each.parent, each.tokens)}
     return list((own | free(along)).values())
 
 
@@ -88,7 +88,7 @@ def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[Re
     """Remove a conversation with the records that belong to it alone. The conversation itself goes last: what is cut off in the middle can
     be done again. Returns what was removed.
     """
-    infos = belonging(tier.index, tenant, id, others)
+    infos = exclusive_records(tier.index, tenant, id, others)
     for info in infos:
         tier.delete(info.key)
     tier.index.remove_session(tenant, id)
@@ -116,7 +116,7 @@ def wipe_all(tier: Tier) -> list[RecordInfo]:
     return infos
 
 
-def taken(id: str) -> BadRequestError:
+def id_taken(id: str) -> BadRequestError:
     """What to raise where a new conversation cannot have this id."""
     return BadRequestError(f"there is a conversation {id!r} already", param="id", hint="take another id")
 
@@ -124,5 +124,5 @@ def taken(id: str) -> BadRequestError:
 def fork(index: Index, session: Session, id: str, name: str, now_s: float) -> None:
     """Let a second conversation consist of what one consists of now; nothing is copied. Raises BadRequestError: the id is taken."""
     if index.session(session.tenant, id):
-        raise taken(id)
+        raise id_taken(id)
     index.note_session(replace(session, id=id, name=name, used_s=now_s, is_pinned=False))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.bank.room import Room
+from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier.history import Anchor, Memo, Session
 from forerun.bank.tier.index import Label
 from forerun.errors import BankError, BankFullError, BankGoneError
@@ -27,7 +27,7 @@ CUT_OFF = "the conversation was taken up again before"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WriteJob:
     """Something to do with the disk. record, session: what it writes or notes, if that is what it does."""
 
     do: Callable[[], None]
@@ -45,9 +45,9 @@ class Writer:
     turns are written whole again; num_skipped: of all since the start.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: EvictingDisk) -> None:
         self._room, self._index = room, room.disk.index
-        self._queue: deque[Work] = deque()
+        self._queue: deque[WriteJob] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
@@ -74,31 +74,31 @@ class Writer:
         if self._is_stuck:
             self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
         else:
-            self._add(Work(partial(self._room.put, record, label), record))
+            self._add(WriteJob(partial(self._room.put, record, label), record))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Have it noted that records were used, and what their ranks are now."""
         if ranks_s:
-            self._add(Work(partial(self._index.touch, ranks_s, used_s)))
+            self._add(WriteJob(partial(self._index.touch, ranks_s, used_s)))
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str]) -> None:
         """Have it noted what the chains that begin at `root` depend on."""
-        self._add(Work(partial(self._index.note_identity, root, tenant, fields, time.time())))
+        self._add(WriteJob(partial(self._index.note_identity, root, tenant, fields, time.time())))
 
     def note(self, session: Session) -> None:
         """Have it noted, after the records put so far, what a conversation consists of. That ends a turn."""
-        self._add(Work(partial(self._end_turn, session, self.num_skipped), session=session))
+        self._add(WriteJob(partial(self._end_turn, session, self.num_skipped), session=session))
 
     def note_memo(self, memo: Memo, anchor: Anchor) -> None:
         """Have a memo kept, after the records put so far."""
-        self._add(Work(partial(self._index.note_memo, memo, anchor)))
+        self._add(WriteJob(partial(self._index.note_memo, memo, anchor)))
 
     def note_cut(self, infos: Sequence[RecordInfo]) -> None:
         """Have it noted that these records were never written, since their conversation went on otherwise: no fault, but a reason to miss
         them. After the records put so far.
         """
         if infos:
-            self._add(Work(partial(self._index.note_lost, infos, "not stored", CUT_OFF, time.time())))
+            self._add(WriteJob(partial(self._index.note_lost, infos, "not stored", CUT_OFF, time.time())))
 
     @property
     def num_waiting(self) -> int:
@@ -147,7 +147,7 @@ class Writer:
     def _records(self) -> list[Record]:
         return [work.record for work in self._queue if work.record]
 
-    def _add(self, work: Work) -> None:
+    def _add(self, work: WriteJob) -> None:
         with self._state:
             self._queue.append(work)
             self._queued_bytes += work.num_bytes
@@ -174,7 +174,7 @@ class Writer:
             self.skipped = Counter()
         self._num_written, self._known_skipped = 0, num_skipped
 
-    def _count_failures(self, work: Work) -> None:
+    def _count_failures(self, work: WriteJob) -> None:
         """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
         info = work.record.info if work.record else None
         try:

@@ -16,16 +16,16 @@ import mlx.core as mx
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy, policy_for
+from forerun.decode.draft_stats import DraftStats
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
-from forerun.decode.tally import Tally
 from forerun.demo.conversation import SMALL, Message, package_sources, record
 from forerun.demo.turns import TEMPLATE_ARGS
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous
 from forerun.state.record import Record
-from forerun.state.records import extract, extract_mark, materialise
+from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.text.prompt import Prompt, Prompter
@@ -33,7 +33,7 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import GREEDY, Chat
 
 PLAIN = "plain"
-LAWS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
+SAMPLINGS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
 # What the conversation's tools, its system prompt and its other messages take.
 _AROUND_TOKENS = 500
 WARM_ROUNDS = 3
@@ -41,10 +41,10 @@ Records = tuple[Record, Record]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Variant:
     """One way of decoding, by the name of its law and of its arm. Its policy learns from one sample to the next, as a server's does."""
 
-    law: str
+    sampling: str
     arm: str
     steps: StepTable
     policy: DepthPolicy
@@ -59,17 +59,17 @@ class Sample:
 
     turn: int
     repeat: int
-    law: str
+    sampling: str
     arm: str
     tokens: int
     seconds: float
     cpu_seconds: float
-    tally: Tally
+    draft_stats: DraftStats
 
 
 def prompts(tokenizer: Tokenizer, prompter: Prompter, context_tokens: int) -> list[Prompt]:
     """The user turns of the demo's conversation, the first at about `context_tokens`. Assistants before them have said "Done."."""
-    scale = replace(SMALL, first_read_tokens=max(SMALL.first_read_tokens, context_tokens - _AROUND_TOKENS))
+    scale = replace(SMALL, first_prompt_tokens=max(SMALL.first_prompt_tokens, context_tokens - _AROUND_TOKENS))
     talk = record(package_sources(), scale, lambda text: len(tokenizer.encode(text, tenant="")))
     messages: list[Message] = list(talk.opening)
     turns = [tuple(messages)]
@@ -88,17 +88,17 @@ class Bench:
 
     tokenizer: Tokenizer
     turns: Sequence[Prompt]
-    ways: Sequence[Way]
+    variants: Sequence[Variant]
     repeats: int
     answer_tokens: int
 
     @property
     def num_samples(self) -> int:
-        return len(self.turns) * self.repeats * len(self.ways)
+        return len(self.turns) * self.repeats * len(self.variants)
 
     def samples(self) -> Iterator[Sample]:
         """Each answer when it is there. Reading the prompts is not measured."""
-        family = self.ways[0].steps.family
+        family = self.variants[0].steps.family
         arena = Arena(family.spec)
         cache = materialise(arena, [], None, Contiguous(), len(self.turns[-1].tokens))
         for turn, prompt in enumerate(self.turns):
@@ -107,34 +107,43 @@ class Bench:
             if turn == 0:
                 self._warm_up(arena, records, prompt)
             for repeat in range(self.repeats):
-                runs = [self._run(arena, records, prompt, way) for way in self.ways]
+                runs = [self._run(arena, records, prompt, variant) for variant in self.variants]
                 _in_turn(runs, random.Random(repeat))
-                for way, run in zip(self.ways, runs, strict=True):
+                for variant, run in zip(self.variants, runs, strict=True):
                     answer = run.answer
-                    yield Sample(turn, repeat, way.law, way.arm, answer.num_sampled - 1, run.seconds, run.cpu_seconds, answer.tally)
+                    yield Sample(
+                        turn,
+                        repeat,
+                        variant.sampling,
+                        variant.arm,
+                        answer.num_sampled - 1,
+                        run.seconds,
+                        run.cpu_seconds,
+                        answer.draft_stats,
+                    )
             cache.cut(next_turn)
 
     def _warm_up(self, arena: Arena, records: Records, prompt: Prompt) -> None:
         """A few rounds of every kind, so that none of them is compiled, or tried for the first time, while it is measured."""
-        for way in self.ways:
-            for depth in range(way.policy.deepest + 1):
-                run = self._run(arena, records, prompt, replace(way, policy=policy_for(depth)))
-                while run.answer.tally.rounds < WARM_ROUNDS and run.step():
+        for variant in self.variants:
+            for depth in range(variant.policy.deepest + 1):
+                run = self._run(arena, records, prompt, replace(variant, policy=policy_for(depth)))
+                while run.answer.draft_stats.rounds < WARM_ROUNDS and run.step():
                     pass
 
-    def _run(self, arena: Arena, records: Records, prompt: Prompt, way: Way) -> Run:
+    def _run(self, arena: Arena, records: Records, prompt: Prompt, variant: Variant) -> Run:
         # Room for the longest prompt: steps are traced once a capacity, and so once.
-        room_tokens = len(self.turns[-1].tokens) - len(prompt.tokens) + self.answer_tokens
-        cache = materialise(arena, records[:1], records[1], Contiguous(), room_tokens)
+        headroom_tokens = len(self.turns[-1].tokens) - len(prompt.tokens) + self.answer_tokens
+        cache = materialise(arena, records[:1], records[1], Contiguous(), headroom_tokens)
         answer = Generation(
-            way.steps,
+            variant.steps,
             cache,
             prompt.tokens,
-            LAWS[way.law],
+            SAMPLINGS[variant.sampling],
             Answer(self.tokenizer, (), ""),
             max_tokens=self.answer_tokens,
             stop_ids=self.tokenizer.stop_ids,
-            policy=way.policy,
+            policy=variant.policy,
         )
         return Run(answer, cache)
 
@@ -169,37 +178,37 @@ def _in_turn(runs: Sequence[Run], order: random.Random) -> None:
 
 def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Of each law and arm, plain first: tokens a second (median over repeats, all turns together), the ratio to plain, what was drafted."""
-    rows, pairs = [], {(sample.law, sample.arm) for sample in samples}
-    for law, arm in sorted(pairs, key=lambda pair: (pair[0], pair[1] != PLAIN, pair[1])):
-        own = [sample for sample in samples if (sample.law, sample.arm) == (law, arm)]
-        speeds = rates(samples, law, arm)
-        ratios = [a / b for a, b in zip(speeds, rates(samples, law, PLAIN), strict=True)]
-        row = {"law": law, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
-        rows.append(row | {"tokens_per_round": sum(s.tokens for s in own) / sum(s.tally.rounds for s in own)} | _drafts(own))
+    rows, pairs = [], {(sample.sampling, sample.arm) for sample in samples}
+    for sampling, arm in sorted(pairs, key=lambda pair: (pair[0], pair[1] != PLAIN, pair[1])):
+        own = [sample for sample in samples if (sample.sampling, sample.arm) == (sampling, arm)]
+        speeds = rates(samples, sampling, arm)
+        ratios = [a / b for a, b in zip(speeds, rates(samples, sampling, PLAIN), strict=True)]
+        row = {"law": sampling, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
+        rows.append(row | {"tokens_per_round": sum(s.tokens for s in own) / sum(s.draft_stats.rounds for s in own)} | _drafts(own))
     return rows
 
 
-def rates(samples: Sequence[Sample], law: str, arm: str, by: Literal["seconds", "cpu_seconds"] = "seconds") -> list[float]:
+def rates(samples: Sequence[Sample], sampling: str, arm: str, by: Literal["seconds", "cpu_seconds"] = "seconds") -> list[float]:
     """Tokens a second of each repeat, all turns together."""
-    own = [sample for sample in samples if (sample.law, sample.arm) == (law, arm)]
+    own = [sample for sample in samples if (sample.sampling, sample.arm) == (sampling, arm)]
     repeats = sorted({sample.repeat for sample in own})
     return [sum(s.tokens for s in own if s.repeat == r) / sum(getattr(s, by) for s in own if s.repeat == r) for r in repeats]
 
 
 def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:
     """Sums by depth, up to the deepest that occurs."""
-    deepest = max(sample.tally.deepest for sample in samples)
+    deepest = max(sample.draft_stats.deepest for sample in samples)
     sizes = {"drafted": deepest, "accepted": deepest, "depths": deepest + 1}
-    return {name: [sum(getattr(s.tally, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
+    return {name: [sum(getattr(s.draft_stats, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
 
 
 def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
     """Read what the cache lacks of the prompt; returns where the next turn goes on."""
-    marks = [mark for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for mark in new]
-    return marks[0]
+    snapshots = [snapshot for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for snapshot in new]
+    return snapshots[0]
 
 
 def _records(cache: Cache[Contiguous], prompt: Prompt) -> Records:
     """The state as a segment and a mark, from which any number of caches can be made."""
-    segment, mark = extract(cache, 0, cache.length), extract_mark(cache.snapshot())
-    return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("mark", "", "", "", 0, prompt.tokens, mark)
+    segment, snapshot = extract(cache, 0, cache.length), extract_snapshot(cache.snapshot())
+    return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("snapshot", "", "", "", 0, prompt.tokens, snapshot)

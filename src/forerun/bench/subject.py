@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class BenchModel:
     """A loaded model, and what it runs with."""
 
     name: str
@@ -28,7 +28,7 @@ class Subject:
     blas: str
 
 
-def load(config: Config) -> Subject:
+def load(config: Config) -> BenchModel:
     """The model of these settings. Nothing may have imported mlx.core before.
 
     Raises ConfigError, ModelError; UnsupportedError without a draft head.
@@ -42,4 +42,4 @@ def load(config: Config) -> Subject:
     loaded, tokenizer = models.load(folder, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(folder)
     if not loaded.family.spec.draft_layers:
         raise UnsupportedError(f"{name} has no MTP layers: there is nothing to compare")
-    return Subject(name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), chosen.blas)
+    return BenchModel(name, loaded.digest, loaded.family, tokenizer, Prompter(tokenizer, Template.load(folder)), chosen.blas)

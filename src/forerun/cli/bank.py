@@ -22,8 +22,8 @@ from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.cli import conversations
 from forerun.cli.conversations import AsJson, BankDir, counted
-from forerun.cli.kept import holding, looking
 from forerun.cli.report import parse
+from forerun.cli.session_access import holding, looking
 from forerun.config import load, parse_bytes
 from forerun.errors import BankLockedError, ConfigError, ForerunError
 from forerun.request_log.entry import Entry
@@ -101,10 +101,10 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
     try:
         with holding(load({"bank_dir": bank_dir})) as tier:
             removed = list(shrink(tier, limit_bytes))
-            figures = {"removed": len(removed), "bytes": tier.num_bytes}
+            stats = {"removed": len(removed), "bytes": tier.num_bytes}
     except BankLockedError as error:
         raise BankLockedError(str(error), hint="stop that server first; the other commands work beside it") from error
-    typer.echo(json.dumps(figures) if as_json else f"{counted(figures['removed'], 'record')} removed, {decimal(figures['bytes'])} left")
+    typer.echo(json.dumps(stats) if as_json else f"{counted(stats['removed'], 'record')} removed, {decimal(stats['bytes'])} left")
 
 
 def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from forerun.cli.serve import described, option
 from forerun.config import load
 
 if TYPE_CHECKING:
-    from forerun.bench.subject import Subject
+    from forerun.bench.subject import BenchModel
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 COLUMNS = ("law", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
@@ -50,18 +50,18 @@ def decode(
 
 
 def measured(
-    subject: Subject, depth: int | Literal["auto"], contexts: Sequence[int], repeats: int, answer_tokens: int
+    subject: BenchModel, depth: int | Literal["auto"], contexts: Sequence[int], repeats: int, answer_tokens: int
 ) -> Iterator[dict[str, Any]]:
     """A row a context, law and way; how far it is, is shown meanwhile."""
-    from forerun.bench.decode import LAWS, PLAIN, Bench, Way, prompts, summary
+    from forerun.bench.decode import PLAIN, SAMPLINGS, Bench, Variant, prompts, summary
     from forerun.decode.compiled import StepTable
     from forerun.decode.depth import policy_for
 
     steps, depths = StepTable(subject.family, eager_reason=""), {PLAIN: 0, "draft": depth}
     for context_tokens in contexts:
-        ways = [Way(law, arm, steps, policy_for(depth)) for law in LAWS for arm, depth in depths.items()]
+        variants = [Variant(sampling, arm, steps, policy_for(depth)) for sampling in SAMPLINGS for arm, depth in depths.items()]
         turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
-        bench = Bench(subject.tokenizer, turns, ways, repeats, answer_tokens)
+        bench = Bench(subject.tokenizer, turns, variants, repeats, answer_tokens)
         shown = track(bench.samples(), f"{context_tokens} tokens", bench.num_samples, console=Console(stderr=True), transient=True)
         yield from ({"context_tokens": len(turns[0].tokens), **row} for row in summary(list(shown)))
 
@@ -72,6 +72,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     for plain, drafting in zip(rows[::2], rows[1::2], strict=True):
         accepted = " ".join(f"{a}/{d}" for a, d in zip(drafting["accepted"], drafting["drafted"], strict=True))
         speeds = (f"{plain['tok_per_s']:.1f}", f"{drafting['tok_per_s']:.1f}", f"{drafting['ratio_to_plain']:.2f}")
-        figures = (*speeds, f"{drafting['tokens_per_round']:.2f}", accepted, " ".join(map(str, drafting["depths"])))
-        drawn.add_row(drafting["law"], f"{drafting['context_tokens']:,}", *figures)
+        stats = (*speeds, f"{drafting['tokens_per_round']:.2f}", accepted, " ".join(map(str, drafting["depths"])))
+        drawn.add_row(drafting["law"], f"{drafting['context_tokens']:,}", *stats)
     return drawn

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from forerun.chat.line_input import keep_history, read_message
 from forerun.chat.transcript import Transcript
-from forerun.chat.typed import keep_history, read_message
 from forerun.config import load, state_home
 from forerun.errors import ForerunError
 from forerun.serve.client import Delta, End, health, stream_chat, url_of
-from forerun.values import Reading
+from forerun.values import PrefillProgress
 
 MAX_ANSWER_TOKENS = 8192  # a small model may say the same for ever
 
@@ -34,7 +34,7 @@ def chat(
     console = Console(highlight=False)
     config = load({})
     url, key = url_of(config, url), config.sent_key
-    talk = Talk(console, url, key, health(url, key=key)["model"]["id"], Transcript.open(state_home() / "chats", session))
+    talk = ChatSession(console, url, key, health(url, key=key)["model"]["id"], Transcript.open(state_home() / "chats", session))
     keep_history(state_home() / "chat_history")
     console.print(f"{talk.model} at {url}. Ctrl-C ends an answer, Ctrl-D the conversation, /help tells the rest.", style="dim")
     if talk.transcript.messages:
@@ -53,7 +53,7 @@ def _ask(console: Console) -> str:
 
 
 @dataclass
-class Talk:
+class ChatSession:
     """A conversation with a server. ends: of the answers since it was begun."""
 
     console: Console
@@ -111,7 +111,7 @@ class Talk:
             with self.console.status("waiting") as status:
                 for piece in stream_chat(self.url, body, key=self.key):
                     match piece:
-                        case Reading():
+                        case PrefillProgress():
                             status.update(f"reading {piece.done_tokens:,} of {piece.total_tokens:,} tokens ({piece.reused_tokens:,} known)")
                         case Delta():
                             status.stop()

@@ -53,13 +53,13 @@ def context(config: Config) -> str:
     prepare(config)
     from forerun.cli.models import folder_of, this_machine
     from forerun.engine.context import LEAST_TOKENS
-    from forerun.models.fit import fit, is_served
+    from forerun.models.fit import fit, is_supported
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
 
     try:
         checkpoint = read_checkpoint(folder_of(config.model) if config.model else DEMO_MODEL)
-        if not is_served(checkpoint):
+        if not is_supported(checkpoint):
             return f"not known: forerun does not serve {checkpoint.family}"
         found = fit(checkpoint, this_machine(config))
     except ForerunError as error:

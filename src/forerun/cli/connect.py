@@ -10,7 +10,7 @@ import typer
 
 from forerun.config import load
 from forerun.errors import ForerunError
-from forerun.serve.agents import KEY_VARIABLE, Agent, Served, Setup, merged, setup
+from forerun.serve.agents import KEY_VARIABLE, Agent, AgentSetup, ServedModel, merged, setup
 from forerun.serve.client import health, url_of
 
 
@@ -33,15 +33,15 @@ def connect(
         show(file, content, made, is_written=write)
 
 
-def served_at(url: str) -> Served:
+def served_at(url: str) -> ServedModel:
     """What runs at this address, or if it is "", at that of the settings. Raises ForerunError."""
     config = load({})
     url = url_of(config, url)
     model = health(url, key=config.sent_key)["model"]
-    return Served(url, model["id"], model["context_tokens"], needs_key=bool(config.sent_key))
+    return ServedModel(url, model["id"], model["context_tokens"], needs_key=bool(config.sent_key))
 
 
-def combined(file: Path, made: Setup) -> str:
+def combined(file: Path, made: AgentSetup) -> str:
     """What the file should hold: of one that is shared, what it holds already, too. Raises ForerunError."""
     if not made.is_shared or not file.exists():
         return made.content
@@ -62,7 +62,7 @@ def put(file: Path, content: str) -> None:
         raise ForerunError(f"cannot write {file}: {error.strerror}") from error
 
 
-def show(file: Path, content: str, made: Setup, *, is_written: bool) -> None:
+def show(file: Path, content: str, made: AgentSetup, *, is_written: bool) -> None:
     """The setup for people; what is to be copied stands on lines of its own."""
     typer.echo(f"{file} {'now holds' if is_written else 'should hold'}:\n\n{content}")
     start = " ".join([*(f'{name}="{value}"' for name, value in made.environment.items()), made.start])

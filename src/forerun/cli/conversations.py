@@ -23,7 +23,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from forerun.bank.tier.index import Entry
-from forerun.cli.kept import chosen, kept_in, looking
+from forerun.cli.session_access import chosen, kept_in, looking
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.values import SESSION_ID, SessionInfo
@@ -68,12 +68,12 @@ def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = Fals
     with kept_in(config, only_looks=True) as kept:
         found = chosen(kept.all(), session)
     with looking(config.bank_path) as tier:
-        marks = [mark for mark in tier.index.marks() if (mark.tenant, mark.session) == (found.tenant, found.id)]
+        snapshots = [update for update in tier.index.snapshots() if (update.tenant, update.session) == (found.tenant, found.id)]
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "marks": [described(mark) for mark in marks]}))
+        typer.echo(json.dumps({**asdict(found), "marks": [described(update) for update in snapshots]}))
     else:
         lines = [f"{name:<14} {value}" for name, value in shown(found).items()]
-        Console(highlight=False).print(*lines, places(marks), sep="\n")
+        Console(highlight=False).print(*lines, places(snapshots), sep="\n")
 
 
 def pin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -165,7 +165,7 @@ def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_jso
 def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:
     """Change what is said of a conversation; None: as it was. Returns it as it is then."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        return kept.mark(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
+        return kept.update(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -188,12 +188,12 @@ def table(sessions: list[SessionInfo], now_s: float) -> Table:
     return drawn
 
 
-def places(marks: list[Entry]) -> Table:
+def places(snapshots: list[Entry]) -> Table:
     """One row a mark."""
     drawn = Table("place", "tokens", "bytes", "last used", "uses", box=None)
-    for mark in sorted(marks, key=lambda mark: mark.info.stop):
-        sizes = f"{mark.info.stop:,}", decimal(mark.info.num_bytes)
-        drawn.add_row(mark.info.key[:12], *sizes, moment(mark.used_s), str(mark.uses))
+    for update in sorted(snapshots, key=lambda update: update.info.stop):
+        sizes = f"{update.info.stop:,}", decimal(update.info.num_bytes)
+        drawn.add_row(update.info.key[:12], *sizes, moment(update.used_s), str(update.uses))
     return drawn
 
 

@@ -29,7 +29,7 @@ from forerun.demo.turns import TEMPLATE_ARGS, Tell, Turn, play
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Chat, Reading
+from forerun.values import Chat, PrefillProgress
 
 MODEL = Path(str(files("forerun"))) / "data" / "demo-model"
 COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\ntok/s", "decode\ntok/s", "layout", "answer")
@@ -38,7 +38,7 @@ COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\
 def demo(
     out: Annotated[Path | None, typer.Option(help="also write all figures and answers to this file, as JSON", show_default=False)] = None,
     scale: Annotated[Literal["small", "full"], typer.Option(help="small: about 1,300 tokens; full: about 24,000")] = "small",
-    numerics: Annotated[Literal["auto", "reference", "served"], typer.Option(help="as of `forerun serve`")] = "auto",
+    numerics: Annotated[Literal["auto", "exact", "fast"], typer.Option(help="as of `forerun serve`")] = "auto",
 ) -> None:
     """Play five turns of an agent's conversation; the server is stopped before the second and killed before the fourth."""
     console = Console(highlight=False)
@@ -89,7 +89,7 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
 def teller(console: Console, status: Status) -> Tell:
     """Prints lines, and shows how far a prompt has been read beside a moving sign."""
 
-    def tell(what: str | Reading) -> None:
+    def tell(what: str | PrefillProgress) -> None:
         if isinstance(what, str):
             console.print(f"{what} ...", style="dim")
             status.update("")
@@ -108,8 +108,8 @@ def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
         report = turn.answer.report
         counts = (turn.answer.usage["prompt_tokens"], report["reused_tokens"], report["computed_tokens"])
         speeds = (_speed(report["prefill_tok_per_s"]), _speed(report["decode_tok_per_s"]))
-        figures = (*(f"{count:,}" for count in counts), _seconds(report["ttft_s"]), *speeds)
-        drawn.add_row(turn.step.name, taken(turn), *figures, report["layout"], verdict.short)
+        stats = (*(f"{count:,}" for count in counts), _seconds(report["ttft_s"]), *speeds)
+        drawn.add_row(turn.step.name, taken(turn), *stats, report["layout"], verdict.short)
     return drawn
 
 

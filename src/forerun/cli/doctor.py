@@ -14,7 +14,7 @@ from rich.table import Table
 
 from forerun.config import Config, config_file, load, prepare
 from forerun.doctor import machine
-from forerun.doctor.finding import Finding, failure, looked, ok
+from forerun.doctor.finding import Finding, checks, failure, ok
 from forerun.errors import UnsupportedError
 
 STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
@@ -35,12 +35,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
 
 def findings() -> Iterator[Finding]:
     """All of them, as they come. Later ones take the settings as they are, or the defaults if they cannot be read."""
-    yield from looked("versions", machine.versions)
-    settings = looked("settings", _settings)
+    yield from checks("versions", machine.versions)
+    settings = checks("settings", _settings)
     yield from settings
     config = load({}) if settings[0].status == "ok" else Config.model_validate({})
-    yield from looked("port", lambda: machine.port(config))
-    yield from looked("bank", lambda: machine.bank(config))
+    yield from checks("port", lambda: machine.port(config))
+    yield from checks("bank", lambda: machine.bank(config))
     yield from _on_device(config)
 
 
@@ -62,11 +62,11 @@ def _on_device(config: Config) -> Iterator[Finding]:
     from forerun.doctor import numbers
     from forerun.engine.loading import memory_bytes
 
-    yield from looked("compiler", lambda: machine.compiler(arithmetic.is_cpu()))
-    yield from looked("memory", lambda: machine.memory(config, memory_bytes()))
-    yield from looked("disk", lambda: machine.disk(config))
-    yield from looked("blas", lambda: numbers.device(chosen.blas))
-    yield from looked("model", lambda: numbers.model(chosen))
+    yield from checks("compiler", lambda: machine.compiler(arithmetic.is_cpu()))
+    yield from checks("memory", lambda: machine.memory(config, memory_bytes()))
+    yield from checks("disk", lambda: machine.disk(config))
+    yield from checks("blas", lambda: numbers.device(chosen.blas))
+    yield from checks("model", lambda: numbers.model(chosen))
 
 
 def line(finding: Finding) -> Table:

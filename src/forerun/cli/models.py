@@ -18,7 +18,7 @@ from rich.table import Table
 from forerun.cli.serve import loading_bar
 from forerun.config import Config, load, prepare
 from forerun.errors import ConfigError, UnsupportedError
-from forerun.hub.catalogue import Pulled, find, locate, pulled
+from forerun.hub.catalogue import PulledModel, find, locate, pulled
 
 if TYPE_CHECKING:
     from forerun.models.fit import Machine
@@ -128,7 +128,7 @@ def parsed_override(text: str) -> tuple[str, int]:
 @app.command()
 def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     """Tell what a model is made of, what it would cost on this machine, and what would be slow. Reads no weights."""
-    from forerun.models.fit import fit, is_served
+    from forerun.models.fit import fit, is_supported
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
 
@@ -136,13 +136,13 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     facts: dict[str, Any] = {
         "model": model or DEMO_MODEL.name,
         "family": checkpoint.family,
-        "served": is_served(checkpoint),
+        "served": is_supported(checkpoint),
         "parameters": checkpoint.num_params,
         "active_parameters": checkpoint.num_active_params,
         "bytes": checkpoint.num_bytes,
         "mtp": checkpoint.mtp,
         "kinds": [asdict(kind) for kind in checkpoint.kinds()],
-        "here": asdict(fit(checkpoint, this_machine(load({})))) if is_served(checkpoint) else None,
+        "here": asdict(fit(checkpoint, this_machine(load({})))) if is_supported(checkpoint) else None,
     }
     if as_json:
         typer.echo(json.dumps(facts))
@@ -168,7 +168,7 @@ def download_bar() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def described(entry: Pulled) -> dict[str, Any]:
+def described(entry: PulledModel) -> dict[str, Any]:
     """A model for programs."""
     return asdict(entry) | {"folder": str(entry.folder), "bytes": entry.num_bytes, "missing": entry.missing}
 
@@ -214,7 +214,7 @@ def costs(facts: dict[str, Any]) -> list[str]:
     return [
         "",
         f"here         {decimal(here['weights_bytes'])} of memory for the weights, states in {here['dtype']}",
-        f"conversation {decimal(here['bytes_per_1000_tokens'])} for 1,000 tokens, {decimal(here['bytes_per_mark'])} for a mark",
+        f"conversation {decimal(here['bytes_per_1000_tokens'])} for 1,000 tokens, {decimal(here['bytes_per_snapshot'])} for a mark",
         f"context      {here['memory_tokens']:,} tokens fit in memory, of {here['declared_tokens']:,} that the model was made for",
         f"bank         {here['bank_tokens']:,} tokens fit on disk",
         *(f"slow         {reason}" for reason in here["slow"]),

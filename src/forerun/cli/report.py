@@ -14,7 +14,7 @@ from rich.table import Table
 from forerun.cli.conversations import counted
 from forerun.config import load
 from forerun.errors import ForerunError
-from forerun.request_log.analysis import Group, Missed, Remarkable, Summary, summarise
+from forerun.request_log.analysis import Group, MissGroup, Outlier, Summary, summarise
 from forerun.request_log.entry import Entry, decode
 from forerun.request_log.file import read_lines
 
@@ -55,17 +55,17 @@ def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
 def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> None:
     """The summary for people."""
     console.print(counted(num_requests, "request"), *bad, "", groups_table(told.groups), "", sep="\n")
-    if told.missed:
-        console.print("Not known, or not where it was looked for:", missed_table(told.missed), "", sep="\n")
-        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in told.missed)
+    if told.misses:
+        console.print("Not known, or not where it was looked for:", missed_table(told.misses), "", sep="\n")
+        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in told.misses)
         console.print(f"the last of each: {lasts}", "", sep="\n", soft_wrap=True)
-    if told.remarkable:
-        console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.remarkable), "", sep="\n")
-        whys = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.why}" for number, each in enumerate(told.remarkable, start=1)]
+    if told.outliers:
+        console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.outliers), "", sep="\n")
+        whys = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.reason}" for number, each in enumerate(told.outliers, start=1)]
         console.print(*whys, "", sep="\n", soft_wrap=True)
     else:
         console.print("None was slower than its peers at about the same context, and all ran as chosen.")
-    if told.missed or told.remarkable:
+    if told.misses or told.outliers:
         console.print("`forerun bank explain ID` says more of one.")
     for error, num in told.unserved.most_common():
         console.print(f"{num} not served to the end: {error}")
@@ -82,15 +82,15 @@ def groups_table(groups: tuple[Group, ...]) -> Table:
     return drawn
 
 
-def missed_table(missed: tuple[Missed, ...]) -> Table:
+def missed_table(misses: tuple[MissGroup, ...]) -> Table:
     """One row a reason."""
     drawn = _drawn(MISSED_COLUMNS, first_number=2)
-    for each in missed:
+    for each in misses:
         drawn.add_row(each.kind, each.place, str(each.num), f"{each.computed_tokens:,}")
     return drawn
 
 
-def slow_table(slow: tuple[Remarkable, ...]) -> Table:
+def slow_table(slow: tuple[Outlier, ...]) -> Table:
     """One row a request."""
     drawn = _drawn(SLOW_COLUMNS, first_number=3)
     for number, each in enumerate(slow, start=1):
@@ -117,10 +117,10 @@ def plain(told: Summary) -> dict[str, Any]:
             "causes": each.causes,
             "report": asdict(each.served.report),
         }
-        for each in told.remarkable
+        for each in told.outliers
     ]
-    groups, missed = ([asdict(each) for each in values] for values in (told.groups, told.missed))
-    return {"groups": groups, "missed": missed, "slow": slow, "unserved": told.unserved}
+    groups, misses = ([asdict(each) for each in values] for values in (told.groups, told.misses))
+    return {"groups": groups, "missed": misses, "slow": slow, "unserved": told.unserved}
 
 
 def _drawn(columns: tuple[str, ...], *, first_number: int) -> Table:

@@ -152,8 +152,8 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         taken = "it is taken", "another server may be running; `--port 0` takes a free port"
-        why, hint = taken if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")
-        raise ForerunError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
+        reason, hint = taken if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")
+        raise ForerunError(f"cannot listen on {host}:{port}: {reason}", hint=hint) from error
 
 
 @contextmanager

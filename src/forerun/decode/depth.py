@@ -20,7 +20,7 @@ from copy import deepcopy
 from statistics import median_low
 from typing import Literal
 
-from forerun.decode.tally import MAX_DEPTH, Round
+from forerun.decode.draft_stats import MAX_DEPTH, Round
 
 PROBE_FRAC = 0.01
 PROBE_ROUNDS = 3  # the first of them is not timed

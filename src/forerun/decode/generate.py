@@ -10,9 +10,9 @@ from typing import Any
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
+from forerun.decode.draft_stats import DraftStats
 from forerun.decode.round import Rounds
 from forerun.decode.scores import Score
-from forerun.decode.tally import Tally
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
 from forerun.values import Finish, Sampling
@@ -43,7 +43,7 @@ class Generation:
         self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
         self._whole = cache.snapshot()
         self._text = ""
-        self.tally = Tally()
+        self.draft_stats = DraftStats()
         self.tokens: list[int] = []
         self.scores: list[Score] = []
         self.sampled: list[int] = []
@@ -82,7 +82,7 @@ class Generation:
         """One round, at a depth fixed before anything is drawn. One that fails teaches the policy nothing."""
         length = self._cache.length
         done = self._rounds.run(self._policy.choose(length, self._max_tokens - len(self.tokens) - 1), self._take)
-        self.tally.add(done)
+        self.draft_stats.add(done)
         self._policy.observe(length, done)
 
     def _take(self, tokens: list[int]) -> int:

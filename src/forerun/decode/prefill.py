@@ -25,20 +25,20 @@ def prefill(
     family: Family,
     cache: Cache[Any],
     tokens: Sequence[int],
-    marks_at: Collection[int],
+    snapshot_positions: Collection[int],
     look: Callable[[int, mx.array], object] = _look_away,
 ) -> Iterator[list[Snapshot]]:
-    """Read tokens[cache.length:] into the cache. After each chunk gives the marks at those of `marks_at` that lie in it.
+    """Read tokens[cache.length:] into the cache. After each chunk gives the marks at those of `snapshot_positions` that lie in it.
 
     Between two chunks the cache is whole and may be kept: the caller may stop at any of them. look: gets each chunk's first position and
     its hidden vectors [rows, dim].
     """
     while cache.length < len(tokens):
         start, stop = cache.length, min(grid(cache.length), len(tokens))
-        marks, hidden = _read(family, cache, tokens[start:stop], sorted(p for p in marks_at if start < p <= stop))
-        mx.eval(cache.arrays(), [m.arrays() for m in marks])
+        snapshots, hidden = _read(family, cache, tokens[start:stop], sorted(p for p in snapshot_positions if start < p <= stop))
+        mx.eval(cache.arrays(), [m.arrays() for m in snapshots])
         look(start, hidden)
-        yield marks
+        yield snapshots
 
 
 def prime(family: Family, view: View, hidden: mx.array, tokens: mx.array) -> mx.array:
@@ -49,12 +49,12 @@ def prime(family: Family, view: View, hidden: mx.array, tokens: mx.array) -> mx.
     return drafted
 
 
-def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], marks_at: Sequence[int]) -> tuple[list[Snapshot], mx.array]:
+def _read(family: Family, cache: Cache[Any], tokens: Sequence[int], snapshot_positions: Sequence[int]) -> tuple[list[Snapshot], mx.array]:
     ids, before = mx.array(list(tokens), dtype=mx.int32), cache.hidden
     with lend([cache], family.numerics) as view:
         hidden = family.forward(ids, [len(tokens)], view)
-        marks = [view.mark(0, position, hidden) for position in marks_at]
+        snapshots = [view.snapshot(0, position, hidden) for position in snapshot_positions]
         view.keep([len(tokens)], hidden)
         if cache.spec.draft_layers:
             prime(family, view, mx.concatenate([before[None], hidden[:-1]]), ids)
-    return marks, hidden
+    return snapshots, hidden

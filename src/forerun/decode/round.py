@@ -14,9 +14,9 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.decode.compiled import MAX_WIDTH, StepTable
+from forerun.decode.draft_stats import Round
 from forerun.decode.prefill import prime
 from forerun.decode.scores import Score, scores
-from forerun.decode.tally import Round
 from forerun.errors import NumericsError
 from forerun.sampling import (
     Counts,
@@ -77,11 +77,11 @@ class Rounds:
         """One round. `take` gets the tokens that stand and says how many rows become state: as many as tokens are taken, or fewer."""
         start_s, length = time.perf_counter(), self._cache.length
         with lend([self._cache], self._family.numerics) as view:
-            drafts, laws = self._draft(view, depth)
+            drafts, distributions = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
             hidden = self._steps.forward(ids, self._cache, view)
             logits = self._family.head(hidden)
-            tokens = self._read(logits, self._verdict(logits, laws, drafts, length + 1))
+            tokens = self._read(logits, self._verdict(logits, distributions, drafts, length + 1))
             rows = take(tokens)
             view.keep([rows], hidden)
             if self._cache.spec.draft_layers:
@@ -120,40 +120,45 @@ class Rounds:
         drafts = mx.zeros((0,), dtype=mx.int32)
         if depth == 0:
             return drafts, None
-        laws = []
+        distributions = []
         hidden = self._prime(view, len(self._tokens))[-1:]
         for i in range(depth):
-            law = distribution(self._family.head(hidden), self._sampling, self._drafted(drafts))
-            token = self._draw(law, self._cache.length + 1 + i)
-            laws.append(law)
+            probs = distribution(self._family.head(hidden), self._sampling, self._drafted(drafts))
+            token = self._draw(probs, self._cache.length + 1 + i)
+            distributions.append(probs)
             drafts = mx.concatenate([drafts, token])
             if i + 1 < depth:
                 hidden = self._steps.draft(hidden, token, self._cache, view)
         view.keep_draft([0])
-        return drafts, mx.concatenate(laws)
+        return drafts, mx.concatenate(distributions)
 
-    def _draw(self, law: mx.array, position: int) -> mx.array:
+    def _draw(self, probs: mx.array, position: int) -> mx.array:
         at = mx.array([position], dtype=mx.int32)
         if self._is_coupled:
-            return draw_coupled(law, gumbel(self._seed, at, self._family.vocab))
-        return draw(law, uniforms(self._seed, at, "draft"))
+            return draw_coupled(probs, gumbel(self._seed, at, self._family.vocab))
+        return draw(probs, uniforms(self._seed, at, "draft"))
 
     def _drafted(self, drafts: mx.array) -> Counts | None:
         return self._counts._replace(drafts=drafts) if self._counts is not None else None
 
-    def _verdict(self, logits: mx.array, laws: mx.array | None, drafts: mx.array, position: int) -> tuple[mx.array, ...]:
+    def _verdict(self, logits: mx.array, distributions: mx.array | None, drafts: mx.array, position: int) -> tuple[mx.array, ...]:
         """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab] decide the tokens at position, position + 1, ..."""
         depth = drafts.shape[0]
         target = distribution(logits, self._sampling, self._drafted(drafts))[None]
-        laws = laws if laws is not None else target[0, :0]
+        distributions = distributions if distributions is not None else target[0, :0]
         at = mx.arange(position, position + depth + 1, dtype=mx.int32)
         if self._is_coupled:
             verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
         else:
             # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
-            verdict = verify_ratio(target, laws[None], drafts[None], u_accept[None], u_next)
-        return verdict.accepted, verdict.token, drafts, mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(laws)]))
+            verdict = verify_ratio(target, distributions[None], drafts[None], u_accept[None], u_next)
+        return (
+            verdict.accepted,
+            verdict.token,
+            drafts,
+            mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)])),
+        )
 
     def _read(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
         """The tokens that stand: the round's one host synchronisation. Their scores come with them."""

@@ -40,7 +40,7 @@ def same_answer(turn: Turn, near_ties: Judge) -> Verdict:
     """Equal text and token count; else, under `served` only, near-ties within their bound."""
     if (turn.answer.text, _num_tokens(turn.answer)) == (turn.bypass.text, _num_tokens(turn.bypass)):
         return Verdict(True, "equal", "equal")
-    if turn.answer.report["numerics"] == "reference":
+    if turn.answer.report["numerics"] == "exact":
         return Verdict(False, "OTHER", "different")
     ties = near_ties(turn)
     is_same = ties.largest_gap <= ties.bound
@@ -57,17 +57,17 @@ def faults(turns: Sequence[Turn], verdicts: Sequence[Verdict]) -> list[str]:
     before = [0, *(turn.answer.usage["prompt_tokens"] for turn in turns)]
     return [
         f"{turn.step.name}: {fault}"
-        for turn, verdict, known_tokens in zip(turns, verdicts, before, strict=False)
-        for fault in _faults(turn, verdict, known_tokens)
+        for turn, verdict, cached_tokens in zip(turns, verdicts, before, strict=False)
+        for fault in _faults(turn, verdict, cached_tokens)
     ]
 
 
-def _faults(turn: Turn, verdict: Verdict, known_tokens: int) -> Iterator[str]:
+def _faults(turn: Turn, verdict: Verdict, cached_tokens: int) -> Iterator[str]:
     report, bypass = turn.answer.report, turn.bypass.report
     if report["source"] != turn.step.source:
         yield f"took the path {report['source']}, not {turn.step.source} ({report['reason'] or 'no reason given'})"
-    elif report["reused_tokens"] < known_tokens - SUFFIX_TOKENS:
-        yield f"reused {report['reused_tokens']} tokens of {known_tokens} known ones ({report['reason'] or 'no reason given'})"
+    elif report["reused_tokens"] < cached_tokens - SUFFIX_TOKENS:
+        yield f"reused {report['reused_tokens']} tokens of {cached_tokens} known ones ({report['reason'] or 'no reason given'})"
     if (bypass["source"], bypass["reused_tokens"]) != ("cold", 0):
         yield f"the request to compare with reused {bypass['reused_tokens']} tokens ({bypass['source']})"
     for answer in (turn.answer, turn.bypass):

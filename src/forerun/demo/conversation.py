@@ -28,13 +28,13 @@ class Scale:
     """How long the conversation is, in tokens: the files that are read at first, what a tool returns in any later exchange, an answer."""
 
     name: str
-    first_read_tokens: int
+    first_prompt_tokens: int
     result_tokens: int
     answer_tokens: int
 
 
-SMALL = Scale("small", first_read_tokens=48, result_tokens=40, answer_tokens=64)
-FULL = Scale("full", first_read_tokens=14000, result_tokens=1700, answer_tokens=256)
+SMALL = Scale("small", first_prompt_tokens=48, result_tokens=40, answer_tokens=64)
+FULL = Scale("full", first_prompt_tokens=14000, result_tokens=1700, answer_tokens=256)
 SCALES = {scale.name: scale for scale in (SMALL, FULL)}
 
 
@@ -61,11 +61,11 @@ def record(sources: Mapping[str, str], scale: Scale, count: Count) -> Conversati
     queue = deque(sources.items())
     later = scale.result_tokens
     system = {"role": "system", "content": SYSTEM}
-    looked = exchange("Read the first files.", list(read(queue, scale.first_read_tokens, count)), "Done.", "c1")
+    checks = exchange("Read the first files.", list(read(queue, scale.first_prompt_tokens, count)), "Done.", "c1")
     searched = exchange("Where are errors raised?", [search(sources, "raise ", later, count)], "See above.", "c2")
     return Conversation(
         tools=TOOLS,
-        opening=(system, *looked, *searched, user("Explain these errors.")),
+        opening=(system, *checks, *searched, user("Explain these errors.")),
         continuations=(
             (*exchange("Read on.", list(read(queue, later, count)), "Done.", "c3"), user("What is this for?")),
             (*exchange("Where is the bank used?", [search(sources, "bank", later, count)], "Here.", "c4"), user("Explain the bank.")),

@@ -32,14 +32,14 @@ def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence
 
 
 @cache
-def _model() -> Forced:
+def _model() -> TeacherForcing:
     # As a served process does, before MLX is imported.
-    settings = Config.model_validate({"numerics": "served"})
+    settings = Config.model_validate({"numerics": "fast"})
     prepare(settings)
-    return Forced(arithmetic.choose(settings))
+    return TeacherForcing(arithmetic.choose(settings))
 
 
-class Forced:
+class TeacherForcing:
     """The bundled model, made to follow given tokens."""
 
     def __init__(self, chosen: Arithmetic) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 from forerun.demo.conversation import Conversation, Message, Scale
 from forerun.serve.client import Delta, End, stream_chat
-from forerun.values import BankUse, Reading, Source
+from forerun.values import BankUse, PrefillProgress, Source
 
 # Hears what is going on: a line for people, or how far a long prompt has been read.
-Tell = Callable[[str | Reading], None]
+Tell = Callable[[str | PrefillProgress], None]
 TEMPLATE_ARGS = {"enable_thinking": False}
 
 
@@ -126,7 +126,7 @@ def _ask(url: str, body: dict[str, Any], tell: Tell) -> Answer:
     text: list[str] = []
     for piece in stream_chat(url, body):
         match piece:
-            case Reading():
+            case PrefillProgress():
                 tell(piece)
             case Delta():
                 text.append(piece.text)

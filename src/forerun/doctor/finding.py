@@ -36,7 +36,7 @@ def failure(name: str, text: str, remedy: str) -> Finding:
     return Finding(name, "failure", text, remedy)
 
 
-def looked(name: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def checks(name: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
     """The findings of `look`; an error of forerun's that it raises is a finding too."""
     try:
         return list(look())

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from forerun.bank.bank import Bank, Turned
+from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.prefill import prefill
@@ -49,7 +49,7 @@ def device(blas_name: str) -> Iterator[Finding]:
 def model(arithmetic: Arithmetic) -> Iterator[Finding]:
     """The bundled model: what it computes, and whether it comes back from a bank as it was."""
     family = load(DEMO_MODEL, arithmetic.numerics, arithmetic.dtype, lambda doing, done_frac: None).family
-    if arithmetic.is_reference:
+    if arithmetic.is_exact:
         blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
         yield ok("rows", "a row of a product has the same bits, whatever the number of rows")
     else:
@@ -75,12 +75,12 @@ def _difference(family: Family, prompt: dict[str, Any]) -> float:
 def _restore(family: Family, tokens: list[int]) -> Finding:
     """A conversation's state from RAM and from SSD, against the state before: the same bits."""
     with TemporaryDirectory() as folder:
-        (before, _), (kept, marks) = _read(family, tokens), _read(family, tokens)
+        (before, _), (kept, snapshots) = _read(family, tokens), _read(family, tokens)
         bank, found = _bank(family, Path(folder)), dict[str, bool]()
-        bank.remember(kept, tokens, marks, Turned("doctor", "", 1, len(tokens), len(marks)))
+        bank.remember(kept, tokens, snapshots, FinishedTurn("doctor", "", 1, len(tokens), len(snapshots)))
         bank.flush(60.0)
         for source in ("ram", "ssd"):
-            restored = bank.restore(tokens, tenant="", session="doctor", layout=Contiguous(), room_tokens=0)
+            restored = bank.restore(tokens, tenant="", session="doctor", layout=Contiguous(), headroom_tokens=0)
             found[source] = restored.source == source and is_same(before, restored.cache)
             bank.close()
             bank = _bank(family, Path(folder))
@@ -103,8 +103,8 @@ def is_same(one: Cache[Any], other: Cache[Any]) -> bool:
 def _read(family: Family, tokens: list[int]) -> tuple[Cache[Contiguous], list[Snapshot]]:
     """The cache after the tokens, and marks of a head and of the end, as a turn leaves them."""
     cache = materialise(Arena(family.spec), [], None, Contiguous(), len(tokens))
-    marks = [mark for new in prefill(family, cache, tokens, [len(tokens) // 2, len(tokens)]) for mark in new]
-    return cache, marks
+    snapshots = [snapshot for new in prefill(family, cache, tokens, [len(tokens) // 2, len(tokens)]) for snapshot in new]
+    return cache, snapshots
 
 
 def _bank(family: Family, folder: Path) -> Bank:

@@ -14,9 +14,9 @@ from forerun.engine.defaults import defaults_of
 from forerun.engine.loading import Loading, context
 from forerun.engine.local import LocalEngine
 from forerun.engine.metrics import Gauges
-from forerun.engine.request_log import RequestLog
+from forerun.engine.request_recorder import RequestLog
 from forerun.engine.worker import Worker
-from forerun.hub.catalogue import Located, locate
+from forerun.hub.catalogue import ModelLocation, locate
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.models.load import DEMO_MODEL
 from forerun.request_log.file import LogFile
@@ -42,10 +42,10 @@ def assemble(config: Config, arithmetic: Arithmetic, progress: Callable[[str, fl
         raise
 
 
-def model_of(config: Config) -> Located:
+def model_of(config: Config) -> ModelLocation:
     """The model of these settings: where it is, and its name. Raises ModelError."""
-    name, folder = locate(config.model) if config.model else Located(DEMO_MODEL.name, DEMO_MODEL)
-    return Located(name, checkpoint_at(folder))
+    name, folder = locate(config.model) if config.model else ModelLocation(DEMO_MODEL.name, DEMO_MODEL)
+    return ModelLocation(name, checkpoint_at(folder))
 
 
 def _engine(name: str, loading: Loading, request_log: RequestLog | None) -> LocalEngine:
@@ -83,6 +83,6 @@ def gauges_of(bank: Bank) -> Gauges:
     return {
         **{f"mlx_{kind}_bytes": (f"MLX memory, {kind}", read) for kind, read in memory.items()},
         "paged_blocks": ("Pages that caches hold", lambda: bank.paged_blocks[0]),
-        "bank_unwritten_records": ("Records that could not be written, since the start", lambda: bank.figures.num_unwritten),
+        "bank_unwritten_records": ("Records that could not be written, since the start", lambda: bank.stats.num_unwritten),
         "paged_blocks_free": ("Pages that nobody holds", lambda: bank.paged_blocks[1]),
     }

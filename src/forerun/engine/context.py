@@ -7,11 +7,11 @@ from forerun.errors import ConfigError
 LEAST_TOKENS = 4096  # served even if memory is shorter than that
 
 
-def context_of(asked: int | None, declared: int, bytes_per_token: int, room_bytes: int) -> int:
-    """Tokens of prompt and answer together. room_bytes: what one conversation may take.
+def context_of(asked: int | None, declared: int, bytes_per_token: int, free_bytes: int) -> int:
+    """Tokens of prompt and answer together. free_bytes: what one conversation may take.
 
     Raises ConfigError: the model was not made for so many.
     """
     if asked is not None and asked > declared:
         raise ConfigError(f"context = {asked}: the model was made for {declared} tokens", hint=f"at most {declared}")
-    return asked or min(declared, max(LEAST_TOKENS, room_bytes // bytes_per_token))
+    return asked or min(declared, max(LEAST_TOKENS, free_bytes // bytes_per_token))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.values import Event, Health, Imported, Job, ModelInfo, Prompt, SessionInfo
+from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, SessionInfo
 
 
 class Run(Protocol):
@@ -33,7 +33,7 @@ class Sessions(Protocol):
 
     async def one(self, tenant: str, id: str) -> SessionInfo: ...
 
-    async def mark(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+    async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         """Call it so, pin it or not; None: as it was."""
 
     async def remove(self, tenant: str, id: str) -> None:
@@ -45,7 +45,7 @@ class Sessions(Protocol):
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
         """An archive of it, as far as it is on disk."""
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> Imported:
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
         """Keep what an archive holds, under its own id if None: its state as it is if it is signed by the server's key, else read anew."""
 
     async def wipe(self, tenant: str) -> int:

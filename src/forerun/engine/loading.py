@@ -29,7 +29,7 @@ from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.kernels.numerics import VERSION
 from forerun.models.base import Family
 from forerun.models.fit import MEMORY_FRAC
-from forerun.models.load import Loaded, load
+from forerun.models.load import LoadedModel, load
 from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
 from forerun.text.prompt import Prompter
@@ -63,12 +63,12 @@ class Loading:
             undone.pop_all()
         return model
 
-    def _model(self, loaded: Loaded, index: Index | None) -> Model:
+    def _model(self, loaded: LoadedModel, index: Index | None) -> Model:
         config, family = self.config, loaded.family
         context(config, family)  # too long a one is told before the proof, which takes a while
         if is_cpu():
             blas.prove_correct(self.arithmetic.blas)
-        if self.arithmetic.is_reference:
+        if self.arithmetic.is_exact:
             blas.prove_row_invariant(self.arithmetic.blas, set(family.linear_shapes))
         else:
             proof.prove_once(self.arithmetic.blas)
@@ -77,7 +77,7 @@ class Loading:
         steps = StepTable(family, eager_reason=_eager_reason(config))
         return Model(steps, bank, self.prompter, policy(config, family), _limits(config, family), memory_bytes(), loaded.notes)
 
-    def _bank(self, loaded: Loaded, index: Index | None) -> Bank:
+    def _bank(self, loaded: LoadedModel, index: Index | None) -> Bank:
         config, spec = self.config, loaded.family.spec
         if index is None:
             return Bank(spec, self._identity(loaded), disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
@@ -89,15 +89,15 @@ class Loading:
             undone.pop_all()
         return bank
 
-    def _identity(self, loaded: Loaded) -> Identity:
+    def _identity(self, loaded: LoadedModel) -> Identity:
         numerics, text = f"{loaded.family.numerics.name} {VERSION}, {self.arithmetic.blas}", self.prompter
         return Identity(loaded.digest, loaded.mtp, text.tokenizer.digest, text.template.digest, self.arithmetic.dtype, numerics)
 
 
 def context(config: Config, family: Family) -> int:
     """As context_of, by what weights and kept conversations leave of the memory that may be used. Raises ConfigError."""
-    room_bytes = int(memory_bytes() * MEMORY_FRAC) - mx.get_active_memory() - config.bank_ram_bytes - family.spec.bytes_per_mark
-    return context_of(config.context, family.context_tokens, family.spec.bytes_per_token, room_bytes)
+    free_bytes = int(memory_bytes() * MEMORY_FRAC) - mx.get_active_memory() - config.bank_ram_bytes - family.spec.bytes_per_snapshot
+    return context_of(config.context, family.context_tokens, family.spec.bytes_per_token, free_bytes)
 
 
 def policy(config: Config, family: Family) -> DepthPolicy:

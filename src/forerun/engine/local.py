@@ -6,15 +6,15 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from forerun.engine import echo
+from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
 from forerun.engine.metrics import Gauges, Metrics
 from forerun.engine.request import Request
-from forerun.engine.request_log import RequestLog
-from forerun.engine.sessions import LocalSessions
+from forerun.engine.request_recorder import RequestLog
+from forerun.engine.session_calls import LocalSessions
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
-from forerun.values import Health, Job, ModelInfo, Prompt, Raw
+from forerun.values import Health, Job, ModelInfo, Prompt, TokenPrompt
 
 
 @dataclass
@@ -47,11 +47,11 @@ class LocalEngine:
 
     async def _request(self, job: Job) -> Request:
         arrived_s = time.monotonic()
-        prompt = await asyncio.to_thread(echo.encode, self.prompter, self.model.bank, job)
+        prompt = await asyncio.to_thread(prompt_encoding.encode, self.prompter, self.model.bank, job)
         vocab = self.model.family.vocab
         if not prompt.tokens:
             raise BadRequestError("the prompt is empty", param="prompt")
-        if isinstance(job.prompt, Raw) and not all(0 <= t < vocab for t in prompt.tokens):
+        if isinstance(job.prompt, TokenPrompt) and not all(0 <= t < vocab for t in prompt.tokens):
             raise BadRequestError(f"token ids run from 0 to {vocab - 1}", param="prompt")
         if any(not 0 <= token < vocab for token in job.sampling.logit_bias):
             raise BadRequestError(f"logit_bias: token ids run from 0 to {vocab - 1}", param="logit_bias")
@@ -62,7 +62,7 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
-        bank = self.model.bank.figures.health()
+        bank = self.model.bank.stats.health()
         reasons = (*self.model.degraded, *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 

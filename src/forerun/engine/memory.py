@@ -13,7 +13,7 @@ import mlx.core as mx
 from rich.filesize import decimal
 
 from forerun.bank.bank import Bank
-from forerun.bank.live import Live
+from forerun.bank.live import LiveConversation
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.errors import OutOfMemoryError
 from forerun.kernels.attention import SCORE_BYTES
@@ -24,7 +24,7 @@ from forerun.state.spec import StateSpec
 _WORDS = re.compile(r"unable to allocate|attempting to allocate|insufficient memory|out of memory", re.IGNORECASE)
 HINT = "shorten the conversation, lower --bank-ram-bytes or --context, or end other programs that use the device"
 ADMIT_FRAC = 0.9  # of the device's memory
-_MARKS = 4  # of a turn
+_SNAPSHOTS = 4  # of a turn
 _SCORES_PER_KEY_BYTES = 128  # of a row: 32 heads of float32
 _HIDDENS_PER_ROW = 256  # what a pass over a prompt holds for each of its rows, counted in hidden vectors
 
@@ -33,10 +33,10 @@ def needed_bytes(spec: StateSpec, tokens: int) -> int:
     """What a conversation of so many tokens takes: its cache, marks, and the pass over the last chunk of its prompt."""
     rows = min(tokens, CHUNK_TOKENS)
     pass_bytes = rows * _HIDDENS_PER_ROW * spec.hidden.num_bytes + min(2 * SCORE_BYTES, rows * tokens * _SCORES_PER_KEY_BYTES)
-    return capacity_for(tokens) * spec.bytes_per_token + _MARKS * spec.bytes_per_mark + pass_bytes
+    return capacity_for(tokens) * spec.bytes_per_token + _SNAPSHOTS * spec.bytes_per_snapshot + pass_bytes
 
 
-def make_room(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int, own: Callable[[], Live | None]) -> None:
+def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int, own: Callable[[], LiveConversation | None]) -> None:
     """Let go of kept conversations as far as one of so many tokens needs it; of none if it would not fit even then: OutOfMemoryError.
 
     own: the live conversation in whose cache it will go on, which holds part of what it needs already.
@@ -49,7 +49,7 @@ def make_room(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int, own: 
     own_bytes = live.num_bytes if live else 0
     most_bytes += own_bytes
     over_bytes = mx.get_active_memory() - most_bytes
-    if 0 < over_bytes <= bank.figures.ram_bytes - own_bytes:
+    if 0 < over_bytes <= bank.stats.ram_bytes - own_bytes:
         bank.give_back(over_bytes, live)
         mx.clear_cache()
     if (held := mx.get_active_memory()) > most_bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from forerun.engine.request import Ended
+from forerun.engine.request import EndedRequest
 from forerun.values import Health, Report, Usage
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
@@ -43,7 +43,7 @@ class Metrics:
         ):
             Gauge(name, help_, registry=self.registry).set_function(read)
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: EndedRequest) -> None:
         """Count a request, and what it cost if it was served to its end."""
         self._requests.labels(ended.outcome).inc()
         if ended.error is None and ended.usage and ended.report:

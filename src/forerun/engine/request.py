@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from forerun.text.prompt import Prompt
-from forerun.values import Archived, Done, Event, Job, Reading, Report, Usage
+from forerun.values import ArchivedConversation, Done, Event, Job, PrefillProgress, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRequest:
     """How a request ended. outcome: its finish, "cancelled" or "error".
 
     usage and report: None if it gave no token, or failed. error: None if it was served.
@@ -42,8 +42,8 @@ class Request:
         self.job, self.prompt, self.max_tokens = job, prompt, max_tokens
         self.arrived_s, self.started_s = arrived_s, arrived_s
         self.is_cancelled = False
-        self.reading: Reading | None = None
-        self.said = ""
+        self.prefill_progress: PrefillProgress | None = None
+        self.answer_text = ""
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Failure] = asyncio.Queue()
 
@@ -52,9 +52,9 @@ class Request:
         return len(self.prompt.tokens)
 
     @property
-    def archived(self) -> Archived | None:
+    def archived(self) -> ArchivedConversation | None:
         """What it reads of an archive, None for a client's request."""
-        return self.job.prompt if isinstance(self.job.prompt, Archived) else None
+        return self.job.prompt if isinstance(self.job.prompt, ArchivedConversation) else None
 
     def cancel(self) -> None:
         """Stop at the next step or chunk."""
@@ -66,8 +66,8 @@ class Request:
 
     def post(self, event: Event | Failure) -> None:
         """Hand an event over, from any thread. A loop that is gone has nobody to read it."""
-        if isinstance(event, Reading):
-            self.reading = event
+        if isinstance(event, PrefillProgress):
+            self.prefill_progress = event
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 

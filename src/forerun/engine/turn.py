@@ -11,18 +11,18 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.bank import retain
-from forerun.bank.bank import Bank, Turned
-from forerun.bank.live import Live
+from forerun.bank.bank import Bank, FinishedTurn
+from forerun.bank.live import LiveConversation
 from forerun.bank.restore import Restored
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.decode.scores import prompt_scores
-from forerun.engine import echo
-from forerun.engine.account import Arranged, Cost, Decoded, Timing, report
-from forerun.engine.logprobs import AnswerLogprobs, told
-from forerun.engine.memory import make_room
+from forerun.engine import prompt_encoding
+from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
+from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Timing, report
+from forerun.engine.memory import free_memory_for
 from forerun.engine.miss import miss
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
@@ -31,13 +31,13 @@ from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous, Layout, Limits, layout_for
 from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
+from forerun.text.answer_parser import AnswerParser
 from forerun.text.message import AssistantMessage
-from forerun.text.parts import AnswerParts
-from forerun.text.prompt import Answered, Prompter
+from forerun.text.prompt import Prompter, SampledAnswer
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Chat, Done, Finish, Piece, PromptLogprobs, Reading, Usage
+from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
-ROOM_TOKENS = 512
+HEADROOM_TOKENS = 512
 log = logging.getLogger(__name__)
 
 
@@ -72,7 +72,7 @@ class Model:
     @property
     def degraded(self) -> tuple[str, ...]:
         """Why it serves worse than it could, in words; nothing if it does not."""
-        reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.figures.skipped.items()]
+        reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.stats.skipped.items()]
         if self.bank.off_reason:
             reasons.append(self.bank.off_reason)
         if self.policy.acceptance.is_failing:
@@ -93,27 +93,27 @@ class Turn:
 
     def run(self) -> Done:
         """Serve the request, posting events; returns the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
-        room_tokens = self.request.prompt_tokens + min(self.request.max_tokens, ROOM_TOKENS)
-        make_room(self.model.bank, self.model.family.spec, room_tokens, self.model.memory_bytes, self._own)
-        asked = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
-        restored = self._restore(asked)
-        marks = list(restored.marks)
-        prefilled = Arranged(asked, restored.cache.store.layout)
-        cache = self._prefill(restored, marks)
-        decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, ROOM_TOKENS), self.model.limits)
-        return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, marks)
+        headroom_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
+        free_memory_for(self.model.bank, self.model.family.spec, headroom_tokens, self.model.memory_bytes, self._own)
+        requested = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
+        restored = self._restore(requested)
+        snapshots = list(restored.snapshots)
+        prefilled = LayoutPair(requested, restored.cache.store.layout)
+        cache = self._prefill(restored, snapshots)
+        decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, HEADROOM_TOKENS), self.model.limits)
+        return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, snapshots)
 
-    def _own(self) -> Live | None:
+    def _own(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
         return None if self._unused() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
 
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
-        room_tokens, session = min(request.max_tokens, ROOM_TOKENS), request.job.session
+        headroom_tokens, session = min(request.max_tokens, HEADROOM_TOKENS), request.job.session
         if reason := self._unused():
-            restored = bank.bypass(reason, session=session, layout=layout, room_tokens=len(tokens) + room_tokens)
+            restored = bank.bypass(reason, session=session, layout=layout, headroom_tokens=len(tokens) + headroom_tokens)
         else:
-            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, room_tokens=room_tokens)
+            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = time.monotonic()
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
@@ -121,8 +121,8 @@ class Turn:
         """Whether it is the first question of a conversation, and what is stored begins with another one: agents begin all with the same
         long system prompt, which need not make them one.
         """
-        why, chat = restored.why, self.request.job.prompt
-        is_other = bool(why.stored) and why.shared_tokens < self.request.prompt.message_end
+        reason, chat = restored.reason, self.request.job.prompt
+        is_other = bool(reason.stored) and reason.shared_tokens < self.request.prompt.message_end
         return is_other and isinstance(chat, Chat) and chat.is_opening
 
     def _unused(self) -> str:
@@ -131,55 +131,59 @@ class Turn:
             return self.model.bank.off_reason
         return "bypass" if self.request.job.bank == "bypass" else "logprobs of the prompt are asked for: all of it is read"
 
-    def _prefill(self, restored: Restored[Contiguous], marks: list[Snapshot]) -> Cache[Contiguous]:
+    def _prefill(self, restored: Restored[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        known = retain.Known(restored.reused_tokens, restored.why.shared_tokens, self.model.family.spec.mark_tokens)
-        marks_at = retain.marks_at(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
+        known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
         archived = self.request.archived
         if archived:
-            marks_at |= set(archived.marks)
-        self._post_reading(restored)
-        for new in prefill(self.model.family, cache, prompt.tokens, marks_at, self._look):
-            marks += new
-            self._post_reading(restored)
+            snapshot_positions |= set(archived.snapshots)
+        self._post_prefill_progress(restored)
+        for new in prefill(self.model.family, cache, prompt.tokens, snapshot_positions, self._look):
+            snapshots += new
+            self._post_prefill_progress(restored)
             if cache.length == len(prompt.tokens):
                 break
             self.between()
             if self.request.is_cancelled:
                 if not archived:
-                    marks.append(cache.snapshot())
-                    self._remember(cache, list(prompt.tokens[: cache.length]), marks, restored, None)
+                    snapshots.append(cache.snapshot())
+                    self._remember(cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
                 raise Cancelled(None)
         self.timing.read_s = time.monotonic()
         return cache
 
-    def _answer(self, cache: Cache[Any], asked: Layout, restored: Restored[Contiguous], prefilled: Arranged, marks: list[Snapshot]) -> Done:
+    def _answer(
+        self, cache: Cache[Any], requested: Layout, restored: Restored[Contiguous], prefilled: LayoutPair, snapshots: list[Snapshot]
+    ) -> Done:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
         logprobs = AnswerLogprobs(generation, self.model.tokenizer)
         parts = request.prompt.parts(request.job.id, logprobs.within)
         message = self._write(generation, parts)
-        decoded = Decoded(Arranged(asked, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.tally)
+        decode_stats = DecodeStats(
+            LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats
+        )
         stored = generation.store()
-        marks.append(cache.snapshot())
-        answered = Answered(tuple(generation.tokens[: generation.num_shown]), request.said, message)
-        self._remember(cache, stored, marks, restored, answered)
+        snapshots.append(cache.snapshot())
+        answered = SampledAnswer(tuple(generation.tokens[: generation.num_shown]), request.answer_text, message)
+        self._remember(cache, stored, snapshots, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        missed = miss(restored.why, request.prompt, self.model.tokenizer)
-        cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decoded, usage, self.timing))
+        missed = miss(restored.reason, request.prompt, self.model.tokenizer)
+        cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decode_stats, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
         return Done(finish, *cost, generation.answer.stop_string, logprobs.rest())
 
-    def _write(self, generation: Generation, parts: AnswerParts) -> Mapping[str, Any]:
+    def _write(self, generation: Generation, parts: AnswerParser) -> Mapping[str, Any]:
         """Post the answer as it is made, to its end or until nobody wants it. Returns the message that it is."""
         message = AssistantMessage()
         for text in generation:
             self.timing.last_s = time.monotonic()
             self.timing.first_s = self.timing.first_s or self.timing.last_s
-            self.request.said += text
+            self.request.answer_text += text
             self._post(parts.push(text), message)
             if self.request.is_cancelled:
                 break
@@ -191,17 +195,17 @@ class Turn:
 
     def _look(self, start: int, hidden: mx.array) -> None:
         """Tell of the prompt's tokens that follow these rows, if that was asked for; the first token follows none."""
-        asked, tokens = self.request.job.logprobs, self.request.prompt.tokens
-        if asked is None or not asked.of_prompt:
+        requested, tokens = self.request.job.logprobs, self.request.prompt.tokens
+        if requested is None or not requested.of_prompt:
             return
         following = tokens[start + 1 : start + 1 + hidden.shape[0]]
-        scores = prompt_scores(self.model.family, hidden, following, asked.num_top)
-        first = [told(self.model.tokenizer, tokens[0], None)] if start == 0 else []
-        known = [told(self.model.tokenizer, token, score) for token, score in zip(following, scores, strict=True)]
+        scores = prompt_scores(self.model.family, hidden, following, requested.num_top)
+        first = [token_logprob(self.model.tokenizer, tokens[0], None)] if start == 0 else []
+        known = [token_logprob(self.model.tokenizer, token, score) for token, score in zip(following, scores, strict=True)]
         self.request.post(PromptLogprobs((*first, *known)))
 
     def _generation(self, cache: Cache[Any]) -> Generation:
-        asked = self.request.job.logprobs
+        requested = self.request.job.logprobs
         return Generation(
             self.model.steps,
             cache,
@@ -211,22 +215,27 @@ class Turn:
             max_tokens=self.request.max_tokens,
             stop_ids=self.model.tokenizer.stop_ids,
             policy=self.model.policy,
-            num_top=asked.num_top if asked else None,
+            num_top=requested.num_top if requested else None,
         )
 
     def _remember(
-        self, cache: Cache[Any], tokens: list[int], marks: list[Snapshot], restored: Restored[Contiguous], answered: Answered | None
+        self,
+        cache: Cache[Any],
+        tokens: list[int],
+        snapshots: list[Snapshot],
+        restored: Restored[Contiguous],
+        answered: SampledAnswer | None,
     ) -> None:
         if self._unused():
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
-        job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(marks) - len(restored.marks)
-        memo = echo.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
+        job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
+        memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turned = Turned(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
+        turned = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
         try:
-            self.model.bank.remember(cache, tokens, marks, turned)
+            self.model.bank.remember(cache, tokens, snapshots, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
             log.exception("request %s: the conversation could not be remembered", self.request.job.id)
             self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be remembered")
@@ -236,7 +245,7 @@ class Turn:
             message.take(piece)
             self.request.post(piece)
 
-    def _post_reading(self, restored: Restored[Contiguous]) -> None:
+    def _post_prefill_progress(self, restored: Restored[Contiguous]) -> None:
         done, total, reused = restored.cache.length, self.request.prompt_tokens, restored.reused_tokens
         pace_s = (time.monotonic() - self.timing.restored_s) / (done - reused) if done > reused else None
-        self.request.post(Reading(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))
+        self.request.post(PrefillProgress(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))

@@ -11,13 +11,13 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
+from forerun.engine.fair_share import may_wait, plan, retry_after_s
 from forerun.engine.memory import explained
-from forerun.engine.plan import may_wait, plan, retry_after_s
-from forerun.engine.request import Ended, Failure, Request
+from forerun.engine.request import EndedRequest, Failure, Request
 from forerun.engine.turn import Cancelled, Model, Turn
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
-from forerun.values import Done, Queued
+from forerun.values import Done, QueuePosition
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Worker:
     """
 
     def __init__(self, load: Callable[[], Model]) -> None:
-        self.observers: tuple[Callable[[Ended], None], ...] = ()
+        self.observers: tuple[Callable[[EndedRequest], None], ...] = ()
         self._load = load
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
@@ -66,7 +66,7 @@ class Worker:
             self._waiting.append(request)
             self._state.notify_all()
         if ahead:
-            request.post(Queued(ahead))
+            request.post(QueuePosition(ahead))
 
     def call(self, work: Callable[[Model], T]) -> Future[T]:
         """Have something done on this thread, before the next request. Raises BusyError if the server is stopping."""
@@ -114,13 +114,13 @@ class Worker:
         self._model.set_result(model)
         while (request := self._next(model)) is not None:
             self._serve(model, request)
-            self._tell_of_drafts(model.policy.acceptance.is_failing)
+            self._warn_of_drafts(model.policy.acceptance.is_failing)
             request_id.set("")
             with self._state:
                 self._running = None
                 self._state.notify_all()
         if not model.bank.flush(max(0.0, self._stop_s - time.monotonic() - _LAST_S)):
-            log.warning("stopped with %d records not written: they will be read again", model.bank.figures.health().pending_writes)
+            log.warning("stopped with %d records not written: they will be read again", model.bank.stats.health().pending_writes)
         model.bank.close()
         model.steps.release()
 
@@ -150,17 +150,17 @@ class Worker:
             done = Turn(model, request, between=lambda: self._capture_beside(model)).run()
         except Cancelled as cancelled:
             usage, report = cancelled.cost or (None, None)
-            self._fail(Ended(request, "cancelled", usage, report, self._unwanted()))
+            self._fail(EndedRequest(request, "cancelled", usage, report, self._unwanted()))
         except Exception as error:  # the server outlives whatever one request ran into; its cache is dropped with it
             log.exception("the request failed")
             if request.job.uses_bank:
                 model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that read it failed")
-            self._fail(Ended(request, "error", None, None, explained(error)))
+            self._fail(EndedRequest(request, "error", None, None, explained(error)))
         else:
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
-            self._end(Ended(request, done.finish, done.usage, done.report, None), done)
+            self._end(EndedRequest(request, done.finish, done.usage, done.report, None), done)
 
-    def _tell_of_drafts(self, is_failing: bool) -> None:
+    def _warn_of_drafts(self, is_failing: bool) -> None:
         if is_failing != self._is_draft_failing:
             log.warning(WARNING if is_failing else "drafts are accepted again")
         self._is_draft_failing = is_failing
@@ -171,12 +171,12 @@ class Worker:
             return BusyError("the server is stopping", retry_after_s=10, hint="try again when it is back")
         return ForerunError("its client went away")
 
-    def _fail(self, ended: Ended) -> None:
+    def _fail(self, ended: EndedRequest) -> None:
         assert ended.error is not None
         # Without its traceback, which holds the frames and with them the cache: that is to be freed on this thread.
         self._end(ended, Failure(ended.error.with_traceback(None)))
 
-    def _end(self, ended: Ended, last: Done | Failure) -> None:
+    def _end(self, ended: EndedRequest, last: Done | Failure) -> None:
         """The one place where requests end, whatever became of them."""
         for observe in () if ended.request.archived else self.observers:
             observe(ended)
@@ -200,4 +200,4 @@ class Worker:
     def _forget_cancelled(self) -> None:
         for request in [r for r in self._waiting if r.is_cancelled]:
             self._waiting.remove(request)
-            self._fail(Ended(request, "cancelled", None, None, self._unwanted()))
+            self._fail(EndedRequest(request, "cancelled", None, None, self._unwanted()))

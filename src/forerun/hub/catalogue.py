@@ -21,7 +21,7 @@ NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # old models of the hub have
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledModel:
     """A model at one commit. revision: what was asked for (a branch, a tag); files: name and bytes of each that serving needs."""
 
     repo: str
@@ -42,19 +42,19 @@ class Pulled:
         return [name for name, path in paths.items() if not path.is_file() or path.stat().st_size != self.files[name]]
 
 
-class Located(NamedTuple):
+class ModelLocation(NamedTuple):
     """Where a model is, and how it is called."""
 
     name: str
     folder: Path
 
 
-def pulled() -> list[Pulled]:
+def pulled() -> list[PulledModel]:
     """All that was pulled, by name."""
     return [_read(path) for path in sorted(_folder().glob("*.json"))]
 
 
-def find(repo: str) -> Pulled:
+def find(repo: str) -> PulledModel:
     """The model of that name. Raises ModelError with the command that gets it, if it can be such a name."""
     if not NAME.fullmatch(repo):
         raise ModelError(f"{repo!r} is no model's name on the hub", hint="`forerun models ls` lists what was pulled")
@@ -63,19 +63,19 @@ def find(repo: str) -> Pulled:
     return _read(_path(repo))
 
 
-def locate(model: str) -> Located:
+def locate(model: str) -> ModelLocation:
     """The folder (or the one file) of a model that is given as such, or as the name of one that was pulled. Raises ModelError."""
     if Path(model).exists():
-        return Located(Path(model).name, Path(model))
+        return ModelLocation(Path(model).name, Path(model))
     if not _path(model).is_file() and (not REPO.fullmatch(model) or model.startswith(".")):
         raise ModelError(f"no such folder: {model}", hint="give a model's folder, or the name of one that was pulled: `forerun models ls`")
     entry = find(model)
     if entry.missing:
         raise ModelError(f"{model} is not complete: {', '.join(entry.missing)}", hint=f"`forerun models pull {model}` goes on with it")
-    return Located(model, entry.folder)
+    return ModelLocation(model, entry.folder)
 
 
-def remember(entry: Pulled) -> None:
+def remember(entry: PulledModel) -> None:
     """Write it down, in place of what was known of that name."""
     small_files.put(_path(entry.repo), json.dumps(asdict(entry) | {"folder": str(entry.folder)}, indent=1) + "\n")
 
@@ -93,9 +93,9 @@ def _path(repo: str) -> Path:
     return _folder() / f"{repo.replace('/', '--')}.json"
 
 
-def _read(path: Path) -> Pulled:
+def _read(path: Path) -> PulledModel:
     try:
-        entry = Pulled(**read_object(path))
+        entry = PulledModel(**read_object(path))
     except TypeError as error:
         raise ModelError(f"{path} is not what `forerun models pull` writes: {error}", hint="remove it, and pull the model again") from error
     return replace(entry, folder=Path(entry.folder))

@@ -37,7 +37,7 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars
 
 from forerun.errors import ForerunError, ModelError
 from forerun.hub import catalogue
-from forerun.hub.catalogue import Pulled
+from forerun.hub.catalogue import PulledModel
 from forerun.hub.fetch import Source, fetch
 from forerun.machine import free_bytes
 
@@ -60,7 +60,7 @@ HUB_ERRORS: tuple[type[Exception], ...] = (
 Progress = Callable[[int, int], None]
 
 
-def pull(repo: str, revision: str, progress: Progress) -> Pulled:
+def pull(repo: str, revision: str, progress: Progress) -> PulledModel:
     """The model, complete on this disk and in the catalogue. progress: called with bytes that are there and bytes in all.
 
     Goes on with what an earlier call began. Offline it takes what the cache has. Raises ModelError or ForerunError with what to do.
@@ -86,7 +86,7 @@ def remove(repo: str) -> int:
     return freed
 
 
-def _fetched(repo: str, revision: str, progress: Progress) -> Pulled:
+def _fetched(repo: str, revision: str, progress: Progress) -> PulledModel:
     with _explained(repo, revision):
         listed = snapshot_download(repo, revision=revision, allow_patterns=list(PATTERNS), dry_run=True)
     infos = [info for info in listed if NEEDED.fullmatch(info.filename)]
@@ -103,7 +103,7 @@ def _fetched(repo: str, revision: str, progress: Progress) -> Pulled:
     return entry
 
 
-def _cached(repo: str, revision: str) -> Pulled:
+def _cached(repo: str, revision: str) -> PulledModel:
     with _explained(repo, revision):
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=["config.json"], local_files_only=True))
         tree = get_cached_repo_tree(repo, revision=folder.name)
@@ -113,16 +113,16 @@ def _cached(repo: str, revision: str) -> Pulled:
     return entry
 
 
-def _entry(repo: str, revision: str, commit: str, files: Mapping[str, int]) -> Pulled:
+def _entry(repo: str, revision: str, commit: str, files: Mapping[str, int]) -> PulledModel:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Pulled(repo, revision, commit, _storage(repo) / "snapshots" / commit, now, dict(sorted(files.items())))
+    return PulledModel(repo, revision, commit, _storage(repo) / "snapshots" / commit, now, dict(sorted(files.items())))
 
 
 def _is_complete(repo: str) -> bool:
     return any(entry.repo == repo and not entry.missing for entry in catalogue.pulled())
 
 
-def _check_disk(entry: Pulled, infos: Sequence[DryRunFileInfo]) -> None:
+def _check_disk(entry: PulledModel, infos: Sequence[DryRunFileInfo]) -> None:
     cache = Path(constants.HF_HUB_CACHE)
     begun = sum(part.stat().st_size for part in (_storage(entry.repo) / "blobs").glob("*.forerun-part"))
     needed = sum(info.file_size or 0 for info in infos if info.will_download) - begun
@@ -134,7 +134,7 @@ def _check_disk(entry: Pulled, infos: Sequence[DryRunFileInfo]) -> None:
         )
 
 
-def _fetch_large(entry: Pulled, names: list[str], progress: Progress) -> None:
+def _fetch_large(entry: PulledModel, names: list[str], progress: Progress) -> None:
     """Put the large files among `names` where huggingface_hub looks for them before it downloads."""
     have = entry.num_bytes - sum(entry.files[name] for name in names)
     with _explained(entry.repo, entry.revision):

@@ -26,17 +26,17 @@ GPU_PRODUCTS = "none (the GPU multiplies)"
 class Arithmetic:
     """What a process has chosen for life. blas: what serves its products, by name."""
 
-    is_reference: bool
+    is_exact: bool
     blas: str
 
     @property
     def numerics(self) -> Numerics:
         """The kernels. Raises ConfigError where the device does not have them."""
-        from forerun.kernels.numerics import REFERENCE, SERVED
+        from forerun.kernels.numerics import EXACT, FAST
 
-        if self.is_reference and not is_cpu():
+        if self.is_exact and not is_cpu():
             raise ConfigError("numerics 'reference' runs on CPU only", hint="use --numerics served on this device")
-        return REFERENCE if self.is_reference else SERVED
+        return EXACT if self.is_exact else FAST
 
     @property
     def dtype(self) -> str:
@@ -49,9 +49,9 @@ def choose(config: Config) -> Arithmetic:
 
     Raises UnsupportedError: there is no such BLAS.
     """
-    is_reference = config.numerics == "reference" or (config.numerics == "auto" and not _has_gpu())
-    loaded = blas.load(config.blas, row_invariant=is_reference)  # on a GPU too, which may turn out not to be there
-    return Arithmetic(is_reference, loaded if is_cpu() else GPU_PRODUCTS)
+    is_exact = config.numerics == "exact" or (config.numerics == "auto" and not _has_gpu())
+    loaded = blas.load(config.blas, row_invariant=is_exact)  # on a GPU too, which may turn out not to be there
+    return Arithmetic(is_exact, loaded if is_cpu() else GPU_PRODUCTS)
 
 
 def dtype_on(*, is_cpu: bool) -> str:

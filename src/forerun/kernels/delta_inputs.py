@@ -37,11 +37,11 @@ class Inputs(NamedTuple):
 
 def delta_inputs(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
     """Of x [rows, channels] after tail [width - 1, channels] by the taps weight [width, channels]: by `gather` where it runs."""
-    way = gather if is_gathered(x, weight, heads) else portable
-    return way(tail, x, weight, heads)
+    variant = on_cuda if has_cuda_kernel(x, weight, heads) else portable
+    return variant(tail, x, weight, heads)
 
 
-def is_gathered(x: mx.array, weight: mx.array, heads: Heads) -> bool:
+def has_cuda_kernel(x: mx.array, weight: mx.array, heads: Heads) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
     is_of_size = x.shape[0] > 0 and heads.key_dim == heads.value_dim and heads.key_dim % 32 == 0
     return is_of_size and x.dtype == weight.dtype and x.dtype in (mx.bfloat16, mx.float32) and is_cuda()
@@ -57,8 +57,8 @@ def portable(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inp
     return Inputs(q * dim**-0.5, k, v.reshape(-1, heads.value_heads, heads.value_dim), tail)
 
 
-def gather(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
-    """The CUDA kernel: sums in float32, results in the type of x. Arguments as `delta_inputs`; only if `is_gathered`."""
+def on_cuda(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
+    """The CUDA kernel: sums in float32, results in the type of x. Arguments as `delta_inputs`; only if `has_cuda_kernel`."""
     rows, all_heads = x.shape[0], 2 * heads.key_heads + heads.value_heads
     constants = {"KEY_HEADS": heads.key_heads, "VALUE_HEADS": heads.value_heads, "DIM": heads.key_dim, "WIDTH": weight.shape[0]}
     constants |= {"ONE_OVER_EPS": ONE_OVER_EPS, "THREADS": _THREADS}
@@ -77,7 +77,7 @@ def gather(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Input
 def errors(device: mx.Device) -> list[float]:
     """`error` at shapes of real models; none where the kernel does not run."""
     with mx.stream(device):
-        if not is_gathered(mx.zeros((1, 96)), mx.zeros((4, 96)), Heads(1, 32, 1, 32)):
+        if not has_cuda_kernel(mx.zeros((1, 96)), mx.zeros((4, 96)), Heads(1, 32, 1, 32)):
             return []
         cases = ((1, Heads(16, 128, 48, 128)), (4, Heads(16, 128, 16, 128)), (70, Heads(4, 64, 8, 64)))
         return [error(rows, heads, dtype) for rows, heads in cases for dtype in (mx.bfloat16, mx.float32)]
@@ -88,6 +88,6 @@ def error(rows: int, heads: Heads, dtype: mx.Dtype) -> float:
     channels = 2 * heads.key_heads * heads.key_dim + heads.value_heads * heads.value_dim
     shapes = ((3, channels), (rows, channels), (4, channels))
     tail, x, weight = (mx.random.normal(s, key=mx.random.key(i)).astype(dtype) for i, s in enumerate(shapes))
-    found = gather(tail, x, weight, heads)
+    found = on_cuda(tail, x, weight, heads)
     expected = portable(tail.astype(mx.float32), x.astype(mx.float32), weight.astype(mx.float32), heads)
     return difference(found, expected)

@@ -19,19 +19,19 @@ _LANES = 8
 
 def delta_rule(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
     """By `sweep` where it runs, else by `gated_delta.chunks`. Arguments and results as in `gated_delta.steps`."""
-    rule = sweep if is_swept(q, v) else gated_delta.chunks
+    rule = on_cuda if has_cuda_kernel(q, v) else gated_delta.chunks
     return rule(q, k, v, g, beta, state)
 
 
-def is_swept(q: mx.array, v: mx.array) -> bool:
+def has_cuda_kernel(q: mx.array, v: mx.array) -> bool:
     """Whether the CUDA kernel runs for q [rows, key_heads, key_dim] and v [rows, value_heads, value_dim] on the default device."""
     rows, _, value_dim = v.shape
     is_of_size = rows > 0 and q.shape[2] in KEY_DIMS and value_dim % (_THREADS // _LANES) == 0
     return is_of_size and q.dtype == v.dtype and q.dtype in (mx.bfloat16, mx.float32) and is_cuda()
 
 
-def sweep(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
-    """The CUDA kernel: sums in float32, y in the type of v. Arguments as in `gated_delta.steps`; only if `is_swept`."""
+def on_cuda(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
+    """The CUDA kernel: sums in float32, y in the type of v. Arguments as in `gated_delta.steps`; only if `has_cuda_kernel`."""
     _, key_heads, key_dim = q.shape
     _, value_heads, value_dim = v.shape
     constants = {"KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_HEADS": value_heads, "VALUE_DIM": value_dim, "THREADS": _THREADS}
@@ -49,7 +49,7 @@ def sweep(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, st
 def errors(device: mx.Device) -> list[float]:
     """`error` at shapes of real models; none where the kernel does not run."""
     with mx.stream(device):
-        if not is_swept(mx.zeros((1, 1, 64)), mx.zeros((1, 1, 64))):
+        if not has_cuda_kernel(mx.zeros((1, 1, 64)), mx.zeros((1, 1, 64))):
             return []
         shapes = ((1, 16, 48, 128), (4, 16, 48, 128), (200, 16, 16, 128), (7, 4, 8, 64))
         return [error(*shape, dtype) for shape in shapes for dtype in (mx.bfloat16, mx.float32)]
@@ -61,6 +61,6 @@ def error(rows: int, key_heads: int, value_heads: int, dim: int, dtype: mx.Dtype
     q, k, v, g, beta, state = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
     q, k, v = (x.astype(dtype) for x in (q * dim**-0.5, k / mx.linalg.norm(k, axis=-1, keepdims=True), v))
     g, beta, state = mx.exp(-0.1 * mx.abs(g)), mx.sigmoid(beta).astype(dtype), 0.1 * state
-    found = sweep(q, k, v, g, beta, state)
+    found = on_cuda(q, k, v, g, beta, state)
     q, k, v, beta = (x.astype(mx.float32) for x in (q, k, v, beta))
     return difference(found, gated_delta.steps(q, k, v, g, beta, state))

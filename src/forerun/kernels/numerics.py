@@ -27,5 +27,5 @@ class Numerics:
     gated_delta: GatedDelta
 
 
-REFERENCE = Numerics("reference", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
-SERVED = Numerics("served", attention.fused, 1, delta_rule)
+EXACT = Numerics("exact", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
+FAST = Numerics("fast", attention.fused, 1, delta_rule)

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from forerun.kernels.cuda_source import is_cuda, kernel
 from forerun.kernels.difference import difference
-from forerun.kernels.numerics import SERVED, Numerics
+from forerun.kernels.numerics import FAST, Numerics
 
 MAX_ROWS = 8
 HEAD_DIMS = (64, 128, 256)
@@ -48,10 +48,10 @@ def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | 
     positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: how many keys there are, None: as
     many as the table has room for.
     """
-    return walk(q, pages, positions, first) if is_walked(q, pages.keys) else portable(q, pages, positions, stop, first, numerics)
+    return on_cuda(q, pages, positions, first) if has_cuda_kernel(q, pages.keys) else portable(q, pages, positions, stop, first, numerics)
 
 
-def is_walked(q: mx.array, keys: mx.array) -> bool:
+def has_cuda_kernel(q: mx.array, keys: mx.array) -> bool:
     """Whether the CUDA kernel runs for q [heads, rows, dim] and keys [kv_heads, places, dim] on the default device."""
     heads, rows, dim = q.shape
     is_small = rows <= MAX_ROWS and rows * heads // keys.shape[0] <= _MMA_ROWS * _MAX_MMA_TILES
@@ -67,8 +67,8 @@ def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, f
     return numerics.attention(q, mx.take(pages.keys, at, axis=1), mx.take(pages.values, at, axis=1), positions, first)
 
 
-def walk(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array:
-    """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `paged_attention`; only if `is_walked`.
+def on_cuda(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array:
+    """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `paged_attention`; only if `has_cuda_kernel`.
 
     The keys up to the last position are dealt out to a fixed number of partitions a key head; a second pass joins their partial sums.
     """
@@ -99,7 +99,7 @@ def walk(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array
 def errors(device: mx.Device) -> list[float]:
     """`error` at shapes of real models; none where the kernel does not run."""
     with mx.stream(device):
-        if not is_walked(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16)):
+        if not has_cuda_kernel(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16)):
             return []
         return [
             error((8, 1, 256), kv_heads=2, block_tokens=64, length=700, first=0),
@@ -118,9 +118,9 @@ def error(query_shape: tuple[int, int, int], *, kv_heads: int, block_tokens: int
     shapes = (query_shape, pool, pool)
     q, keys, values = (mx.random.normal(s, key=k).astype(mx.bfloat16) for s, k in zip(shapes, randoms, strict=True))
     positions = mx.arange(length - rows, length, dtype=mx.int32)
-    found = walk(q, Pages(keys, values, blocks, block_tokens), positions, first)
+    found = on_cuda(q, Pages(keys, values, blocks, block_tokens), positions, first)
     q, keys, values = (x.astype(mx.float32) for x in (q, keys, values))
-    expected = portable(q, Pages(keys, values, blocks, block_tokens), positions, length, first, SERVED)
+    expected = portable(q, Pages(keys, values, blocks, block_tokens), positions, length, first, FAST)
     return difference([found], [expected])
 
 

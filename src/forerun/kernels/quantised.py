@@ -1,7 +1,7 @@
 """Products with quantised weights, by the fastest way of the device. Knows arrays and schemes, nothing of layers or checkpoints.
 
 On CUDA MLX (0.32.4) takes as long for one row of 4-bit weights as for one of bfloat16, a row's time more for each further row, and minutes
-to compile for many. `by_rows` is a kernel for up to eight rows at about the price of one; more rows multiply with the weight unpacked.
+to compile for many. `on_cuda` is a kernel for up to eight rows at about the price of one; more rows multiply with the weight unpacked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Scheme(NamedTuple):
         return f"{self.bits} bit {self.mode}, groups of {self.group_size}"
 
 
-class Packed(NamedTuple):
+class PackedMatrix(NamedTuple):
     """A weight [out, inner]: integers [out, inner * bits / 32] uint32; scales, and in mode affine biases, [out, inner / group_size]."""
 
     integers: mx.array
@@ -39,13 +39,13 @@ class Packed(NamedTuple):
     scheme: Scheme
 
 
-def quantise(weight: mx.array, scheme: Scheme) -> Packed:
+def quantise(weight: mx.array, scheme: Scheme) -> PackedMatrix:
     """weight [out, inner] packed so, by MLX's own rule."""
     integers, scales, *biases = mx.quantize(weight, **scheme._asdict())
-    return Packed(integers, scales, biases[0] if biases else None, scheme)
+    return PackedMatrix(integers, scales, biases[0] if biases else None, scheme)
 
 
-def dequantise(weight: Packed, dtype: mx.Dtype) -> mx.array:
+def dequantise(weight: PackedMatrix, dtype: mx.Dtype) -> mx.array:
     """The weight [out, inner] that is meant, computed in dtype."""
     integers, scales, biases, scheme = weight
     if biases is not None:
@@ -53,17 +53,17 @@ def dequantise(weight: Packed, dtype: mx.Dtype) -> mx.array:
     return mx.dequantize(integers, scales, biases, **scheme._asdict(), dtype=dtype)
 
 
-def product(x: mx.array, weight: Packed) -> mx.array:
+def product(x: mx.array, weight: PackedMatrix) -> mx.array:
     """x [rows, inner] times the transposed weight: [rows, out] in the type of x."""
-    if is_by_rows(x, weight):
-        return by_rows(x, weight)
+    if has_cuda_kernel(x, weight):
+        return on_cuda(x, weight)
     if is_cuda():
         return x @ dequantise(weight, x.dtype).T
     integers, scales, biases, scheme = weight
     return mx.quantized_matmul(x, integers, scales, biases, transpose=True, **scheme._asdict())
 
 
-def product_of_experts(x: mx.array, weight: Packed, experts: mx.array, *, is_sorted: bool) -> mx.array:
+def product_of_experts(x: mx.array, weight: PackedMatrix, experts: mx.array, *, is_sorted: bool) -> mx.array:
     """x[r, j] times the transposed weight of expert experts[r, j], [rows, chosen, out]; weight [experts, out, inner]. is_sorted: `experts`
     ascends. On CUDA many products, which are sorted, are faster with all experts unpacked.
     """
@@ -73,7 +73,7 @@ def product_of_experts(x: mx.array, weight: Packed, experts: mx.array, *, is_sor
     return mx.gather_qmm(x[:, :, None], *weight[:3], rhs_indices=experts, transpose=True, sorted_indices=is_sorted, **how)[:, :, 0]
 
 
-def is_by_rows(x: mx.array, weight: Packed) -> bool:
+def has_cuda_kernel(x: mx.array, weight: PackedMatrix) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
     (rows, inner), (mode, bits, group_size) = x.shape, weight.scheme
     is_scheme = mode == "affine" and bits in _BITS and group_size % 32 == 0
@@ -81,8 +81,8 @@ def is_by_rows(x: mx.array, weight: Packed) -> bool:
     return is_scheme and is_of_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
 
 
-def by_rows(x: mx.array, weight: Packed) -> mx.array:
-    """The CUDA kernel: weights rounded to bfloat16, sums in float32. Arguments as `product`; only if `is_by_rows`."""
+def on_cuda(x: mx.array, weight: PackedMatrix) -> mx.array:
+    """The CUDA kernel: weights rounded to bfloat16, sums in float32. Arguments as `product`; only if `has_cuda_kernel`."""
     (rows, _), out = x.shape, weight.integers.shape[0]
     (y,) = kernel("quantised_rows", ("x", "packed", "scales", "biases"), ("y",))(
         inputs=[x, weight.integers, weight.scales, weight.biases],
@@ -98,7 +98,7 @@ def by_rows(x: mx.array, weight: Packed) -> mx.array:
 def errors(device: mx.Device) -> list[float]:
     """`error` at shapes of real models; none where the kernel does not run."""
     with mx.stream(device):
-        if not is_by_rows(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
+        if not has_cuda_kernel(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
             return []
         shapes = [(1, 5120, 17_408), (4, 96, 5120), (3, 248_320, 1024), *[(8, 1024, 3584)] * 6]
         schemes = [*[(4, 64)] * 3, *[(bits, group) for bits in _BITS for group in (32, 64, 128)]]
@@ -106,8 +106,8 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
-    """Of `by_rows` against the product in float32, on random rows and weights: the largest difference over the largest value."""
+    """Of `on_cuda` against the product in float32, on random rows and weights: the largest difference over the largest value."""
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((rows, inner), (out, inner))))
     weight = quantise(w, scheme)
     right = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
-    return difference([by_rows(x, weight)], [right])
+    return difference([on_cuda(x, weight)], [right])

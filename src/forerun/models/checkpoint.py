@@ -29,17 +29,17 @@ NUMBERED = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 class Checkpoint:
     """config: all of config.json. tensors: by canonical name, not read yet. dropped: headings of what no family reads, with their numbers.
 
-    has_head_beside: the MTP head comes from a file of its own. origin: where it all comes from, for messages.
+    has_separate_head: the MTP head comes from a file of its own. origin: where it all comes from, for messages.
     """
 
     origin: str
     config: Mapping[str, Any]
     tensors: dict[str, mx.array]
     dropped: Mapping[str, int]
-    has_head_beside: bool
+    has_separate_head: bool
 
     @classmethod
-    def of(cls, origin: str, config: Mapping[str, Any], tensors: Iterable[tuple[str, mx.array]], *, has_head_beside: bool) -> Checkpoint:
+    def of(cls, origin: str, config: Mapping[str, Any], tensors: Iterable[tuple[str, mx.array]], *, has_separate_head: bool) -> Checkpoint:
         """A checkpoint of tensors under whatever names. Raises ModelError if two are the same."""
         kept: dict[str, mx.array] = {}
         dropped = Counter[str]()
@@ -51,7 +51,7 @@ class Checkpoint:
                 raise ModelError(f"{origin}: two tensors are {name}", hint="the same weights lie in two files, or under two names")
             else:
                 kept[name] = tensor
-        return cls(origin, config, _joined(kept), dropped, has_head_beside)
+        return cls(origin, config, _joined(kept), dropped, has_separate_head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Folder:
         tensors = [pair for file in self.model_files for pair in _tensors(file)]
         if self.mtp_file is not None:
             tensors += [(of_head(name), tensor) for name, tensor in _tensors(self.mtp_file)]
-        return Checkpoint.of(str(self.path), self.config, tensors, has_head_beside=self.mtp_file is not None)
+        return Checkpoint.of(str(self.path), self.config, tensors, has_separate_head=self.mtp_file is not None)
 
 
 def read_json(path: Path) -> dict[str, Any]:

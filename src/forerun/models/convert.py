@@ -19,7 +19,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ForerunError, ModelError
-from forerun.kernels.numerics import SERVED
+from forerun.kernels.numerics import FAST
 from forerun.kernels.quantised import Scheme, quantise
 from forerun.machine import free_bytes
 from forerun.models import norms
@@ -27,7 +27,7 @@ from forerun.models.checkpoint import INDEX, Checkpoint, Folder
 from forerun.models.families import kind_of
 from forerun.models.load import load
 from forerun.models.recipe import MTP, Recipe
-from forerun.models.weights import Reading, Weights
+from forerun.models.weights import ReadOptions, Weights
 
 SHARD_BYTES = 1 << 30
 MTP_FILE = "mtp.safetensors"
@@ -37,7 +37,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(slots=True)
-class Written:
+class ConversionResult:
     """What is in the new folder: name of the file of each tensor, bytes and parameters in all, modules that are not as the default."""
 
     files: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Written:
     quantised: dict[str, Scheme] = field(default_factory=dict)
 
 
-def convert(source: Path, target: Path, recipe: Recipe, progress: Progress, *, shard_bytes: int = SHARD_BYTES) -> Written:
+def convert(source: Path, target: Path, recipe: Recipe, progress: Progress, *, shard_bytes: int = SHARD_BYTES) -> ConversionResult:
     """Write `target`, which must not exist: complete, loaded once for a check, or not there at all.
 
     Holds about one shard, and the largest matrix, in memory. Raises ConfigError, ModelError, ForerunError (no room on the disk).
@@ -59,11 +59,11 @@ def convert(source: Path, target: Path, recipe: Recipe, progress: Progress, *, s
         written = write(checkpoint, place, recipe, progress, shard_bytes)
         _copy_texts(source, place)
         _sync(place)
-        load(place, SERVED, "bfloat16", progress)
+        load(place, FAST, "bfloat16", progress)
     return written
 
 
-def write(checkpoint: Checkpoint, place: Path, recipe: Recipe, progress: Progress, shard_bytes: int) -> Written:
+def write(checkpoint: Checkpoint, place: Path, recipe: Recipe, progress: Progress, shard_bytes: int) -> ConversionResult:
     """The weights, their index and config.json in the folder `place`."""
     prefix = "language_model." if "qwen3_5" in str(checkpoint.config.get("model_type")) else ""
     conventions = _conventions(checkpoint)
@@ -87,7 +87,7 @@ class _Shards:
     """Collects tensors and writes a file whenever there is enough for one."""
 
     def __init__(self, place: Path, shard_bytes: int) -> None:
-        self.written = Written()
+        self.written = ConversionResult()
         self._place, self._limit, self._open, self._num = place, shard_bytes, dict[str, mx.array](), 0
 
     def add(self, prefix: str, name: str, tensor: mx.array, recipe: Recipe) -> None:
@@ -154,9 +154,9 @@ def _path(name: str) -> str:
 
 def _paths(checkpoint: Checkpoint) -> set[str]:
     """The modules that are matrices, as they will be."""
-    trunk = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(MTP)}
-    as_mlx = {path for name, tensor in trunk.items() for path, _ in _as_mlx(name, tensor, is_zero_centred=False)}
-    return {path for path in map(_path, as_mlx | (checkpoint.tensors.keys() - trunk.keys())) if path}
+    target = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(MTP)}
+    as_mlx = {path for name, tensor in target.items() for path, _ in _as_mlx(name, tensor, is_zero_centred=False)}
+    return {path for path in map(_path, as_mlx | (checkpoint.tensors.keys() - target.keys())) if path}
 
 
 def _as_mlx(name: str, tensor: mx.array, *, is_zero_centred: bool) -> Iterator[tuple[str, mx.array]]:
@@ -182,16 +182,18 @@ def _conventions(checkpoint: Checkpoint) -> dict[str, str]:
     conv = next((tensor for name, tensor in checkpoint.tensors.items() if name.endswith("conv1d.weight")), None)
     if conv is None:
         return {}
-    trunk = norms.of_trunk(checkpoint.config, conv)
-    found = {"trunk": trunk}
+    target = norms.of_target(checkpoint.config, conv)
+    found = {"trunk": target}
     head = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(MTP)}
     if head:
-        alone = Checkpoint(checkpoint.origin, checkpoint.config, head, {}, checkpoint.has_head_beside)
-        found["mtp"] = norms.of_mtp(Weights(alone, Reading("float32", False, lambda name, tensor: None)), trunk)
+        alone = Checkpoint(checkpoint.origin, checkpoint.config, head, {}, checkpoint.has_separate_head)
+        found["mtp"] = norms.of_mtp(Weights(alone, ReadOptions("float32", False, lambda name, tensor: None)), target)
     return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in found.items()}
 
 
-def _write_config(config: Mapping[str, Any], place: Path, recipe: Recipe, written: Written, conventions: Mapping[str, str]) -> None:
+def _write_config(
+    config: Mapping[str, Any], place: Path, recipe: Recipe, written: ConversionResult, conventions: Mapping[str, str]
+) -> None:
     told = {key: value for key, value in config.items() if key != "mlx_lm_extra_tensors"}
     if written.quantised:
         apart = {path: _declared(scheme) for path, scheme in written.quantised.items() if scheme != recipe.default}

@@ -22,7 +22,7 @@ from forerun.config import cache_home
 # Part of the name under which a digest is remembered: to be raised when what is digested changes.
 VERSION = 1
 # A file written to this lately may be written to again within the same tick of its clock.
-SETTLED_AFTER_S = 2.0
+STABLE_AFTER_S = 2.0
 
 
 class WeightsDigest:
@@ -57,7 +57,7 @@ def remembered(signed: str) -> str:
 
 def remember(files: Iterable[Path], digest: str) -> None:
     """Keep the digest of these files, unless one was written to just now."""
-    if any(time.time() - file.stat().st_mtime < SETTLED_AFTER_S for file in files):
+    if any(time.time() - file.stat().st_mtime < STABLE_AFTER_S for file in files):
         return
     small_files.keep(_folder() / signature(files), digest)
 

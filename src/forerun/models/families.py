@@ -16,26 +16,26 @@ from forerun.models.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FamilyLoader:
     """config: reads config.json, knows what is kept of a conversation. build: the family from its weights."""
 
     config: type[llama.Config] | type[qwen3_5.Config]
     build: Callable[[Weights, Numerics], Family]
 
 
-_QWEN3_5, _QWEN3_5_MOE = Kind(qwen3_5.Config, qwen3_5.Qwen35), Kind(qwen3_5.Config, Qwen35Moe)
+_QWEN3_5, _QWEN3_5_MOE = FamilyLoader(qwen3_5.Config, qwen3_5.Qwen35), FamilyLoader(qwen3_5.Config, Qwen35Moe)
 KINDS = {
-    "llama": Kind(llama.Config, llama.Llama),
+    "llama": FamilyLoader(llama.Config, llama.Llama),
     "qwen3_5": _QWEN3_5,
     "qwen3_5_text": _QWEN3_5,
     "qwen3_5_mtp": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5_MOE,
     "qwen3_5_moe_text": _QWEN3_5_MOE,
-    "qwen3_next": Kind(qwen3_5.Config, Qwen3Next),
+    "qwen3_next": FamilyLoader(qwen3_5.Config, Qwen3Next),
 }
 
 
-def kind_of(model_type: object, place: Path) -> Kind:
+def kind_of(model_type: object, place: Path) -> FamilyLoader:
     """The family of a `model_type`, as the configuration in `place` states it. Raises ModelError."""
     if model_type not in KINDS:
         raise ModelError(f"{place}: model_type {model_type!r} is not supported", hint=f"supported: {', '.join(sorted(KINDS))}")

@@ -43,7 +43,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """What a served checkpoint costs on a machine. declared_tokens: the context that the model was made for.
 
     memory_tokens: of the conversation that runs, beside weights and kept ones in memory; bank_tokens: of all conversations on disk, marks
@@ -53,25 +53,25 @@ class Fit:
     dtype: str
     weights_bytes: int
     bytes_per_1000_tokens: int
-    bytes_per_mark: int
+    bytes_per_snapshot: int
     declared_tokens: int
     memory_tokens: int
     bank_tokens: int
     slow: tuple[str, ...]
 
 
-def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
-    """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_served` must hold."""
+def fit(checkpoint: Checkpoint, machine: Machine) -> MemoryFit:
+    """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_supported` must hold."""
     config = KINDS[checkpoint.family].config.parse(checkpoint.config)
     spec = config.spec(machine.dtype)
     spec = spec if checkpoint.mtp != "none" else replace(spec, draft_layers=())
     weights_bytes = weights_in_memory(checkpoint, machine)
-    room = max(0, machine.usable_bytes - weights_bytes - machine.bank_ram_bytes - spec.bytes_per_mark)
-    return Fit(
+    room = max(0, machine.usable_bytes - weights_bytes - machine.bank_ram_bytes - spec.bytes_per_snapshot)
+    return MemoryFit(
         dtype=machine.dtype,
         weights_bytes=weights_bytes,
         bytes_per_1000_tokens=spec.bytes_per_token * 1000,
-        bytes_per_mark=spec.bytes_per_mark,
+        bytes_per_snapshot=spec.bytes_per_snapshot,
         declared_tokens=config.context_tokens,
         memory_tokens=min(config.context_tokens, room // spec.bytes_per_token),
         bank_tokens=machine.bank_bytes // spec.bytes_per_token,
@@ -79,7 +79,7 @@ def fit(checkpoint: Checkpoint, machine: Machine) -> Fit:
     )
 
 
-def is_served(checkpoint: Checkpoint) -> bool:
+def is_supported(checkpoint: Checkpoint) -> bool:
     """Whether there is a family for it."""
     return checkpoint.family in KINDS
 

@@ -72,7 +72,7 @@ class GgufFile:
         assert isinstance(loaded, dict)
         config = {**self.config, "tie_word_embeddings": "output.weight" not in loaded}
         named = [(_hub_name(name), tensor) for name, tensor in loaded.items()]
-        return Checkpoint.of(str(self.path), config, named, has_head_beside=False)
+        return Checkpoint.of(str(self.path), config, named, has_separate_head=False)
 
 
 def _config(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ModuleKind:
     """All modules of one kind. formats: parameters stored in each format."""
 
     name: str
@@ -95,8 +95,8 @@ class Checkpoint:
     @property
     def num_active_params(self) -> int:
         """Parameters that take part in one token, without the draft head: of the experts only those that the router chooses."""
-        trunk = sum(m.num_params for m in self.served if m.kind not in ("mtp", "experts"))
-        return trunk + int(sum(m.num_params for m in self.served if m.kind == "experts") * self._chosen_frac)
+        target = sum(m.num_params for m in self.served if m.kind not in ("mtp", "experts"))
+        return target + int(sum(m.num_params for m in self.served if m.kind == "experts") * self._chosen_frac)
 
     @property
     def num_bytes(self) -> int:
@@ -106,7 +106,7 @@ class Checkpoint:
     def _chosen_frac(self) -> float:
         return float(self.text.get("num_experts_per_tok", 1)) / float(self.text.get("num_experts", 1))
 
-    def kinds(self) -> Iterator[Kind]:
+    def kinds(self) -> Iterator[ModuleKind]:
         """The modules by kind, in the order of KINDS; last what is not read."""
         for name in (*(name for name, _ in KINDS), NOT_READ):
             if of_kind := [m for m in self.modules if m.kind == name]:
@@ -114,7 +114,7 @@ class Checkpoint:
                 for module in of_kind:
                     formats[module.format] += module.num_params
                 sizes = sum(m.num_params for m in of_kind), sum(m.num_bytes for m in of_kind)
-                yield Kind(name, len(of_kind), *sizes, dict(formats.most_common()))
+                yield ModuleKind(name, len(of_kind), *sizes, dict(formats.most_common()))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

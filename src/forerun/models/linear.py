@@ -11,7 +11,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import Packed, Scheme, dequantise, product, product_of_experts
+from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, product, product_of_experts
 
 
 class Linear(Protocol):
@@ -110,8 +110,8 @@ class Quantised:
         """The matrix that it stands for."""
         return Dense(dequantise(self._packed(), self.dtype))
 
-    def _packed(self) -> Packed:
-        return Packed(self.packed, self.scales, self.biases, self.scheme)
+    def _packed(self) -> PackedMatrix:
+        return PackedMatrix(self.packed, self.scales, self.biases, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from forerun.models.digest import WeightsDigest, remember, remembered, signature
 from forerun.models.families import kind_of
 from forerun.models.gguf import GgufFile
 from forerun.models.names import canonical
-from forerun.models.weights import Reading, Weights, declared
+from forerun.models.weights import ReadOptions, Weights, declared
 from forerun.text.gguf import is_gguf
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model in memory. digest: hex, of the weights as stored and of the configuration.
 
     mtp: how the draft head is to be named in an Identity. notes: what was decided or left out while reading, for people.
@@ -38,7 +38,7 @@ class Loaded:
     notes: tuple[str, ...]
 
 
-def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> Loaded:
+def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> LoadedModel:
     """The model in `folder`, or in that GGUF file, weights in `dtype`. Call on the thread that will run it.
 
     Quantised matrices are dequantised on a CPU, which multiplies them slowly, if all weights then take at most half of its memory.
@@ -48,7 +48,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
     kind = kind_of(found.config.get("model_type"), folder)
     checkpoint, known, digest = found.open(), remembered(signature(found.files)), WeightsDigest()
     seen = _seen(checkpoint, None if known else digest, progress)
-    reading = Reading(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), seen)
+    reading = ReadOptions(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), seen)
     weights = Weights(checkpoint, reading)
     family = kind.build(weights, numerics)
     weights.done()
@@ -57,7 +57,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
         known = digest.hexdigest(found.config)
         remember(found.files, known)
     mtp = "none" if not family.spec.draft_layers else f"mtp{len(family.spec.draft_layers)}"
-    return Loaded(family, found.config, known, mtp, _notes(checkpoint, weights, reading))
+    return LoadedModel(family, found.config, known, mtp, _notes(checkpoint, weights, reading))
 
 
 def dense_limit_bytes() -> int:
@@ -93,7 +93,7 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
     return total * int(getattr(mx, dtype).size)
 
 
-def _notes(checkpoint: Checkpoint, weights: Weights, reading: Reading) -> tuple[str, ...]:
+def _notes(checkpoint: Checkpoint, weights: Weights, reading: ReadOptions) -> tuple[str, ...]:
     notes = [*weights.notes]
     if schemes := Counter(map(str, weights.schemes.values())):
         how = f"dequantised to {reading.dtype}" if reading.is_dense else "used as they are"

@@ -81,9 +81,9 @@ class Moe:
 
     def _route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """Weights and numbers of the chosen experts, each [rows, chosen]; the law of all experts is taken in float32."""
-        law = mx.softmax(self.router(x).astype(mx.float32), axis=-1)
-        experts = mx.argpartition(law, kth=-self.config.chosen, axis=-1)[:, -self.config.chosen :]
-        weights = mx.take_along_axis(law, experts, axis=-1)
+        probs = mx.softmax(self.router(x).astype(mx.float32), axis=-1)
+        experts = mx.argpartition(probs, kth=-self.config.chosen, axis=-1)[:, -self.config.chosen :]
+        weights = mx.take_along_axis(probs, experts, axis=-1)
         if self.config.is_normalised:
             weights = weights / weights.sum(axis=-1, keepdims=True)
         return weights.astype(x.dtype), experts

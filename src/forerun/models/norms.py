@@ -36,7 +36,7 @@ class Convention:
         return f"{'zero-centred' if self.is_zero_centred else 'folded'} ({self.evidence})"
 
 
-def of_trunk(config: Mapping[str, Any], conv: mx.array) -> Convention:
+def of_target(config: Mapping[str, Any], conv: mx.array) -> Convention:
     """The trunk's convention. conv: a convolution's weight, [channels, 1, width] as on the hub or [channels, width, 1] as MLX has it."""
     declared = _declared(config, "trunk")
     if declared is not None:
@@ -46,12 +46,12 @@ def of_trunk(config: Mapping[str, Any], conv: mx.array) -> Convention:
     return Convention(False, "conv1d as MLX has it")
 
 
-def of_mtp(weights: Weights, trunk: Convention) -> Convention:
+def of_mtp(weights: Weights, target: Convention) -> Convention:
     """The MTP head's convention. Raises ModelError if the evidence contradicts itself."""
     declared = _declared(weights.config, "mtp")
     if declared is not None:
         return declared
-    if trunk.is_zero_centred and not weights.has_head_beside:
+    if target.is_zero_centred and not weights.has_separate_head:
         return Convention(True, "in the trunk's own files, which are")
     means = {name: _mean(weights.peek(name)) for name in weights.names("mtp.") if NORM.search(name)}
     lowest = min(means.values(), default=1.0)

@@ -183,17 +183,17 @@ class LayerReader:
         self.config, self.numerics, self.weights = config, numerics, weights
         self.text: Mapping[str, Any] = weights.config.get("text_config", weights.config)
         conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
-        self._trunk = self._mtp = norms.of_trunk(weights.config, conv)
-        weights.notes.append(f"norms of the trunk: {self._trunk}")
+        self._target = self._mtp = norms.of_target(weights.config, conv)
+        weights.notes.append(f"norms of the trunk: {self._target}")
         if config.draft_layers:
-            self._mtp = norms.of_mtp(weights, self._trunk)
+            self._mtp = norms.of_mtp(weights, self._target)
             weights.notes.append(f"norms of the MTP head: {self._mtp}")
 
     def linear(self, path: str, out: int, inner: int) -> Linear:
         return self.weights.linear(inner, {path: out})
 
     def norm(self, name: str, dim: int) -> Norm:
-        convention = self._mtp if name.startswith("mtp.") else self._trunk
+        convention = self._mtp if name.startswith("mtp.") else self._target
         return Norm(self.weights.gain(name, dim, is_zero_centred=convention.is_zero_centred), self.config.eps)
 
     def layer(self, prefix: str, kind: str, layer: int | None) -> Layer:
@@ -225,15 +225,15 @@ class LayerReader:
         return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
 
     def _delta_net(self, prefix: str) -> DeltaNet:
-        c, settled, width = self.config, self.weights.settled, self.config.value_heads * self.config.value_dim
+        c, evaluated, width = self.config, self.weights.evaluated, self.config.value_heads * self.config.value_dim
         return DeltaNet(
             c,
             self.numerics.gated_delta,
             self.projections(prefix),
             self.linear(f"{prefix}.out_proj", c.hidden, width),
             self._conv(f"{prefix}.conv1d.weight"),
-            settled(mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32))),
-            settled(self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32)),
+            evaluated(mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32))),
+            evaluated(self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32)),
             Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
         )
 
@@ -241,8 +241,8 @@ class LayerReader:
         """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
         channels, width = self.config.conv_channels, self.config.conv_width
         if self.weights.peek(name).shape == (channels, width, 1):
-            return self.weights.settled(mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T))
-        return self.weights.settled(mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T))
+            return self.weights.evaluated(mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T))
+        return self.weights.evaluated(mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T))
 
 
 class Qwen35:

@@ -22,7 +22,7 @@ MOST_NAMES = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How tensors become layers. dtype: of plain weights and of what quantised ones stand for; is_dense: dequantise all matrices.
 
     seen: called with the name and the values, as stored, of every tensor that is read.
@@ -39,9 +39,9 @@ class Weights:
     shapes: of all plain matrices [out, in], as they are multiplied with. notes: what a person should know of how the weights were read.
     """
 
-    def __init__(self, checkpoint: Checkpoint, reading: Reading) -> None:
-        self.config, self.has_head_beside, self.dtype = checkpoint.config, checkpoint.has_head_beside, reading.dtype
-        self._tensors, self._reading, self._origin = dict(checkpoint.tensors), reading, checkpoint.origin
+    def __init__(self, checkpoint: Checkpoint, reading: ReadOptions) -> None:
+        self.config, self.has_separate_head, self.dtype = checkpoint.config, checkpoint.has_separate_head, reading.dtype
+        self._tensors, self._options, self._origin = dict(checkpoint.tensors), reading, checkpoint.origin
         checkpoint.tensors.clear()
         self._mlx_dtype: mx.Dtype = getattr(mx, reading.dtype)
         self._declared = {canonical(path): how for path, how in declared(self.config).items() if isinstance(how, dict | bool)}
@@ -60,13 +60,13 @@ class Weights:
         """The tensor as it is stored, which stays to be taken; empty if there is none."""
         return self._tensors.get(name, mx.zeros((0,)))
 
-    def drop(self, prefix: str, why: str) -> None:
+    def drop(self, prefix: str, reason: str) -> None:
         """Give up what begins so, without reading it, and note why."""
         names = self.names(prefix)
         for name in names:
             del self._tensors[name]
         if names:
-            self.notes.append(f"not read: {', '.join(names)} ({why})")
+            self.notes.append(f"not read: {', '.join(names)} ({reason})")
 
     def take(self, name: str, *shape: int) -> mx.array:
         """The tensor `name`, which must have this shape, as stored. What is amiss is collected and raised by `done`."""
@@ -81,12 +81,12 @@ class Weights:
 
     def array(self, name: str, *shape: int) -> mx.array:
         """`take`, in the type that the model computes in."""
-        return self.settled(self.take(name, *shape).astype(self._mlx_dtype))
+        return self.evaluated(self.take(name, *shape).astype(self._mlx_dtype))
 
     def gain(self, name: str, dim: int, *, is_zero_centred: bool) -> mx.array:
         """The gain of the norm `name`: the tensor, or 1 more; the 1 is added in float32."""
         gain = self.take(name, dim).astype(mx.float32) + (1.0 if is_zero_centred else 0.0)
-        return self.settled(gain.astype(self._mlx_dtype))
+        return self.evaluated(gain.astype(self._mlx_dtype))
 
     def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
         """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""
@@ -103,7 +103,7 @@ class Weights:
         """One matrix of several, in memory, and its shape noted."""
         whole = stacked(parts)
         for array in whole.arrays():
-            self.settled(array)
+            self.evaluated(array)
         if isinstance(whole, Dense) and len(whole.shape) == 2:
             self.shapes.add((whole.shape[0], whole.shape[1]))
         return whole
@@ -117,7 +117,7 @@ class Weights:
             return Dense(mx.zeros(shape))
         matrix = self._packed(path, shape, scheme)
         self.schemes[path] = scheme
-        return Dense(self.settled(matrix.dense().weight)) if self._reading.is_dense else matrix
+        return Dense(self.evaluated(matrix.dense().weight)) if self._options.is_dense else matrix
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every one that was asked for was there in its shape."""
@@ -141,7 +141,7 @@ class Weights:
         if scheme.mode != "affine":
             return Quantised(packed, scales, None, scheme, self._mlx_dtype)
         biases = self.take(f"{path}.biases", *scales.shape)
-        scales, biases = (self.settled(a.astype(self._mlx_dtype)) for a in (scales, biases))
+        scales, biases = (self.evaluated(a.astype(self._mlx_dtype)) for a in (scales, biases))
         return Quantised(packed, scales, biases, scheme, self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
@@ -163,10 +163,10 @@ class Weights:
             mx.eval(tensor)
         except RuntimeError as error:
             raise ModelError(f"{self._origin}: {name} cannot be read: {error}", hint="a file is damaged; fetch it again") from error
-        self._reading.seen(name, tensor)
+        self._options.seen(name, tensor)
         return tensor
 
-    def settled(self, array: mx.array) -> mx.array:
+    def evaluated(self, array: mx.array) -> mx.array:
         """The array, computed, so that what it was made of can go; nothing is computed once the checkpoint is known not to fit."""
         if not (self._missing or self._misshapen or self._mispacked):
             mx.eval(array)

@@ -26,7 +26,7 @@ SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # times the peers' seconds, and seconds more 
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRequest:
     """A request that gave tokens; report: its entry's."""
 
     entry: Entry
@@ -65,7 +65,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissGroup:
     """Requests that did not get all of their prompt's state back for the same reason. kind: of the reason; place: where they part from what
     is stored, which field of whose message, "" where that is not the reason; num: how many; computed_tokens: that they read;
     last_id: of the last.
@@ -79,13 +79,13 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Remarkable:
+class Outlier:
     """A request that is slower than its peers or was not run as chosen. The ratios to its peers' medians are None without peers.
 
     faults: what was not as chosen. causes: what else the log knows that explains it.
     """
 
-    served: Served
+    served: ServedRequest
     prefill_ratio: float | None
     decode_ratio: float | None
     ttft_ratio: float | None
@@ -93,7 +93,7 @@ class Remarkable:
     causes: tuple[str, ...]
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Faults and causes in words."""
         return "; ".join(self.faults + self.causes) or "nothing in the log explains it"
 
@@ -103,38 +103,38 @@ class Summary:
     """What a log tells. unserved: requests that gave no token, or not all that they were to give, by what ended them."""
 
     groups: tuple[Group, ...]
-    missed: tuple[Missed, ...]
-    remarkable: tuple[Remarkable, ...]
+    misses: tuple[MissGroup, ...]
+    outliers: tuple[Outlier, ...]
     unserved: Counter[str]
 
 
-Peers = dict[int, list[Served]]
+Peers = dict[int, list[ServedRequest]]
 
 
 def summarise(entries: Sequence[Entry]) -> Summary:
     """All that is known of these requests, in the order of their entries."""
-    served = [Served(entry, entry.report) for entry in entries if entry.report]
+    served = [ServedRequest(entry, entry.report) for entry in entries if entry.report]
     unserved = Counter(
         (entry.error or entry.outcome).removeprefix("ForerunError: ") for entry in entries if entry.outcome in ("cancelled", "error")
     )
-    return Summary(tuple(_groups(served)), tuple(_missed(served)), tuple(_remarkable(served)), unserved)
+    return Summary(tuple(_groups(served)), tuple(_missed(served)), tuple(_outliers(served)), unserved)
 
 
 def faults_of(report: Report) -> tuple[str, ...]:
     """What was not as chosen."""
     reading, decoding = report.prefill_layout, report.layout
     found = []
-    if reading != report.asked_prefill_layout:
-        found.append(f"the prompt was read in {reading}, {report.asked_prefill_layout} was asked for")
-    if decoding != report.asked_layout:
-        found.append(f"decoded in {decoding}, {report.asked_layout} was asked for")
+    if reading != report.requested_prefill_layout:
+        found.append(f"the prompt was read in {reading}, {report.requested_prefill_layout} was asked for")
+    if decoding != report.requested_layout:
+        found.append(f"decoded in {decoding}, {report.requested_layout} was asked for")
     if report.draft_layout not in (None, decoding):
         found.append(f"drafted in {report.draft_layout}, {decoding} is the trunk's")
     return tuple(found)
 
 
-def _groups(served: Sequence[Served]) -> Iterator[Group]:
-    by_kind: dict[tuple[str, str], list[Served]] = defaultdict(list)
+def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:
+    by_kind: dict[tuple[str, str], list[ServedRequest]] = defaultdict(list)
     for each in served:
         by_kind[each.report.source, each.layout].append(each)
     for (source, layout), own in sorted(by_kind.items()):
@@ -152,20 +152,20 @@ def _groups(served: Sequence[Served]) -> Iterator[Group]:
         )
 
 
-def _missed(served: Sequence[Served]) -> Iterator[Missed]:
+def _missed(served: Sequence[ServedRequest]) -> Iterator[MissGroup]:
     """Those that read most first."""
-    by_reason: dict[tuple[str, str], list[Served]] = defaultdict(list)
+    by_reason: dict[tuple[str, str], list[ServedRequest]] = defaultdict(list)
     for each in served:
         if miss := each.report.miss:
             by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each)
     found = [
-        Missed(kind, place, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
+        MissGroup(kind, place, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
         for (kind, place), own in by_reason.items()
     ]
-    yield from sorted(found, key=lambda missed: -missed.computed_tokens)
+    yield from sorted(found, key=lambda misses: -misses.computed_tokens)
 
 
-def _remarkable(served: Sequence[Served]) -> Iterator[Remarkable]:
+def _outliers(served: Sequence[ServedRequest]) -> Iterator[Outlier]:
     near = _peers(served, lambda each: (each.entry.model, each.report.numerics))
     alike = _peers(served, lambda each: (each.entry.model, each.report.numerics, each.report.computed_tokens.bit_length()))
     for each in served:
@@ -177,12 +177,12 @@ def _remarkable(served: Sequence[Served]) -> Iterator[Remarkable]:
         is_late = waiting is not None and waiting > SLOW_TTFT and each.report.ttft_s * (1 - 1 / waiting) > SLOW_TTFT_S
         is_slow = any(ratio is not None and ratio < SLOW_FRAC for ratio in (reading, decoding))
         if faults or is_slow or is_late:
-            yield Remarkable(each, reading, decoding, waiting, faults, tuple(_causes(each, peers)))
+            yield Outlier(each, reading, decoding, waiting, faults, tuple(_causes(each, peers)))
 
 
-def _peers(served: Sequence[Served], kind: Callable[[Served], object]) -> Peers:
+def _peers(served: Sequence[ServedRequest], kind: Callable[[ServedRequest], object]) -> Peers:
     """For each request, by id: the nearest others of its kind in context."""
-    by_kind: dict[object, list[Served]] = defaultdict(list)
+    by_kind: dict[object, list[ServedRequest]] = defaultdict(list)
     for each in served:
         by_kind[kind(each)].append(each)
     found: Peers = {}
@@ -194,12 +194,12 @@ def _peers(served: Sequence[Served], kind: Callable[[Served], object]) -> Peers:
     return found
 
 
-def _is_near(one: Served, other: Served) -> bool:
+def _is_near(one: ServedRequest, other: ServedRequest) -> bool:
     shorter, longer = sorted((one.context_tokens, other.context_tokens))
     return longer <= NEAR_CONTEXT * shorter
 
 
-def _causes(each: Served, peers: Sequence[Served]) -> Iterator[str]:
+def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str]:
     report = each.report
     reason = f"{report.reason} (it differs in {report.miss.place})" if report.miss and report.miss.place else report.reason
     if report.source == "cold" and any(peer.report.source != "cold" for peer in peers):
@@ -211,12 +211,12 @@ def _causes(each: Served, peers: Sequence[Served]) -> Iterator[str]:
         yield f"{report.computed_tokens:,} tokens to read, its peers had {usual:,.0f}"
     for reason, num in sorted(report.eager_steps.items()):
         yield f"{num} of {report.steps} steps ran eager ({reason})"
-    if report.layout != report.prefill_layout and report.layout == report.asked_layout:
+    if report.layout != report.prefill_layout and report.layout == report.requested_layout:
         yield f"decoded in {report.layout}, as chosen for this length"
     yield from _slow_by_chance(report, peers)
 
 
-def _slow_by_chance(report: Report, peers: Sequence[Served]) -> Iterator[str]:
+def _slow_by_chance(report: Report, peers: Sequence[ServedRequest]) -> Iterator[str]:
     """What was nobody's choice: drafts that were not accepted, others before it in the queue."""
     usual = _median([peer.report.tokens_per_round for peer in peers])
     if usual is not None and report.tokens_per_round is not None and report.tokens_per_round < SLOW_FRAC * usual:

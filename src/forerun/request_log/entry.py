@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from forerun.errors import ForerunError
-from forerun.values import Prompt, Reading, Report, Usage
+from forerun.values import PrefillProgress, Prompt, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Entry:
     error: str | None
     seconds: float
     prompt_tokens: int
-    reading: Reading | None
+    prefill_progress: PrefillProgress | None
     usage: Usage | None
     report: Report | None
     content: Content | None

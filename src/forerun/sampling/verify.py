@@ -53,9 +53,9 @@ def _leading(stands: mx.array) -> mx.array:
     return mx.sum(mx.cumprod(stands.astype(mx.int32), axis=1), axis=1)
 
 
-def _row(laws: mx.array, index: mx.array) -> mx.array:
+def _row(distributions: mx.array, index: mx.array) -> mx.array:
     """laws [b, rows, vocab] at row index [b]: [b, vocab]."""
-    return laws[mx.arange(laws.shape[0]), index]
+    return distributions[mx.arange(distributions.shape[0]), index]
 
 
 def _rest(p: mx.array, q: mx.array) -> mx.array:

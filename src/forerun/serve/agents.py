@@ -19,7 +19,7 @@ OUTPUT_TOKENS = 32_000
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """A server: its address without /v1, its model, and whether it asks for a key (which then is in KEY_VARIABLE)."""
 
     url: str
@@ -34,7 +34,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class AgentSetup:
     """file: below the home folder, with this content; is_shared: the agent has no other such file, so what else is in it must stay.
 
     environment: what must be set besides. start: the command. notes: what else a person should know.
@@ -48,12 +48,12 @@ class Setup:
     notes: tuple[str, ...]
 
 
-def setup(agent: Agent, served: Served) -> Setup:
+def setup(agent: Agent, served: ServedModel) -> AgentSetup:
     """What the agent must be told."""
     return SETUPS[agent](served)
 
 
-def _opencode(served: Served) -> Setup:
+def _opencode(served: ServedModel) -> AgentSetup:
     limits = {"context": served.context_tokens, "output": served.output_tokens}
     model = {"name": served.model, "tool_call": True, "reasoning": True, "interleaved": {"field": "reasoning_content"}, "limit": limits}
     options = {"baseURL": f"{served.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}" if served.needs_key else NO_KEY}
@@ -62,10 +62,10 @@ def _opencode(served: Served) -> Setup:
     settings = {"$schema": "https://opencode.ai/config.json", "provider": {"forerun": provider}, "model": name, "small_model": name}
     file = PurePosixPath(".config/opencode/forerun.json")
     notes = ("The date is in its system prompt: each day begins with one long reading.",)
-    return Setup(file, _json(settings), False, {"OPENCODE_CONFIG": f"$HOME/{file}"}, "opencode", notes)
+    return AgentSetup(file, _json(settings), False, {"OPENCODE_CONFIG": f"$HOME/{file}"}, "opencode", notes)
 
 
-def _codex(served: Served) -> Setup:
+def _codex(served: ServedModel) -> AgentSetup:
     key = [f"env_key = {json.dumps(KEY_VARIABLE)}"] if served.needs_key else []
     lines = [
         f"model = {json.dumps(served.model)}",
@@ -83,10 +83,10 @@ def _codex(served: Served) -> Setup:
         "It says that it has no metadata for the model, as of every model that is not OpenAI's; what counts is in the profile.",
         "Compaction drops the list of tools, so the summary is read anew once.",
     )
-    return Setup(PurePosixPath(".codex/forerun.config.toml"), "\n".join(lines) + "\n", False, {}, "codex --profile forerun", notes)
+    return AgentSetup(PurePosixPath(".codex/forerun.config.toml"), "\n".join(lines) + "\n", False, {}, "codex --profile forerun", notes)
 
 
-def _claude_code(served: Served) -> Setup:
+def _claude_code(served: ServedModel) -> AgentSetup:
     models = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL")
     key = {} if served.needs_key else {"ANTHROPIC_AUTH_TOKEN": NO_KEY}
     environment = {
@@ -102,29 +102,29 @@ def _claude_code(served: Served) -> Setup:
     }
     file = PurePosixPath(".claude/forerun.json")
     variables = {"ANTHROPIC_AUTH_TOKEN": f"${KEY_VARIABLE}"} if served.needs_key else {}
-    return Setup(file, _json({"env": environment}), False, variables, f"claude --settings ~/{file}", ())
+    return AgentSetup(file, _json({"env": environment}), False, variables, f"claude --settings ~/{file}", ())
 
 
-def _pi(served: Served) -> Setup:
+def _pi(served: ServedModel) -> AgentSetup:
     compat = {"supportsDeveloperRole": True, "supportsReasoningEffort": False, "thinkingFormat": "qwen-chat-template"}
     limits = {"contextWindow": served.context_tokens, "maxTokens": served.output_tokens}
     model = {"id": served.model, "name": served.model, "reasoning": True, "input": ["text"], **limits, "compat": compat}
     key = KEY_VARIABLE if served.needs_key else NO_KEY
     provider = {"baseUrl": f"{served.url}/v1", "api": "openai-completions", "apiKey": key, "models": [model]}
     file, notes = PurePosixPath(".pi/agent/models.json"), ("The date is in its system prompt: each day begins with one long reading.",)
-    return Setup(file, _json({"providers": {"forerun": provider}}), True, {}, f"pi --provider forerun --model {served.model}", notes)
+    return AgentSetup(file, _json({"providers": {"forerun": provider}}), True, {}, f"pi --provider forerun --model {served.model}", notes)
 
 
-def _aider(served: Served) -> Setup:
+def _aider(served: ServedModel) -> AgentSetup:
     key = [] if served.needs_key else [f"openai-api-key: {NO_KEY}"]
     settings = [f"model: openai/{served.model}", f"openai-api-base: {served.url}/v1", *key, "show-model-warnings: false"]
     variables = {"OPENAI_API_KEY": f"${KEY_VARIABLE}"} if served.needs_key else {}
     file = PurePosixPath(".aider.forerun.yml")
     notes = ("It puts files before the dialogue: each turn that changes one reads most of the prompt anew, whatever the server does.",)
-    return Setup(file, "\n".join(settings) + "\n", False, variables, f"aider --config ~/{file}", notes)
+    return AgentSetup(file, "\n".join(settings) + "\n", False, variables, f"aider --config ~/{file}", notes)
 
 
-SETUPS: Mapping[Agent, Callable[[Served], Setup]] = {
+SETUPS: Mapping[Agent, Callable[[ServedModel], AgentSetup]] = {
     "opencode": _opencode,
     "codex": _codex,
     "claude-code": _claude_code,

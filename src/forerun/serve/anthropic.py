@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
-from forerun.serve.anthropic_answer import Asked, reasoning_of
+from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, Stops, Whole, read, refuse
+from forerun.serve.fields import Fields, JobFields, StopMatcher, WholeResponse, read, refuse
 from forerun.values import Chat, ModelInfo
 
 # Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
@@ -154,8 +154,8 @@ class Prompt(Fields):
 class Request(Prompt, JobFields):
     """A request for a message. `model` may be any name: one model is served."""
 
-    max_tokens: Whole = Field(ge=1)
-    stop_sequences: Stops = Field([])
+    max_tokens: WholeResponse = Field(ge=1)
+    stop_sequences: StopMatcher = Field([])
     stream: bool = False
 
     def ignored(self) -> tuple[str, ...]:
@@ -169,13 +169,13 @@ class Request(Prompt, JobFields):
         return tuple(dict.fromkeys(names))
 
 
-def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
     job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop_sequences)
     shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
-    return Asked(job, request.stream, request.ignored(), shows_reasoning)
+    return ParsedRequest(job, request.stream, request.ignored(), shows_reasoning)
 
 
 def parse_count(body: dict[str, Any]) -> Chat:

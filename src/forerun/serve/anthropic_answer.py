@@ -16,14 +16,27 @@ from forerun.serve.dialect import report_of
 from forerun.serve.fields import arguments_of
 from forerun.serve.problems import Problem
 from forerun.serve.sse import event as frame
-from forerun.values import CallArguments, CallEnd, CallStart, Content, Done, Event, Job, ModelInfo, Queued, Reading, Reasoning, Usage
+from forerun.values import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Content,
+    Done,
+    Event,
+    Job,
+    ModelInfo,
+    PrefillProgress,
+    QueuePosition,
+    Reasoning,
+    Usage,
+)
 
 SIGNED = "forerun"  # clients drop thoughts without a signature
 HIDDEN = "forerun:"  # begins the signature of thoughts that are not shown: they are in it, so that they come back
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request as it was understood. shows_reasoning: False where the client wants a signature in place of the thoughts."""
 
     job: Job
@@ -110,8 +123,8 @@ class Blocks:
 class _Answer:
     """What streamed and whole answers have in common."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._asked = asked
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request = asked
         self._blocks = Blocks(asked.shows_reasoning)
         self._head = {"id": asked.job.id, "type": "message", "role": "assistant", "model": info.name}
 
@@ -120,17 +133,17 @@ class _Answer:
 
     def _stop_reason(self, done: Done) -> str:
         if done.finish == "length":
-            is_asked = done.usage.completion_tokens >= (self._asked.job.max_tokens or 0)
+            is_asked = done.usage.completion_tokens >= (self._request.job.max_tokens or 0)
             return "max_tokens" if is_asked else "model_context_window_exceeded"
         if done.finish == "calls":
             return "tool_use"
         return "stop_sequence" if done.stop_string else "end_turn"
 
 
-class Whole(_Answer):
+class WholeResponse(_Answer):
     """A message in one piece."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
         super().__init__(asked, info, created_unix_s=created_unix_s)
         self._done: Done | None = None
 
@@ -143,29 +156,29 @@ class Whole(_Answer):
     def body(self) -> dict[str, Any]:
         """The message object, once Done was taken."""
         assert self._done is not None
-        told = self._ending(self._done) | {"usage": usage(self._done.usage), "forerun": report_of(self._done, self._asked.ignored_fields)}
+        told = self._ending(self._done) | {"usage": usage(self._done.usage), "forerun": report_of(self._done, self._request.ignored_fields)}
         return self._head | {"content": self._blocks.blocks} | told
 
 
-class Streamed(_Answer):
+class StreamedResponse(_Answer):
     """A message as server-sent events. It begins once the prompt is being read: then it is known how much of it was stored."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
         super().__init__(asked, info, created_unix_s=created_unix_s)
         self._has_begun = False
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
         match event:
-            case Queued():
+            case QueuePosition():
                 yield _ping(asdict(event))
-            case Reading():
+            case PrefillProgress():
                 yield from self._begin(event.total_tokens, event.reused_tokens)
                 yield _ping(asdict(event))
             case _:
                 yield from (frame(value["type"], value) for value in self._blocks.take(event))
         if isinstance(event, Done):
-            told = {"usage": usage(event.usage), "forerun": report_of(event, self._asked.ignored_fields)}
+            told = {"usage": usage(event.usage), "forerun": report_of(event, self._request.ignored_fields)}
             yield frame("message_delta", {"type": "message_delta", "delta": self._ending(event)} | told)
             yield frame("message_stop", {"type": "message_stop"})
 

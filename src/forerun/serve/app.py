@@ -30,23 +30,23 @@ from forerun.serve import (
     openai_responses,
     openai_responses_answer,
     openapi,
-    sessions,
+    session_routes,
 )
 from forerun.serve.access import ID_HEADERS, Access
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
-from forerun.serve.doors import Doors
 from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.rate import Rate
+from forerun.serve.request_guard import RequestGuard
 from forerun.serve.series import begin
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
-CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_choices.Streamed, openai_choices.Whole)
-COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_choices.Streamed, openai_choices.Whole)
-MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.Streamed, anthropic_answer.Whole)
-RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.Streamed, openai_responses_answer.Whole)
+CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_choices.StreamedResponse, openai_choices.WholeResponse)
+COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_choices.StreamedResponse, openai_choices.WholeResponse)
+MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.StreamedResponse, anthropic_answer.WholeResponse)
+RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.StreamedResponse, openai_responses_answer.WholeResponse)
 
 
 def build(
@@ -60,11 +60,11 @@ def build(
     app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     rate = Rate(requests_per_minute)
     add_routes(app, Routes(engine, keys, rate))
-    sessions.add_routes(app, engine.sessions, keys, rate)
+    session_routes.add_routes(app, engine.sessions, keys, rate)
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(Doors, host=host, origins=origins)
+    app.add_middleware(RequestGuard, host=host, origins=origins)
     app.add_middleware(Access)
     return app
 

@@ -16,7 +16,7 @@ import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.values import Reading
+from forerun.values import PrefillProgress
 
 READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
 # Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
@@ -48,7 +48,7 @@ def url_of(config: Config, given: str) -> str:
     return given.rstrip("/").removesuffix("/v1") or f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
-def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Reading | Delta | End]:
+def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[PrefillProgress | Delta | End]:
     """Values of one streamed completion, its End last. `url`: the server's, without /v1; key: the API key, "" for none.
 
     Raises ForerunError with the server's words.
@@ -60,7 +60,7 @@ def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Re
         check(response)
         for line in response.iter_lines():
             if match := READING.match(line):
-                yield Reading(int(match[1]), int(match[2]), int(match[3]), None)
+                yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
             chunk = _chunk(line)
             for choice in chunk.get("choices", ()):
                 yield from _deltas(choice["delta"])

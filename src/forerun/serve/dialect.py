@@ -10,7 +10,7 @@ from forerun.serve.problems import Problem
 from forerun.values import Done, Event, Job, ModelInfo
 
 
-class Asked(Protocol):
+class ParsedRequest(Protocol):
     """A request as a dialect understood it."""
 
     @property
@@ -34,7 +34,7 @@ class Stream(Protocol):
         """The last frames of an answer that breaks off."""
 
 
-class Whole(Protocol):
+class WholeResponse(Protocol):
     """An answer in one piece."""
 
     def take(self, event: Event) -> None:
@@ -44,9 +44,9 @@ class Whole(Protocol):
         """The answer, once Done was taken."""
 
 
-A = TypeVar("A", bound=Asked)
-A_co = TypeVar("A_co", bound=Asked, covariant=True)
-A_contra = TypeVar("A_contra", bound=Asked, contravariant=True)
+A = TypeVar("A", bound=ParsedRequest)
+A_co = TypeVar("A_co", bound=ParsedRequest, covariant=True)
+A_contra = TypeVar("A_contra", bound=ParsedRequest, contravariant=True)
 W_co = TypeVar("W_co", covariant=True)
 
 
@@ -69,7 +69,7 @@ class Dialect(Generic[A]):
     id_prefix: str
     parse: Parse[A]
     streamed: Write[A, Stream]
-    whole: Write[A, Whole]
+    whole: Write[A, WholeResponse]
 
 
 def report_of(done: Done, ignored_fields: Collection[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from forerun.errors import BadRequestError
-from forerun.values import SESSION_ID, BankUse, Job, LogprobsAsked, ModelInfo, Prompt, Sampling
+from forerun.values import SESSION_ID, BankUse, Job, LogprobsRequest, ModelInfo, Prompt, Sampling
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
@@ -25,7 +25,7 @@ def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]  # 16.0 is an integer in JSON Schema, and what some proxies make of 16
+WholeResponse = Annotated[int, BeforeValidator(_whole)]  # 16.0 is an integer in JSON Schema, and what some proxies make of 16
 
 
 def _listed(stop: Any) -> Any:
@@ -67,9 +67,9 @@ class JobFields(Fields):
 
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1)
+    top_k: WholeResponse | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: Whole | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    seed: WholeResponse | None = Field(None, ge=-(1 << 63), lt=1 << 64)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -85,7 +85,7 @@ class JobFields(Fields):
         tenant: str,
         max_tokens: int | None,
         stop: Sequence[str] = (),
-        logprobs: LogprobsAsked | None = None,
+        logprobs: LogprobsRequest | None = None,
     ) -> Job:
         """The job of this prompt; sampling that is left open is the model's default."""
         session, bank = self.forerun.session, self.forerun.bank
@@ -102,7 +102,7 @@ class JobFields(Fields):
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stops = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+StopMatcher = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
 BODY_HINT = "send one JSON object, in UTF-8"
 

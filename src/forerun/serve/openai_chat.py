@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, JobFields, Stops, Whole, joined, read, refuse
-from forerun.serve.logprobs import entries
-from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
+from forerun.serve.fields import Fields, JobFields, StopMatcher, WholeResponse, joined, read, refuse
+from forerun.serve.openai_choices import MAX_CHOICES, ObjectNames, ParsedRequest, StreamOptions, Value, repeated
+from forerun.serve.openai_logprobs import entries
 from forerun.serve.shapes import CALL, SAYS_SOMETHING, TOOL, TextPart
 from forerun.text.message import AssistantMessage
 from forerun.values import (
@@ -25,7 +25,7 @@ from forerun.values import (
     Done,
     Event,
     Job,
-    LogprobsAsked,
+    LogprobsRequest,
     ModelInfo,
     Piece,
     Reasoning,
@@ -92,17 +92,17 @@ class Request(JobFields):
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    max_tokens: Whole | None = Field(None, ge=1)
-    max_completion_tokens: Whole | None = Field(None, ge=1)
-    stop: Stops = Field([])
+    max_tokens: WholeResponse | None = Field(None, ge=1)
+    max_completion_tokens: WholeResponse | None = Field(None, ge=1)
+    stop: StopMatcher = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
+    n: WholeResponse = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: bool = False
-    top_logprobs: Whole = Field(0, ge=0, le=20)
+    top_logprobs: WholeResponse = Field(0, ge=0, le=20)
 
     def chat(self) -> Chat:
         """The conversation, and what the template is told besides."""
@@ -119,7 +119,7 @@ class Request(JobFields):
         return tuple(dict.fromkeys(names))
 
 
-def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
@@ -130,10 +130,10 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
         tenant=tenant,
         max_tokens=request.max_completion_tokens or request.max_tokens,
         stop=request.stop,
-        logprobs=LogprobsAsked(request.top_logprobs, of_prompt=False) if request.logprobs else None,
+        logprobs=LogprobsRequest(request.top_logprobs, of_prompt=False) if request.logprobs else None,
     )
     jobs = repeated([job], request.n)
-    return Asked(id, jobs, request.n, FORM, request.stream, request.stream_options.include_usage, request.ignored())
+    return ParsedRequest(id, jobs, request.n, FORM, request.stream, request.stream_options.include_usage, request.ignored())
 
 
 def _check_supported(request: Request) -> None:
@@ -185,7 +185,7 @@ class Choice:
         return {"content": entries(tokens), "refusal": None} if self._asks and tokens is not None else None
 
 
-FORM = Form("chat.completion", "chat.completion.chunk", Choice)
+FORM = ObjectNames("chat.completion", "chat.completion.chunk", Choice)
 
 
 def _delta(event: Event) -> Value:

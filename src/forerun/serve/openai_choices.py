@@ -41,7 +41,7 @@ class Choice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ObjectNames:
     """How a dialect writes: the kinds of object of a whole answer and of a stream's chunk, and a choice."""
 
     whole: str
@@ -50,13 +50,13 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request as it was understood. id: of the answer. jobs: `repeats` for each prompt, one after the other."""
 
     id: str
     jobs: tuple[Job, ...]
     repeats: int
-    form: Form
+    form: ObjectNames
     streams: bool
     includes_usage: bool
     ignored_fields: tuple[str, ...]
@@ -76,8 +76,8 @@ def _renamed(job: Job, repeat: int, index: int) -> Job:
 class Choices:
     """The choices so far."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, asked: ParsedRequest) -> None:
+        self._request = asked
         self._choices = [asked.form.choice(job) for job in asked.jobs]
         self._done: list[Done] = []
 
@@ -103,13 +103,13 @@ class Choices:
     def usage(self) -> Value:
         """Token counts of all: a prompt counts once, however many choices it has."""
         counts = [done.usage for done in self._done]
-        prompts = counts[:: self._asked.repeats]
+        prompts = counts[:: self._request.repeats]
         read = (sum(each.prompt_tokens for each in prompts), sum(each.cached_tokens for each in prompts))
         return usage(Usage(*read, sum(each.completion_tokens for each in counts), sum(each.reasoning_tokens for each in counts)))
 
     def report(self) -> Value:
         """The `forerun` object of the answer. Where there are several choices, each has its own."""
-        ignored = self._asked.ignored_fields
+        ignored = self._request.ignored_fields
         return {"forerun": report_of(self._done[0], ignored) if len(self._choices) == 1 else {"ignored_fields": list(ignored)}}
 
     def _ended(self, index: int, fields: Value) -> Value:
@@ -121,12 +121,12 @@ class Choices:
 class _Answer:
     """What streamed and whole answers have in common."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._asked, self._choices = asked, Choices(asked)
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request, self._choices = asked, Choices(asked)
         self._head = {"id": asked.id, "object": asked.form.whole, "created": created_unix_s, "model": info.name}
 
 
-class Whole(_Answer):
+class WholeResponse(_Answer):
     """An answer in one piece."""
 
     def take(self, event: Event) -> None:
@@ -139,7 +139,7 @@ class Whole(_Answer):
         return self._head | {"choices": self._choices.values(), "usage": self._choices.usage()} | self._choices.report()
 
 
-class Streamed(_Answer):
+class StreamedResponse(_Answer):
     """An answer as server-sent events."""
 
     def frames(self, event: Event) -> Iterator[bytes]:
@@ -147,7 +147,7 @@ class Streamed(_Answer):
         yield from progress(event)
         for choice in self._choices.take(event):
             yield self._chunk([choice])
-        if self._choices.are_done and self._asked.includes_usage:
+        if self._choices.are_done and self._request.includes_usage:
             yield self._chunk([])
         if self._choices.are_done:
             yield END
@@ -162,9 +162,9 @@ class Streamed(_Answer):
 
     def _chunk(self, choices: list[Value]) -> bytes:
         """A chunk; the last one has the report, and the usage if that was asked for, in a chunk without choices."""
-        is_last = self._choices.are_done and bool(choices) != self._asked.includes_usage
-        counts = {"usage": None if choices else self._choices.usage()} if self._asked.includes_usage else {}
-        chunk = self._head | {"object": self._asked.form.chunk, "choices": choices} | counts
+        is_last = self._choices.are_done and bool(choices) != self._request.includes_usage
+        counts = {"usage": None if choices else self._choices.usage()} if self._request.includes_usage else {}
+        chunk = self._head | {"object": self._request.form.chunk, "choices": choices} | counts
         return data(chunk | (self._choices.report() if is_last else {}))
 
 

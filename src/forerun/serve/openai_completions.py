@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import JobFields, Stops, Whole, read, refuse
-from forerun.serve.logprobs import word
-from forerun.serve.openai_choices import MAX_CHOICES, Asked, Form, StreamOptions, Value, repeated
-from forerun.values import Content, Done, Event, Job, LogprobsAsked, ModelInfo, Plain, PromptLogprobs, Raw, TokenLogprob
+from forerun.serve.fields import JobFields, StopMatcher, WholeResponse, read, refuse
+from forerun.serve.openai_choices import MAX_CHOICES, ObjectNames, ParsedRequest, StreamOptions, Value, repeated
+from forerun.serve.openai_logprobs import word
+from forerun.values import Content, Done, Event, Job, LogprobsRequest, ModelInfo, PromptLogprobs, TextPrompt, TokenLogprob, TokenPrompt
 
 DEFAULT_MAX_TOKENS = 16  # as OpenAI has it
 # Each with the values that ask for nothing.
@@ -37,7 +37,7 @@ def _several(prompt: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1)]
-Prompts = Annotated[list[str | list[Whole]], Field(min_length=1, max_length=MAX_CHOICES)]
+Prompts = Annotated[list[str | list[WholeResponse]], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
 class Request(JobFields):
@@ -45,11 +45,11 @@ class Request(JobFields):
 
     model: str | None = None
     prompt: Annotated[Prompts, BeforeValidator(_several, json_schema_input_type=Text | list[Text] | list[int] | list[list[int]])]
-    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
+    n: WholeResponse = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
-    logprobs: Whole | None = Field(None, ge=0, le=5)
-    max_tokens: Whole = Field(DEFAULT_MAX_TOKENS, ge=0)
-    stop: Stops = Field([])
+    logprobs: WholeResponse | None = Field(None, ge=0, le=5)
+    max_tokens: WholeResponse = Field(DEFAULT_MAX_TOKENS, ge=0)
+    stop: StopMatcher = Field([])
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -59,15 +59,15 @@ class Request(JobFields):
         return (*known, *(f"stream_options.{each}" for each in self.stream_options.unknown))
 
 
-def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
-    logprobs = None if request.logprobs is None else LogprobsAsked(request.logprobs, of_prompt=request.echo)
+    logprobs = None if request.logprobs is None else LogprobsRequest(request.logprobs, of_prompt=request.echo)
     ask = partial(request.job, info=info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop, logprobs=logprobs)
-    jobs = repeated([ask(Plain(each) if isinstance(each, str) else Raw(tuple(each))) for each in request.prompt], request.n)
-    form = Form("text_completion", "text_completion", partial(Choice, echoes=request.echo))
-    return Asked(id, jobs, request.n, form, request.stream, request.stream_options.include_usage, request.ignored())
+    jobs = repeated([ask(TextPrompt(each) if isinstance(each, str) else TokenPrompt(tuple(each))) for each in request.prompt], request.n)
+    form = ObjectNames("text_completion", "text_completion", partial(Choice, echoes=request.echo))
+    return ParsedRequest(id, jobs, request.n, form, request.stream, request.stream_options.include_usage, request.ignored())
 
 
 def _check_supported(request: Request) -> None:
@@ -83,7 +83,7 @@ class Choice:
     """One answer as text, which the prompt begins if it is echoed."""
 
     def __init__(self, job: Job, *, echoes: bool) -> None:
-        self._echo = job.prompt.text if echoes and isinstance(job.prompt, Plain) else ""
+        self._echo = job.prompt.text if echoes and isinstance(job.prompt, TextPrompt) else ""
         self._asks, self._text = job.logprobs is not None, ""
         self._prompt: list[TokenLogprob] = []
         self._tokens: list[TokenLogprob] = []

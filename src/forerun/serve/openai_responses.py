@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, Whole, joined, read, refuse
-from forerun.serve.openai_responses_answer import Asked
-from forerun.serve.openai_responses_items import Declared
-from forerun.values import Chat, LogprobsAsked, ModelInfo
+from forerun.serve.fields import Fields, JobFields, WholeResponse, joined, read, refuse
+from forerun.serve.openai_responses_answer import ParsedRequest
+from forerun.serve.openai_responses_items import DeclaredTool
+from forerun.values import Chat, LogprobsRequest, ModelInfo
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
@@ -103,20 +103,20 @@ class Request(JobFields):
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: Any = "auto"
-    max_output_tokens: Whole | None = Field(None, ge=1)
+    max_output_tokens: WholeResponse | None = Field(None, ge=1)
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
     metadata: dict[str, str] = Field({})
     store: bool = False
     include: list[str] = Field([])
-    top_logprobs: Whole | None = Field(None, ge=0, le=20)
+    top_logprobs: WholeResponse | None = Field(None, ge=0, le=20)
 
     @property
-    def logprobs(self) -> LogprobsAsked | None:
+    def logprobs(self) -> LogprobsRequest | None:
         """What is asked for by either field."""
         is_asked = LOGPROBS in self.include or self.top_logprobs is not None
-        return LogprobsAsked(self.top_logprobs or 0, of_prompt=False) if is_asked else None
+        return LogprobsRequest(self.top_logprobs or 0, of_prompt=False) if is_asked else None
 
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but not used."""
@@ -128,7 +128,7 @@ class Request(JobFields):
         return tuple(dict.fromkeys(names))
 
 
-def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Asked:
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
     """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
     request = read(Request, body)
     _check_supported(request)
@@ -145,7 +145,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Ask
         "tool_choice": request.tool_choice,
         "top_p": job.sampling.top_p,
     }
-    return Asked(job, request.stream, request.ignored(), request.reasoning.summary is not None, found | listed, echo)
+    return ParsedRequest(job, request.stream, request.ignored(), request.reasoning.summary is not None, found | listed, echo)
 
 
 def _check_supported(request: Request) -> None:
@@ -156,19 +156,19 @@ def _check_supported(request: Request) -> None:
     refuse(request.unknown, UNSUPPORTED, HINTS)
 
 
-def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Declared]]:
+def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTool]]:
     """What the model may call, by name, as templates know it. A namespace's tools are called by their own names."""
     for index, tool in enumerate(tools):
         match tool:
             case {"type": "function", "name": str(name)}:
-                yield name, Declared("function", None, _function(tool, tool.get("parameters") or {}))
+                yield name, DeclaredTool("function", None, _function(tool, tool.get("parameters") or {}))
             case {"type": "custom", "name": str(name)}:
-                yield name, Declared("custom", None, _function(tool, FREE_TEXT))
+                yield name, DeclaredTool("custom", None, _function(tool, FREE_TEXT))
             case {"type": "namespace", "name": str(namespace), "tools": list(inner)}:
-                yield from ((name, Declared(each.kind, namespace, each.tool)) for name, each in _declarations(inner))
+                yield from ((name, DeclaredTool(each.kind, namespace, each.tool)) for name, each in _declarations(inner))
             case {"type": "tool_search", "execution": "client"}:
                 named = dict(tool) | {"name": "tool_search"}
-                yield "tool_search", Declared("tool_search", None, _function(named, tool.get("parameters") or {}))
+                yield "tool_search", DeclaredTool("tool_search", None, _function(named, tool.get("parameters") or {}))
             case {"type": "web_search"}:
                 continue  # the provider's to run; every request of Codex has it
             case _:
@@ -188,7 +188,7 @@ def _found_tools(request: Request) -> list[dict[str, Any]]:
     return [tool for item in request.input if item.type == "tool_search_output" for tool in item.tools or []]
 
 
-def _chat(request: Request, listed: Mapping[str, Declared], found: Mapping[str, Declared]) -> Chat:
+def _chat(request: Request, listed: Mapping[str, DeclaredTool], found: Mapping[str, DeclaredTool]) -> Chat:
     messages: list[dict[str, Any]] = []
     if request.instructions is not None:
         messages.append({"role": "system", "content": request.instructions})

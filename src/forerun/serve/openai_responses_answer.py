@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from forerun.serve.dialect import report_of
-from forerun.serve.openai_responses_items import Declared, Items, Value
+from forerun.serve.openai_responses_items import DeclaredTool, Items, Value
 from forerun.serve.problems import Problem
 from forerun.serve.sse import event as frame
-from forerun.values import Done, Event, Job, ModelInfo, Queued, Reading, Usage
+from forerun.values import Done, Event, Job, ModelInfo, PrefillProgress, QueuePosition, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request as it was understood. summarises: thoughts go into the summary. echo: fields that the response repeats."""
 
     job: Job
     streams: bool
     ignored_fields: tuple[str, ...]
     summarises: bool
-    declared: Mapping[str, Declared]
+    declared: Mapping[str, DeclaredTool]
     echo: Value
 
     @property
@@ -35,8 +35,8 @@ class Asked:
 class _Answer:
     """What streamed and whole answers have in common."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._asked = asked
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request = asked
         self._items = Items(asked.job.id.removeprefix("resp_"), asked.declared, summarises=asked.summarises)
         head = {"id": asked.job.id, "object": "response", "created_at": created_unix_s, "model": info.name, "error": None}
         fixed: Value = {"parallel_tool_calls": True, "previous_response_id": None, "store": False, "tools": [], "truncation": "disabled"}
@@ -48,14 +48,14 @@ class _Answer:
     def _finished(self, done: Done) -> Value:
         cut = done.finish == "length"
         outcome = {"status": "incomplete" if cut else "completed", "incomplete_details": {"reason": "max_output_tokens"} if cut else None}
-        report = report_of(done, self._asked.ignored_fields)
+        report = report_of(done, self._request.ignored_fields)
         return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
 
 
-class Whole(_Answer):
+class WholeResponse(_Answer):
     """A response in one piece."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
         super().__init__(asked, info, created_unix_s=created_unix_s)
         self._done: Done | None = None
 
@@ -71,10 +71,10 @@ class Whole(_Answer):
         return self._finished(self._done)
 
 
-class Streamed(_Answer):
+class StreamedResponse(_Answer):
     """A response as server-sent events. Codex does not count comments as life, so each sign of it is an event."""
 
-    def __init__(self, asked: Asked, info: ModelInfo, *, created_unix_s: int) -> None:
+    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
         super().__init__(asked, info, created_unix_s=created_unix_s)
         self._num_sent = 0
 
@@ -82,7 +82,7 @@ class Streamed(_Answer):
         """The frames of one event."""
         yield from self._begin()
         match event:
-            case Queued() | Reading():
+            case QueuePosition() | PrefillProgress():
                 yield self._in_progress(asdict(event))
             case _:
                 yield from map(self._frame, self._items.take(event))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.serve.fields import arguments_of
-from forerun.serve.logprobs import entries
+from forerun.serve.openai_logprobs import entries
 from forerun.values import CallArguments, CallEnd, CallStart, Content, Done, Event, Reasoning
 
 Value = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredTool:
     """Something that the model may call. tool: as chat templates know it; namespace: of the tools that it belongs to."""
 
     kind: Literal["function", "custom", "tool_search"]
@@ -25,7 +25,7 @@ class Declared:
     tool: Value
 
 
-FUNCTION = Declared("function", None, {})
+FUNCTION = DeclaredTool("function", None, {})
 
 
 class Items:
@@ -33,7 +33,7 @@ class Items:
     summarises: thoughts go into the summary.
     """
 
-    def __init__(self, id: str, declared: Mapping[str, Declared], *, summarises: bool) -> None:
+    def __init__(self, id: str, declared: Mapping[str, DeclaredTool], *, summarises: bool) -> None:
         self.items: list[Value] = []
         self._id, self._declared, self._summarises = id, declared, summarises
         self._open: _Open | None = None
@@ -42,7 +42,7 @@ class Items:
         """What the event adds, as events without numbers."""
         match event:
             case Reasoning(text):
-                yield from self._write(Thoughts, text)
+                yield from self._write(ReasoningItem, text)
             case Content(text, logprobs):
                 yield from self._write(Message, text, entries(logprobs))
             case CallStart(_, id, name):
@@ -56,10 +56,12 @@ class Items:
             case Done(finish):
                 yield from self._close("incomplete" if finish == "length" else "completed")
 
-    def _write(self, kind: type[Thoughts] | type[Message], text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
+    def _write(self, kind: type[ReasoningItem] | type[Message], text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
         if not isinstance(self._open, kind):
             yield from self._close("completed")
-            yield from self._begin(Thoughts(self._place("rs"), self._summarises) if kind is Thoughts else Message(self._place("msg")))
+            yield from self._begin(
+                ReasoningItem(self._place("rs"), self._summarises) if kind is ReasoningItem else Message(self._place("msg"))
+            )
         if self._open:
             yield from self._open.add(text, told)
 
@@ -73,12 +75,12 @@ class Items:
             self.items.append(self._open.item(status))
             self._open = None
 
-    def _place(self, prefix: str) -> Place:
-        return Place(f"{prefix}_{self._id}_{len(self.items)}", len(self.items))
+    def _place(self, prefix: str) -> ItemPosition:
+        return ItemPosition(f"{prefix}_{self._id}_{len(self.items)}", len(self.items))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ItemPosition:
     """An item's id and its index in the output."""
 
     id: str
@@ -88,7 +90,7 @@ class Place:
 class _Open:
     """An item that is being written: `begin`, `add`, `end` give its events, `item` is its value."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ItemPosition) -> None:
         self._place = place
         self._text = ""
 
@@ -123,7 +125,7 @@ class _Open:
 class Message(_Open):
     """What the model says: one part of text."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ItemPosition) -> None:
         super().__init__(place)
         self._told: list[Value] = []
 
@@ -148,10 +150,10 @@ class Message(_Open):
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": list(self._told)}
 
 
-class Thoughts(_Open):
+class ReasoningItem(_Open):
     """What the model thinks: in full, as the summary that was asked for or as content."""
 
-    def __init__(self, place: Place, summarises: bool) -> None:
+    def __init__(self, place: ItemPosition, summarises: bool) -> None:
         super().__init__(place)
         self._summarises = summarises
         self._at = {"summary_index": 0} if summarises else {"content_index": 0}
@@ -181,7 +183,7 @@ class Thoughts(_Open):
 class Call(_Open):
     """A call of a function; its arguments are a string of JSON."""
 
-    def __init__(self, place: Place, call_id: str, name: str, made: Declared) -> None:
+    def __init__(self, place: ItemPosition, call_id: str, name: str, made: DeclaredTool) -> None:
         super().__init__(place)
         self._head = {"id": place.id, "call_id": call_id}
         self._name, self._made = name, made

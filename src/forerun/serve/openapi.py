@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from forerun import __version__
-from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses, sessions
-from forerun.serve.doors import ARCHIVE
+from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses, session_routes
+from forerun.serve.request_guard import ARCHIVE
 
 ASKED: Mapping[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_chat.Request,
@@ -25,9 +25,9 @@ ASKED: Mapping[str, type[BaseModel]] = {
     "/v1/responses": openai_responses.Request,
 }
 CHANGED: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = {
-    ("/v1/forerun/sessions/{id}", "patch"): ("name or pin a conversation", sessions.Change),
+    ("/v1/forerun/sessions/{id}", "patch"): ("name or pin a conversation", session_routes.Change),
     ("/v1/forerun/sessions/{id}", "delete"): ("remove a conversation", None),
-    ("/v1/forerun/sessions/{id}/fork", "post"): ("let a second conversation begin as this one is now", sessions.Fork),
+    ("/v1/forerun/sessions/{id}/fork", "post"): ("let a second conversation begin as this one is now", session_routes.Fork),
     ("/v1/forerun/sessions", "delete"): ("remove all conversations", None),
 }
 TOLD = {
@@ -76,7 +76,7 @@ def document() -> dict[str, Any]:
 
 def _archives() -> dict[str, Any]:
     """The routes of archives, which are no JSON."""
-    archive, root = {"type": "string", "format": "binary"}, sessions.ROOT
+    archive, root = {"type": "string", "format": "binary"}, session_routes.ROOT
     export, load = _gives(f"{root}/{{id}}/export", "a conversation in an archive"), _gives(f"{root}/import", "what an archive held is kept")
     export["parameters"].append(_query("state", {"enum": ["true", "false"]}))
     export["responses"]["200"] = _content(ARCHIVE, archive, "the archive")
@@ -106,7 +106,7 @@ def _gives(path: str, what: str) -> dict[str, Any]:
 
 
 def _refusals() -> dict[str, Any]:
-    return {str(status): _content("application/json", ERROR, why) for status, why in REFUSED.items()}
+    return {str(status): _content("application/json", ERROR, reason) for status, reason in REFUSED.items()}
 
 
 def _content(kind: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The conversations that a running server keeps, asked for over HTTP. Knows the routes of serve/sessions.py; no terminal."""
+"""The conversations that a running server keeps, asked for over HTTP. Knows the routes of serve/session_routes.py; no terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 
 from forerun.serve.client import CHANGE_TIMEOUT, ask, bearer, check, plain_errors
-from forerun.serve.doors import ARCHIVE
-from forerun.values import Imported, SessionInfo
+from forerun.serve.request_guard import ARCHIVE
+from forerun.values import ImportResult, SessionInfo
 
 SESSIONS = "/v1/forerun/sessions"
 
@@ -28,7 +28,7 @@ class RemoteSessions:
         with plain_errors(self.url):
             return [SessionInfo(**each) for each in ask(self.url, "GET", SESSIONS, self.key)["data"]]
 
-    def mark(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+    def update(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         """Call it so, pin it or not; None: as it was."""
         with plain_errors(self.url):
             return SessionInfo(**ask(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
@@ -49,14 +49,14 @@ class RemoteSessions:
             check(response)
             yield from response.iter_bytes()
 
-    def load(self, archive: BinaryIO, *, id: str | None) -> Imported:
+    def load(self, archive: BinaryIO, *, id: str | None) -> ImportResult:
         """Keep what an archive holds, under its own id if None. Its state is taken if the server's key has signed it, else read anew."""
         headers, named = {**bearer(self.key), "Content-Type": ARCHIVE}, {"id": id} if id else {}
         with plain_errors(self.url):
             response = httpx.post(f"{self.url}{SESSIONS}/import", content=archive, headers=headers, params=named, timeout=CHANGE_TIMEOUT)
             check(response)
             told = response.json()
-            return Imported(SessionInfo(**told["session"]), told["state"], told["reason"])
+            return ImportResult(SessionInfo(**told["session"]), told["state"], told["reason"])
 
     def wipe(self) -> int:
         """Remove all that the key's owner has. Returns the number of conversations."""

@@ -21,7 +21,7 @@ from forerun.engine.engine import Run
 from forerun.errors import BusyError, ForerunError
 from forerun.serve.dialect import Stream
 from forerun.serve.problems import problem_of
-from forerun.values import Done, Event, Queued, Reading
+from forerun.values import Done, Event, PrefillProgress, QueuePosition
 
 KEEPALIVE_S = 8.0  # after so much silence on the wire something is said
 TICK_S = 1.0
@@ -53,9 +53,9 @@ def comment(text: str) -> bytes:
 def progress(event: Event) -> list[bytes]:
     """Comments that tell a waiting person how far the request is."""
     match event:
-        case Queued(ahead):
+        case QueuePosition(ahead):
             return [comment(f"queued, {ahead} ahead")]
-        case Reading(done, total, reused, left_s):
+        case PrefillProgress(done, total, reused, left_s):
             left = f", {left_s:.0f} s left" if left_s else ""
             return [comment(f"reading {done}/{total} ({reused} reused){left}")]
         case _:
@@ -76,7 +76,7 @@ async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, Non
                     raise ClientDisconnect
                 if now_s() - waits_since_s > WAIT_LIMIT_S:
                     raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
-                if event is not None and not isinstance(event, Queued):
+                if event is not None and not isinstance(event, QueuePosition):
                     waits_since_s = now_s() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
                 yield event
     finally:

@@ -175,7 +175,7 @@ class View:
         after, taken = [self._after[s][0] for s in slots], [self._inputs[s][1][0] for s in slots]
         return after, taken, [self._inputs[s][0] for s in slots]
 
-    def mark(self, j: int, position: int, hidden: mx.array) -> Snapshot:
+    def snapshot(self, j: int, position: int, hidden: mx.array) -> Snapshot:
         """The state of sequence j after `position` tokens, inside the new rows of this pass. hidden [rows, dim]: what the pass returned.
 
         Before `keep`. Made by replaying the recurrence over the rows up to there.
@@ -191,7 +191,7 @@ class View:
         """The first counts[j] new rows of each sequence become part of its state. hidden [rows, dim]: what the pass returned."""
         for j, n in enumerate(counts):
             if n:
-                snapshot, cache = self.mark(j, self._starts[j] + n, hidden), self._caches[j]
+                snapshot, cache = self.snapshot(j, self._starts[j] + n, hidden), self._caches[j]
                 cache.length, cache.recurrent, cache.hidden = snapshot.position, list(snapshot.recurrent), snapshot.hidden
                 cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
         self._inputs, self._after = {}, {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.kernels.paged_attention import is_walked, one_page, walk
+from forerun.kernels.paged_attention import has_cuda_kernel, on_cuda, one_page
 from forerun.kernels.write_rows import write_rows
 from forerun.state.host import Host, fetched, host, is_shared, sent
 from forerun.state.layout import Contiguous
@@ -74,8 +74,8 @@ class ContiguousStore:
 
     def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
         keys, values = self.buffers[2 * layer], self.buffers[2 * layer + 1]
-        if is_walked(q, keys):
-            return walk(q, one_page(keys, values), positions, first)
+        if has_cuda_kernel(q, keys):
+            return on_cuda(q, one_page(keys, values), positions, first)
         if stop is not None:
             stop = -(-stop // numerics.key_block) * numerics.key_block
             keys, values = keys[:, :stop], values[:, :stop]

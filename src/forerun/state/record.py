@@ -17,7 +17,7 @@ from typing import Literal
 
 SEGMENT_TOKENS = 1024
 
-Kind = Literal["segment", "mark"]
+Kind = Literal["segment", "snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Record:
     key: hex name, a function of kind, parent and tokens. root: hex key of the chain's root, that is of tenant and identity. parent: hex
     node key. tokens: after the parent's. start: tokens before the parent node (a multiple of SEGMENT_TOKENS). payload: raw little-endian
     arrays in the order of the StateSpec: for a segment for each attention layer (trunk, then draft) keys then values, each
-    [kv_heads, len(tokens), head_dim]; for a mark `spec.mark_arrays`.
+    [kv_heads, len(tokens), head_dim]; for a mark `spec.snapshot_arrays`.
     """
 
     kind: Kind
@@ -105,7 +105,7 @@ def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
     return next(i for i in range(num) if one[i] != other[i])
 
 
-class Chain:
+class PrefixHasher:
     """Node and record keys of one tenant under one identity. Keyed with the bank's secret: names reveal nothing about the tokens."""
 
     def __init__(self, secret: bytes, tenant: str, identity: Identity) -> None:

@@ -22,15 +22,15 @@ from forerun.state.store import Arena
 _ROWS_AT_ONCE = 4096
 
 
-def materialise(arena: Arena, segments: Sequence[Record], mark: Record | None, layout: L, room_tokens: int) -> Cache[L]:
+def materialise(arena: Arena, segments: Sequence[Record], record: Record | None, layout: L, headroom_tokens: int) -> Cache[L]:
     """A cache in `layout` that continues after `mark`; no mark: an empty one. Its arrays are its own.
 
-    segments: in order, from position 0 without a gap, up to mark.stop at least. room_tokens: rows that will be added soon.
+    segments: in order, from position 0 without a gap, up to mark.stop at least. headroom_tokens: rows that will be added soon.
     Raises DamagedRecordError if a record's size does not fit the spec.
     """
     spec = arena.spec
-    snapshot = _snapshot(spec, mark) if mark is not None else _empty(spec)
-    store, covered = arena.store(layout, snapshot.position + room_tokens), 0
+    snapshot = _snapshot(spec, record) if record is not None else _empty(spec)
+    store, covered = arena.store(layout, snapshot.position + headroom_tokens), 0
     for segment in segments:
         if segment.start != covered or len(segment.payload) != len(segment.tokens) * spec.bytes_per_token:
             raise DamagedRecordError(
@@ -39,7 +39,7 @@ def materialise(arena: Arena, segments: Sequence[Record], mark: Record | None, l
         covered = min(segment.stop, snapshot.position)
         store.fill(segment.start, [rows[:, : covered - segment.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
-        raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}", key=mark.key if mark else "")
+        raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}", key=record.key if record else "")
     return Cache(arena, layout, store, snapshot)
 
 
@@ -50,7 +50,7 @@ def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
     return _joined(cache.store.rows(start, stop))
 
 
-def extract_mark(snapshot: Snapshot) -> memoryview:
+def extract_snapshot(snapshot: Snapshot) -> memoryview:
     """The payload of a mark."""
     arrays = snapshot.arrays()
     mx.eval(arrays)
@@ -103,15 +103,15 @@ def _rows(spec: StateSpec, segment: Record) -> list[Host]:
     return rows
 
 
-def _snapshot(spec: StateSpec, mark: Record) -> Snapshot:
-    if len(mark.payload) != spec.bytes_per_mark:
-        found = f"mark {mark.key} has {len(mark.payload)} bytes, the model's marks have {spec.bytes_per_mark}"
-        raise DamagedRecordError(found, key=mark.key)
+def _snapshot(spec: StateSpec, record: Record) -> Snapshot:
+    if len(record.payload) != spec.bytes_per_snapshot:
+        found = f"mark {record.key} has {len(record.payload)} bytes, the model's marks have {spec.bytes_per_snapshot}"
+        raise DamagedRecordError(found, key=record.key)
     arrays, offset = [], 0
-    for array in spec.mark_arrays:
-        arrays.append(_array(mark.payload[offset : offset + array.num_bytes], array))
+    for array in spec.snapshot_arrays:
+        arrays.append(_array(record.payload[offset : offset + array.num_bytes], array))
         offset += array.num_bytes
-    return _as_snapshot(spec, mark.stop, arrays)
+    return _as_snapshot(spec, record.stop, arrays)
 
 
 def _array(data: memoryview, spec: ArraySpec) -> mx.array:
@@ -119,7 +119,7 @@ def _array(data: memoryview, spec: ArraySpec) -> mx.array:
 
 
 def _empty(spec: StateSpec) -> Snapshot:
-    return _as_snapshot(spec, 0, [mx.zeros(a.shape, dtype=getattr(mx, a.dtype)) for a in spec.mark_arrays])
+    return _as_snapshot(spec, 0, [mx.zeros(a.shape, dtype=getattr(mx, a.dtype)) for a in spec.snapshot_arrays])
 
 
 def _as_snapshot(spec: StateSpec, position: int, arrays: list[mx.array]) -> Snapshot:

@@ -67,7 +67,7 @@ class StateSpec:
         return tuple(s for s in self.layers if isinstance(s, RecurrentSpec))
 
     @property
-    def mark_arrays(self) -> tuple[ArraySpec, ...]:
+    def snapshot_arrays(self) -> tuple[ArraySpec, ...]:
         """Arrays of a mark in stored order: every recurrent layer's, then the hidden vector."""
         return (*tuple(a for s in self.recurrent for a in s.arrays), self.hidden)
 
@@ -76,10 +76,10 @@ class StateSpec:
         return sum(s.bytes_per_token for s in self.attention)
 
     @property
-    def bytes_per_mark(self) -> int:
-        return sum(a.num_bytes for a in self.mark_arrays)
+    def bytes_per_snapshot(self) -> int:
+        return sum(a.num_bytes for a in self.snapshot_arrays)
 
     @property
-    def mark_tokens(self) -> float:
+    def snapshot_tokens(self) -> float:
         """A mark's size, in tokens of keys and values."""
-        return self.bytes_per_mark / self.bytes_per_token
+        return self.bytes_per_snapshot / self.bytes_per_token

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 
-from forerun.text.stop_strings import START, Stops
+from forerun.text.stop_strings import START, StopMatcher
 from forerun.text.tokenizer import Tokenizer
 
 
@@ -24,7 +24,7 @@ class Answer:
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], reasoning_end: str) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stops = Stops(stop)
+        self._stops = StopMatcher(stop)
         self._state = START
         self._reasoning_end, self._reasoned = reasoning_end, ""
         self._held = ""

@@ -42,7 +42,7 @@ class Dialogue:
         tried = EFFORTS if self._asks(reasoning_effort="low") != self._asks() or not self._asks(reasoning_effort=PROBE) else ()
         self.efforts = tuple(effort for effort in tried if self._asks(reasoning_effort=effort))
 
-    def suit(self, chat: Chat) -> tuple[Chat, tuple[str, ...]]:
+    def adapt(self, chat: Chat) -> tuple[Chat, tuple[str, ...]]:
         """The conversation as the template takes it, and what was changed besides the form, in words for people."""
         messages = list(_with_ids(chat.messages))
         args, notes = self._args(chat.template_args)

@@ -78,12 +78,12 @@ class _Reader:
         if count > len(self._data) - self._at:
             raise ValueError(f"an array of {count} values at byte {self._at}")
         if inner in NUMBERS:
-            form = f"<{count}{NUMBERS[inner]}"
-            return list(struct.unpack(form, self._bytes(struct.calcsize(form))))
+            answer_format = f"<{count}{NUMBERS[inner]}"
+            return list(struct.unpack(answer_format, self._bytes(struct.calcsize(answer_format))))
         return [self._value(inner, depth - 1) for _ in range(count)]
 
-    def _number(self, form: str) -> Any:
-        return struct.unpack(f"<{form}", self._bytes(struct.calcsize(f"<{form}")))[0]
+    def _number(self, answer_format: str) -> Any:
+        return struct.unpack(f"<{answer_format}", self._bytes(struct.calcsize(f"<{answer_format}")))[0]
 
     def _string(self) -> str:
         return self._bytes(self._number("Q")).decode("utf-8", errors="replace")

@@ -55,16 +55,16 @@ def _made(path: Path, changed_ns: int) -> Mapping[str, str]:
 
 
 def _tokenizer(metadata: Mapping[str, Any], path: Path) -> tokenizers.Tokenizer:
-    kind, way = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or way not in SPLITS:
+    kind, variant = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2" or variant not in SPLITS:
         hint = f"byte-level BPE (gpt2) is read, split as in {', '.join(sorted(SPLITS))}"
-        raise UnsupportedError(f"{path}: a vocabulary of kind {kind!r}, split as {way!r}, cannot be read", hint=hint)
+        raise UnsupportedError(f"{path}: a vocabulary of kind {kind!r}, split as {variant!r}, cannot be read", hint=hint)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    library = tokenizers.Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, merges, ignore_merges=way in WHOLE_WORDS))
-    if way in COMPOSED:
+    library = tokenizers.Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, merges, ignore_merges=variant in WHOLE_WORDS))
+    if variant in COMPOSED:
         library.normalizer = normalizers.NFC()
-    pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[way]]
+    pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[variant]]
     library.pre_tokenizer = pre_tokenizers.Sequence([*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     library.decoder = decoders.ByteLevel()
     kinds = zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)

@@ -11,15 +11,15 @@ from typing import Any
 
 from forerun import values
 from forerun.errors import BadRequestError
+from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
+from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, Tell
 from forerun.text.calls.tools import Tools
+from forerun.text.control_tokens import ControlTokenEscaper
 from forerun.text.dialogue import Dialogue
-from forerun.text.echo import Echoes, Given
-from forerun.text.literal import Literals
-from forerun.text.parts import PLAIN, AnswerParts, Form, Tell
-from forerun.text.places import Places
+from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
-from forerun.text.tokenizer import Marked, Tokenizer
-from forerun.values import Chat, Raw
+from forerun.text.tokenizer import EscapedText, Tokenizer
+from forerun.values import Chat, TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Prompt:
     message_end: int
     opens_reasoning: bool
     text: str
-    form: Form
+    answer_format: AnswerFormat
     tools: Tools
     notes: tuple[str, ...]
-    places: Places
+    places: PromptLocator
     pieces: Sequence[tuple[int, int]]
 
     def char(self, token: int, tokenizer: Tokenizer) -> int:
@@ -56,15 +56,15 @@ class Prompt:
     @property
     def reasoning_end(self) -> str:
         """The tag that ends the reasoning with which the answer begins, "" if it begins with none."""
-        return self.form.reasoning.close if self.opens_reasoning and self.form.reasoning else ""
+        return self.answer_format.reasoning.close if self.opens_reasoning and self.answer_format.reasoning else ""
 
-    def parts(self, request_id: str, tell: Tell) -> AnswerParts:
+    def parts(self, request_id: str, tell: Tell) -> AnswerParser:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
-        return AnswerParts(self.form, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning, tell=tell)
+        return AnswerParser(self.answer_format, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning, tell=tell)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class SampledAnswer:
     """An answer that was given. sampled: its ids, without the one that ended it. text: as the client was shown it, in one."""
 
     sampled: tuple[int, ...]
@@ -79,34 +79,36 @@ class Prompter:
         self.tokenizer = tokenizer
         self.template = template
         self._dialogue = Dialogue(template)
-        self._echoes = Echoes()
-        self._literals = Literals(tokenizer.control_tokens)
+        self._answer_memory = AnswerMemory()
+        self._escaper = ControlTokenEscaper(tokenizer.control_tokens)
 
     def encode(self, prompt: values.Prompt, *, tenant: str) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
         if not isinstance(prompt, Chat):
-            ids = prompt.tokens if isinstance(prompt, Raw) else tuple(self.tokenizer.encode(_unicode(prompt.text), tenant=tenant))
+            ids = prompt.tokens if isinstance(prompt, TokenPrompt) else tuple(self.tokenizer.encode(_unicode(prompt.text), tenant=tenant))
             return Prompt(
                 ids,
                 len(ids),
                 opens_reasoning=False,
                 text="",
-                form=PLAIN,
+                answer_format=PLAIN,
                 tools=Tools(()),
                 notes=(),
-                places=Places(self.template, None),
+                places=PromptLocator(self.template, None),
                 pieces=(),
             )
-        suited, notes = self._suited(prompt, tenant)
-        chat, mark = self._literals.mark(suited)
+        suited, notes = self._adapted(prompt, tenant)
+        chat, escape = self._escaper.escape(suited)
         text = _unicode(self.template.render(chat, add_generation_prompt=True))
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
-        tokens, message_end, pieces = self.tokenizer.encode_marked(Marked(text, end, mark), tenant=tenant)
-        opens, form, places = text.rstrip().endswith("<think>"), self.template.form, Places(self.template, suited)
-        return Prompt(tuple(tokens), message_end, opens, text, form, Tools((*prompt.tools, *prompt.held_back)), notes, places, pieces)
+        tokens, message_end, pieces = self.tokenizer.encode_escaped(EscapedText(text, end, escape), tenant=tenant)
+        opens, answer_format, places = text.rstrip().endswith("<think>"), self.template.answer_format, PromptLocator(self.template, suited)
+        return Prompt(
+            tuple(tokens), message_end, opens, text, answer_format, Tools((*prompt.tools, *prompt.held_back)), notes, places, pieces
+        )
 
-    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: Answered, *, tenant: str) -> Given | None:
+    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
         """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew.
         Returns what another process has to know for that, None if nothing would do.
         """
@@ -114,32 +116,32 @@ class Prompter:
         if not isinstance(chat, Chat) or self.tokenizer.decode(answer.sampled) != answer.text:
             return None  # a stop string cut through a token: its ids say more than the client saw
         message = {**answer.message, "content": answer.message["content"] or ""}
-        self._echoes.learn(message, tenant=tenant)
-        echo = self._echo(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
-        wording = self.tokenizer.wording(prompt.tokens, answer.sampled, echo, tenant=tenant) if echo else None
-        if wording:
-            self.tokenizer.learn_wording(wording)
-        return Given(message, wording)
+        self._answer_memory.learn(message, tenant=tenant)
+        echo = self._continuation(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
+        sampled_text = self.tokenizer.sampled_text(prompt.tokens, answer.sampled, echo, tenant=tenant) if echo else None
+        if sampled_text:
+            self.tokenizer.learn_sampled(sampled_text)
+        return RememberedAnswer(message, sampled_text)
 
-    def learn_given(self, given: Given, *, tenant: str) -> None:
+    def load_answer(self, given: RememberedAnswer, *, tenant: str) -> None:
         """Remember an answer that was given by this process or another."""
-        self._echoes.learn(given.message, tenant=tenant)
-        if given.wording:
-            self.tokenizer.learn_wording(given.wording)
+        self._answer_memory.learn(given.message, tenant=tenant)
+        if given.sampled_text:
+            self.tokenizer.learn_sampled(given.sampled_text)
 
     def unknown(self, chat: Chat, *, tenant: str) -> list[str]:
         """Names of answers that the conversation may repeat and that are not remembered."""
-        return self._echoes.unknown(chat.messages, tenant=tenant)
+        return self._answer_memory.unknown(chat.messages, tenant=tenant)
 
-    def _suited(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
+    def _adapted(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
         """The conversation as the template takes it, and notes."""
-        return self._dialogue.suit(replace(chat, messages=self._echoes.restore(chat.messages, tenant=tenant)))
+        return self._dialogue.adapt(replace(chat, messages=self._answer_memory.restore(chat.messages, tenant=tenant)))
 
-    def _echo(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
+    def _continuation(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
         """What the template writes behind the prompt for its answer, up to the token that ends it; "" if it does not go on so."""
-        marked, _ = self._literals.mark(self._suited(chat, tenant)[0])
+        escaped, _ = self._escaper.escape(self._adapted(chat, tenant)[0])
         try:
-            text = self.template.render(marked, add_generation_prompt=False)
+            text = self.template.render(escaped, add_generation_prompt=False)
         except BadRequestError:
             return ""
         end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
@@ -151,7 +153,7 @@ class Prompter:
 
     def forget(self) -> None:
         """Forget what was answered and encoded: it is worked out, or learnt from stored conversations, anew."""
-        self._echoes.clear()
+        self._answer_memory.clear()
         self.tokenizer.forget()
 
 

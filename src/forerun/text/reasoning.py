@@ -12,21 +12,21 @@ Part = Literal["reasoning", "content"]
 Piece = tuple[Part, str]
 
 
-class Tags(NamedTuple):
+class ReasoningTags(NamedTuple):
     """What stands before and behind reasoning."""
 
     open: str
     close: str
 
 
-THINK = Tags("<think>", "</think>")
-CHANNEL = Tags("<|channel>thought\n", "<channel|>")  # of Gemma 4
+THINK = ReasoningTags("<think>", "</think>")
+CHANNEL = ReasoningTags("<|channel>thought\n", "<channel|>")  # of Gemma 4
 
 
-class Splitter:
+class ReasoningSplitter:
     """Splits one answer. opens_reasoning: the prompt ends inside the reasoning. reasoning_chars: characters of it so far, tags included."""
 
-    def __init__(self, tags: Tags, *, opens_reasoning: bool) -> None:
+    def __init__(self, tags: ReasoningTags, *, opens_reasoning: bool) -> None:
         self._open, self._close = tags
         self._part: Part | None = "reasoning" if opens_reasoning else None
         self._is_after_tag = opens_reasoning
@@ -81,6 +81,6 @@ class Splitter:
         return [(part, text)] if text else []
 
 
-def begun(text: str, mark: str) -> int:
+def begun(text: str, tag: str) -> int:
     """Length of the longest proper beginning of the mark that the text ends with."""
-    return next(n for n in reversed(range(len(mark))) if text.endswith(mark[:n]))
+    return next(n for n in reversed(range(len(tag))) if text.endswith(tag[:n]))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 START = 0
 
 
-class Stops:
+class StopMatcher:
     """States are numbers; START has read nothing. A state's depth is the length of the longest beginning of a string that was just read."""
 
     def __init__(self, strings: Iterable[str]) -> None:

@@ -16,8 +16,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import BadRequestError, ModelError
+from forerun.text.answer_parser import answer_format_of
 from forerun.text.files import exists, read_object, read_text
-from forerun.text.parts import form_of
 from forerun.values import Chat
 
 NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -29,7 +29,7 @@ class Template:
 
     def __init__(self, source: str, named_tokens: Mapping[str, str]) -> None:
         self._named_tokens = dict(named_tokens)
-        self.form = form_of(source)
+        self.answer_format = answer_format_of(source)
         self.digest = sha256(json.dumps([source, self._named_tokens], sort_keys=True).encode()).hexdigest()
         try:
             self._template = _environment(source).from_string(source)

@@ -1,10 +1,10 @@
 """A checkpoint's tokenizer: text to token ids and back, with a memory of pieces that were encoded before.
 
 Special tokens are hard borders: the text between two of them (a piece) is encoded on its own, so that a long conversation costs only its
-new pieces. What the model sampled is remembered too (text/sampled.py): an answer that the client sends back gets the very ids that were
+new pieces. What the model sampled is remembered too (text/sampled_texts.py): an answer that the client sends back gets the very ids that were
 sampled, at the same place of the same conversation, though the library would have split its text differently, or though the chat template
 writes it a little differently than the model did. Everything remembered belongs to a tenant.
-Where a marked text has its mark, nothing is recognised across it (see text/literal.py).
+Where a marked text has its mark, nothing is recognised across it (see text/control_tokens.py).
 Knows nothing of chat templates, messages or MLX.
 """
 
@@ -23,14 +23,14 @@ import tokenizers
 
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
-from forerun.text.recent import Recent
-from forerun.text.sampled import LIMIT_TOKENS, Place, Sampled, Wording
+from forerun.text.lru import LruCache
+from forerun.text.sampled_texts import LIMIT_TOKENS, PrefixDigest, SampledText, SampledTexts
 from forerun.text.stop_tokens import stop_ids
 
 PIECES_LIMIT_TOKENS = 2 << 20
 
 
-class Marked(NamedTuple):
+class EscapedText(NamedTuple):
     """A text in which `mark` stands where no token may reach across, and a place in it: its first `end` characters.
 
     mark "": there are no marks. The place does not lie within a special token.
@@ -38,10 +38,10 @@ class Marked(NamedTuple):
 
     text: str
     end: int
-    mark: str
+    escape: str
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """A marked text's ids; how many of them, from the first on, are also those of the text up to its `end`; and where in the text without
     marks, and among the ids, its pieces begin: (characters, ids) before each, the ends of all last.
     """
@@ -66,9 +66,9 @@ class Tokenizer:
         self._borders = _borders(library)
         self._border_ids = frozenset(self._borders.values())
         self._border = _any_of(self._borders)
-        self._pieces: Recent[tuple[str, str, str]] = Recent(PIECES_LIMIT_TOKENS)
-        self._sampled = Sampled()
-        self._begun: Recent[str] = Recent(LIMIT_TOKENS)
+        self._pieces: LruCache[tuple[str, str, str]] = LruCache(PIECES_LIMIT_TOKENS)
+        self._sampled = SampledTexts()
+        self._begun: LruCache[str] = LruCache(LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -86,24 +86,24 @@ class Tokenizer:
 
     def encode(self, text: str, *, tenant: str) -> list[int]:
         """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
-        return self.encode_marked(Marked(text, len(text), mark=""), tenant=tenant).ids
+        return self.encode_escaped(EscapedText(text, len(text), escape=""), tenant=tenant).ids
 
-    def encode_marked(self, marked: Marked, *, tenant: str) -> Encoded:
+    def encode_escaped(self, marked: EscapedText, *, tenant: str) -> EncodedText:
         """The text without its marks, encoded."""
         ids, pieces = list[int](), [(0, 0)]
-        place, start, num_common = Place(tenant), 0, 0
+        place, start, num_common = PrefixDigest(tenant), 0, 0
         while start < len(marked.text):
             piece = self._piece_at(place, marked.text, start)
-            new = self._ids_of(place, piece, marked.mark, tenant)
+            new = self._ids_of(place, piece, marked.escape, tenant)
             if marked.end >= start + len(piece):
                 num_common += len(new)
             elif marked.end > start:
-                num_common += _num_common(new, self._ids_of(place, piece[: marked.end - start], marked.mark, tenant))
+                num_common += _num_common(new, self._ids_of(place, piece[: marked.end - start], marked.escape, tenant))
             start += len(piece)
             place.extend(new)
             ids.extend(new)
-            pieces.append((pieces[-1][0] + len(piece) - (piece.count(marked.mark) if marked.mark else 0), len(ids)))
-        return Encoded(ids, num_common, pieces)
+            pieces.append((pieces[-1][0] + len(piece) - (piece.count(marked.escape) if marked.escape else 0), len(ids)))
+        return EncodedText(ids, num_common, pieces)
 
     def learn(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
         """Remember how the model wrote its answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also
@@ -115,20 +115,20 @@ class Tokenizer:
             ids = array("I", run)
             piece = self.decode(ids)
             if not is_border and self._ids_at(place, piece, "", tenant) != ids:
-                self._sampled.put(Wording(place.name, piece, tuple(ids)))
+                self._sampled.put(SampledText(place.name, piece, tuple(ids)))
             before, last = place.name, array("I") if is_border else ids
             place.extend(ids)
         if last:
             self._begun.put(before, last)
 
-    def wording(self, prompt: Sequence[int], sampled: Sequence[int], echo: str, *, tenant: str) -> Wording:
+    def sampled_text(self, prompt: Sequence[int], sampled: Sequence[int], echo: str, *, tenant: str) -> SampledText:
         """An answer's other wording: what continues `prompt` with `echo` was sampled so."""
         start, place = self._last_border(prompt, tenant)
-        return Wording(place.name, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
+        return SampledText(place.name, self.decode(prompt[start:]) + echo, (*prompt[start:], *sampled))
 
-    def learn_wording(self, wording: Wording) -> None:
+    def learn_sampled(self, sampled_text: SampledText) -> None:
         """Remember it: `encode` of a text that has this text at this place gives these ids, if a special token or nothing follows."""
-        self._sampled.put(wording)
+        self._sampled.put(sampled_text)
 
     def forget(self) -> None:
         """Forget every text that was encoded, and how answers were written."""
@@ -155,14 +155,14 @@ class Tokenizer:
             known = self._bytes[token] = _unmap(self._library.id_to_token(token) or "")
         return known
 
-    def _last_border(self, prompt: Sequence[int], tenant: str) -> tuple[int, Place]:
+    def _last_border(self, prompt: Sequence[int], tenant: str) -> tuple[int, PrefixDigest]:
         """The place behind the prompt's last special token."""
         start = next((i + 1 for i in reversed(range(len(prompt))) if prompt[i] in self._border_ids), 0)
-        place = Place(tenant)
+        place = PrefixDigest(tenant)
         place.extend(prompt[:start])
         return start, place
 
-    def _piece_at(self, place: Place, text: str, start: int) -> str:
+    def _piece_at(self, place: PrefixDigest, text: str, start: int) -> str:
         """What is encoded next: a special token, a whole answer that is remembered here, else all up to the next special token."""
         for piece in self._sampled.beginnings(place, text, start):
             if start + len(piece) == len(text) or self._border.match(text, start + len(piece)):
@@ -170,16 +170,16 @@ class Tokenizer:
         border = self._border.search(text, start)
         return text[start:] if border is None else border.group() if border.start() == start else text[start : border.start()]
 
-    def _ids_of(self, place: Place, piece: str, mark: str, tenant: str) -> list[int]:
+    def _ids_of(self, place: PrefixDigest, piece: str, escape: str, tenant: str) -> list[int]:
         border = self._borders.get(piece)
-        return list(self._ids_at(place, piece, mark, tenant)) if border is None else [border]
+        return list(self._ids_at(place, piece, escape, tenant)) if border is None else [border]
 
-    def _ids_at(self, place: Place, piece: str, mark: str, tenant: str) -> array[int]:
-        said = piece.replace(mark, "") if mark else piece
+    def _ids_at(self, place: PrefixDigest, piece: str, escape: str, tenant: str) -> array[int]:
+        said = piece.replace(escape, "") if escape else piece
         known = self._sampled.get(place, piece) or self._sampled.get(place, said)
-        return known or self._continued(place, said, tenant) or self._encode_piece(piece, mark, tenant)
+        return known or self._continued(place, said, tenant) or self._encode_piece(piece, escape, tenant)
 
-    def _continued(self, place: Place, said: str, tenant: str) -> array[int]:
+    def _continued(self, place: PrefixDigest, said: str, tenant: str) -> array[int]:
         """The ids with which an answer was begun here and those of what the piece says after it; none if it does not begin like that."""
         begun = self._begun.get(place.name) or array("I")
         text = self.decode(begun)
@@ -188,11 +188,11 @@ class Tokenizer:
             return array("I")
         return begun + self._encode_piece(rest, "", tenant)
 
-    def _encode_piece(self, piece: str, mark: str, tenant: str) -> array[int]:
-        key = (tenant, piece, mark if mark in piece else "")
+    def _encode_piece(self, piece: str, escape: str, tenant: str) -> array[int]:
+        key = (tenant, piece, escape if escape in piece else "")
         ids = self._pieces.get(key)
         if ids is None:
-            parts = piece.split(mark) if mark else [piece]
+            parts = piece.split(escape) if escape else [piece]
             ids = array("I", (id for part in parts for id in self._library.encode(part, add_special_tokens=False).ids))
             self._pieces.put(key, ids)
         return ids

@@ -20,7 +20,7 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret, view
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
-from forerun.state.record import Chain
+from forerun.state.record import PrefixHasher
 
 ONE, TWO = record(tokens=[1]), record(tokens=[2])
 
@@ -262,8 +262,8 @@ def test_a_damaged_secret_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(bytes(32))], ids=["lost", "another"])
 def test_another_secret_than_what_is_stored_was_named_with_is_an_error(spoil: Callable[[Path], object], tmp_path: Path) -> None:
     tier = opened(tmp_path)
-    chain = Chain(secret(tmp_path), "me", IDENTITY)
-    tier.index.note_identity(chain.root, "me", chain.identity.fields, 1.0)
+    hasher = PrefixHasher(secret(tmp_path), "me", IDENTITY)
+    tier.index.note_identity(hasher.root, "me", hasher.identity.fields, 1.0)
     tier.close()
     opened(tmp_path).close()
     spoil(tmp_path / "secret")

@@ -10,7 +10,7 @@ from struct import unpack_from
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.records import CHAIN, record
+from tests.records import HASHER, record
 from xxhash import xxh3_64_intdigest
 
 from forerun.bank.tier import format
@@ -21,11 +21,11 @@ TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=SEGMENT_TOKENS)
 
 def test_every_field_is_where_the_page_says() -> None:
     block = list(range(SEGMENT_TOKENS))
-    stored = record("mark", tokens=[7, 2**32 - 1], before=block, num_bytes=5)
+    stored = record("snapshot", tokens=[7, 2**32 - 1], before=block, num_bytes=5)
     head, payload = format.chunks(stored)
     assert head[0:8] == b"FORERUN\n"
     assert unpack_from("<II", head, 8) == (1, 2)
-    assert [head[at : at + 16].hex() for at in (16, 32, 48)] == [stored.key, CHAIN.root, stored.parent]
+    assert [head[at : at + 16].hex() for at in (16, 32, 48)] == [stored.key, HASHER.root, stored.parent]
     assert unpack_from("<QII", head, 64) == (SEGMENT_TOKENS, 2, 0)
     assert unpack_from("<QQ", head, 80) == (5, xxh3_64_intdigest(stored.payload))
     assert unpack_from("<II", head, 96) == (7, 2**32 - 1)
@@ -42,7 +42,7 @@ def test_payload_begins_on_a_page(num_tokens: int, num_bytes: int) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(tokens=TOKENS, num_bytes=st.integers(0, 9000), kind=st.sampled_from(["segment", "mark"]))
+@given(tokens=TOKENS, num_bytes=st.integers(0, 9000), kind=st.sampled_from(["segment", "snapshot"]))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tokens: list[int], num_bytes: int, kind: format.Kind) -> None:
     stored = record(kind, tokens=tokens, num_bytes=num_bytes)
     path = tmp_path_factory.getbasetemp() / "record"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.records import CHAIN, record
+from tests.records import HASHER, record
 
 from forerun.bank.tier import database, history
 from forerun.bank.tier.folder import hold, view
 from forerun.bank.tier.format import file_bytes
-from forerun.bank.tier.history import Anchor, Lost, Memo, Session
+from forerun.bank.tier.history import Anchor, LostRecord, Memo, Session
 from forerun.bank.tier.index import Index, Label, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
@@ -27,7 +27,7 @@ TOKEN = st.sampled_from([0, 1, 255, 256, 65536, 2**32 - 1])
 PROMPT = st.lists(TOKEN, max_size=6)
 
 
-def info(*tokens: int, kind: str = "mark") -> RecordInfo:
+def info(*tokens: int, kind: str = "snapshot") -> RecordInfo:
     return record(kind, tokens=list(tokens)).info
 
 
@@ -45,12 +45,12 @@ def index() -> Iterator[Index]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(stored=st.lists(PROMPT, max_size=12), prompt=PROMPT, kind=st.sampled_from(["segment", "mark"]))
+@given(stored=st.lists(PROMPT, max_size=12), prompt=PROMPT, kind=st.sampled_from(["segment", "snapshot"]))
 def test_along_finds_every_beginning_longest_first(stored: list[list[int]], prompt: list[int], kind: str) -> None:
     index = filled([info(*tokens, kind=kind) for tokens in stored])
     beginnings = {tuple(tokens) for tokens in stored if prompt[: len(tokens)] == tokens}
-    assert [found.tokens for found in index.along(kind, CHAIN.root, prompt)] == sorted(beginnings, key=len, reverse=True)
-    assert index.along("mark" if kind == "segment" else "segment", CHAIN.root, prompt) == []
+    assert [found.tokens for found in index.along(kind, HASHER.root, prompt)] == sorted(beginnings, key=len, reverse=True)
+    assert index.along("snapshot" if kind == "segment" else "segment", HASHER.root, prompt) == []
     index.close()
 
 
@@ -59,10 +59,10 @@ def test_along_finds_every_beginning_longest_first(stored: list[list[int]], prom
 def test_segment_over_and_nearest_agree_with_a_search_of_all(stored: list[list[int]], prompt: list[int]) -> None:
     index = filled([info(*tokens, kind="segment") for tokens in stored])
     shared = [sum(1 for n in range(len(prompt)) if prompt[: n + 1] == tokens[: n + 1]) for tokens in stored]
-    num, following = index.nearest(CHAIN.root, prompt)
+    num, following = index.nearest(HASHER.root, prompt)
     assert num == max(shared, default=0)
     assert not stored or [*prompt[:num], *following] in stored
-    over = index.segment_over(CHAIN.root, prompt)
+    over = index.segment_over(HASHER.root, prompt)
     assert (over is not None) == any(tokens[: len(prompt)] == prompt for tokens in stored)
     if over is not None:
         assert list(over.tokens[: len(prompt)]) == prompt
@@ -72,9 +72,9 @@ def test_segment_over_and_nearest_agree_with_a_search_of_all(stored: list[list[i
 
 def test_nodes_are_told_apart(index: Index) -> None:
     block = list(range(1024))
-    deep = record("mark", tokens=[1], before=block).info
+    deep = record("snapshot", tokens=[1], before=block).info
     index.add([info(1), info(2, kind="segment"), deep], 0.0)
-    assert index.along("mark", deep.parent, [1, 2]) == [deep]
+    assert index.along("snapshot", deep.parent, [1, 2]) == [deep]
 
 
 def test_find_returns_what_is_there(index: Index) -> None:
@@ -88,7 +88,7 @@ def test_a_row_that_is_there_stays_as_it_is(index: Index) -> None:
     index.add([info(1)], 5.0)
     index.touch({info(1).key: 9.0}, 6.0)
     index.add([info(1)], 7.0)
-    (entry,) = index.marks()
+    (entry,) = index.snapshots()
     assert (entry.created_s, entry.used_s, entry.rank_s, entry.uses) == (5.0, 6.0, 9.0, 1)
 
 
@@ -99,13 +99,16 @@ def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) ->
     index.touch({infos[0].key: 9.0}, 11.0)
     index.touch({infos[1].key: 12.0}, 9.0)
     assert [entry.info for entry in index.lowest(3, ())] == [infos[0], infos[2], infos[3]]
-    assert [entry.info for entry in index.marks()] == [infos[0], infos[1]]
+    assert [entry.info for entry in index.snapshots()] == [infos[0], infos[1]]
 
 
 def test_labels_are_kept(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
     index.label(info(1).key, Label("mine", "t", 1.0, 2.0))
-    assert {entry.info.key: (entry.session, entry.tenant) for entry in index.marks()} == {info(1).key: ("mine", "t"), info(2).key: ("", "")}
+    assert {entry.info.key: (entry.session, entry.tenant) for entry in index.snapshots()} == {
+        info(1).key: ("mine", "t"),
+        info(2).key: ("", ""),
+    }
 
 
 def test_removed_rows_are_gone(index: Index) -> None:
@@ -159,8 +162,8 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
 
 
 def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, told = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
-    writer = threading.Thread(target=index.note_session, args=[told])
+    look, session_info = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
+    writer = threading.Thread(target=index.note_session, args=[session_info])
 
     def session(self: Index, tenant: str, id: str) -> Session | None:
         found = look(self, tenant, id)
@@ -177,12 +180,12 @@ def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: 
 def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LOST_RECORDS", 2)
     index.note_lost([info(1), info(1, 2)], "evicted", "quota", 5.0)
-    assert index.lost(CHAIN.root, [1, 2, 3]) == Lost(2, "evicted", "quota", 5.0)
-    assert index.lost(CHAIN.root, [1, 3]) == Lost(1, "evicted", "quota", 5.0)
-    assert index.lost(CHAIN.root, [7]) is None
+    assert index.lost(HASHER.root, [1, 2, 3]) == LostRecord(2, "evicted", "quota", 5.0)
+    assert index.lost(HASHER.root, [1, 3]) == LostRecord(1, "evicted", "quota", 5.0)
+    assert index.lost(HASHER.root, [7]) is None
     index.note_lost([info(3)], "damaged", "bits", 6.0)
-    assert index.lost(CHAIN.root, [1, 3]) is None
-    assert index.lost(CHAIN.root, [3]) == Lost(1, "damaged", "bits", 6.0)
+    assert index.lost(HASHER.root, [1, 3]) is None
+    assert index.lost(HASHER.root, [3]) == LostRecord(1, "damaged", "bits", 6.0)
 
 
 def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
@@ -192,7 +195,7 @@ def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
     assert index.identities("t", 1) == [{"weights": "bb"}]
 
 
-ANCHOR = Anchor(CHAIN.root, CHAIN.root, (1, 2))
+ANCHOR = Anchor(HASHER.root, HASHER.root, (1, 2))
 MEMO = Memo("name", 2, b"data")
 
 
@@ -202,34 +205,34 @@ def test_a_memo_lives_as_long_as_a_segment_that_begins_with_its_tokens(index: In
     index.note_memo(MEMO, ANCHOR)
     for gone, kept in ((shorter, [b"data"]), (longer, [b"data"]), (info(1, 2), [b"data"]), (other, [])):
         index.remove([gone.key])
-        assert index.memos(CHAIN.root, ["name", "another"]) == kept
+        assert index.memos(HASHER.root, ["name", "another"]) == kept
     index.add([other], 0.0)
-    assert index.memos(CHAIN.root, ["name"]) == []
+    assert index.memos(HASHER.root, ["name"]) == []
 
 
 def test_a_memo_is_found_by_name_from_its_own_root_and_replaced(index: Index) -> None:
     index.add([info(1, 2, 3, kind="segment")], 0.0)
     for data in (b"old", b"new"):
         index.note_memo(replace(MEMO, data=data), ANCHOR)
-    assert index.memos(CHAIN.root, ["name"]) == [b"new"]
-    assert index.memos("ab" * 16, ["name"]) == index.memos(CHAIN.root, ["another"]) == []
+    assert index.memos(HASHER.root, ["name"]) == [b"new"]
+    assert index.memos("ab" * 16, ["name"]) == index.memos(HASHER.root, ["another"]) == []
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_a_memo_that_is_too_long_or_of_what_is_not_stored_is_not_kept(index: Index, extra: int) -> None:
     index.note_memo(MEMO, ANCHOR)
-    assert index.memos(CHAIN.root, ["name"]) == []
+    assert index.memos(HASHER.root, ["name"]) == []
     index.add([info(1, 2, 3, kind="segment")], 0.0)
     index.note_memo(replace(MEMO, data=b"x" * (history.MOST_MEMO_BYTES + extra)), ANCHOR)
-    assert len(index.memos(CHAIN.root, ["name"])) == 1 - extra
+    assert len(index.memos(HASHER.root, ["name"])) == 1 - extra
 
 
 LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.find(["ab" * 16]),
     lambda index: index.present(["ab" * 16]),
-    lambda index: index.along("mark", CHAIN.root, [1]),
-    lambda index: index.segment_over(CHAIN.root, [1]),
-    lambda index: index.nearest(CHAIN.root, [1]),
+    lambda index: index.along("snapshot", HASHER.root, [1]),
+    lambda index: index.segment_over(HASHER.root, [1]),
+    lambda index: index.nearest(HASHER.root, [1]),
     lambda index: index.lowest(3, ["ab" * 16]),
     lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
     lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
@@ -240,8 +243,8 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.pinned_sessions(),
     lambda index: index.owned("", "mine"),
     lambda index: index.bytes_of(["ab" * 16]),
-    lambda index: index.lost(CHAIN.root, [1]),
-    lambda index: index.memos(CHAIN.root, ["name"]),
+    lambda index: index.lost(HASHER.root, [1]),
+    lambda index: index.memos(HASHER.root, ["name"]),
     lambda index: index.note_memo(MEMO, ANCHOR),
 ]
 
@@ -253,8 +256,8 @@ def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], in
     index._connection.set_trace_callback(statements.append)
     look_up(index)
     index._connection.set_trace_callback(None)
-    looked = [sql for sql in statements if not sql.startswith(("BEGIN", "COMMIT", "--"))]
-    plans = [step[3] for sql in looked for step in index._connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    checks = [sql for sql in statements if not sql.startswith(("BEGIN", "COMMIT", "--"))]
+    plans = [step[3] for sql in checks for step in index._connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert plans
     assert not [step for step in plans if step.startswith("SCAN") and not {"rank", "json_each", "CONSTANT"} & set(step.split())]
     assert not [step for step in plans if "TEMP B-TREE" in step]
@@ -296,8 +299,8 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
-    told = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
+    session_info = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (hold, view):
-        with pytest.raises(BankError, match=told):
+        with pytest.raises(BankError, match=session_info):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -19,8 +19,8 @@ from pathlib import Path
 from forerun.bank.tier import files, format, reconcile
 from forerun.bank.tier.folder import LOCK, check_secret, view
 from forerun.bank.tier.index import Index
-from forerun.bank.tier.quota import INDEX_SLACK_BYTES, Ledger, daily_limit, disk_limit
-from forerun.bank.tier.reconcile import Reconciling
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES, DiskUsage, daily_limit, disk_limit
+from forerun.bank.tier.reconcile import Reconciler
 from forerun.config import Config
 from forerun.errors import BankError, BankFullError, BankGoneError, DamagedRecordError
 from forerun.state.record import Record, RecordInfo
@@ -43,15 +43,15 @@ class DiskTier:
         self._records, self._quarantine = folder / "records", folder / "quarantine"
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(READERS, "bank-reader")
-        self._ledger = Ledger(self._records, index)
+        self._ledger = DiskUsage(self._records, index)
         if not index.is_view:
             with files.explained(f"cannot open {folder}"):
                 self._prepare()
-        self._ledger.doubt(*(path for path in folder.glob("*") if path not in (self._records, self._quarantine)))
-        self._ledger.doubt(
+        self._ledger.mark_dirty(*(path for path in folder.glob("*") if path not in (self._records, self._quarantine)))
+        self._ledger.mark_dirty(
             *(path for path in self._records.glob("*") if len(path.name) != 2 or path.is_file()), *self._quarantine.glob("*")
         )
-        self._reconciling = Reconciling(self._prefixes, self._reconcile) if not index.is_view else None
+        self._reconciling = Reconciler(self._prefixes, self._reconcile) if not index.is_view else None
 
     @classmethod
     def of(cls, config: Config, index: Index) -> DiskTier:
@@ -201,7 +201,7 @@ class DiskTier:
             try:
                 yield
             finally:
-                self._ledger.doubt(*(part for path in paths for part in (path, files.temporary(path))))
+                self._ledger.mark_dirty(*(part for path in paths for part in (path, files.temporary(path))))
 
     def _set_aside(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:
@@ -234,7 +234,7 @@ class DiskTier:
     def _reconcile(self, prefix: str) -> None:
         """Make rows and files of these keys agree."""
         with self._lock, files.explained(f"cannot reconcile {self._folder}"):
-            self._ledger.doubt(*reconcile.step(self._records / prefix, self._quarantine, self.index))
+            self._ledger.mark_dirty(*reconcile.step(self._records / prefix, self._quarantine, self.index))
 
 
 def _matching(record: Record, row: RecordInfo, path: Path) -> Record:

@@ -12,7 +12,7 @@ from pathlib import Path
 from forerun.bank.tier import database, files
 from forerun.bank.tier.index import Index
 from forerun.errors import BankError
-from forerun.state.record import Chain, Identity
+from forerun.state.record import Identity, PrefixHasher
 
 LOCK = "lock"
 _INDEX, _SECRET = "index.db", "secret"
@@ -73,6 +73,6 @@ def check_secret(folder: Path, index: Index) -> None:
     if known is None:
         return
     root, tenant, fields = known
-    if Chain(found, tenant, Identity(**fields)).root != root:
+    if PrefixHasher(found, tenant, Identity(**fields)).root != root:
         told = f"{folder / _SECRET} is not the secret with which the stored conversations were named"
         raise BankError(told, hint="put the old file back; if it is lost, nothing in the folder can be found: delete the folder")

@@ -24,7 +24,7 @@ ALIGN_BYTES = 4096
 # magic, version, kind, key, root, parent, start, token count, zero, payload bytes, payload checksum
 _FIELDS = Struct("<8sII16s16s16sQIIQQ")
 _CHECKSUM = Struct("<Q")
-_KINDS: dict[int, Kind] = {1: "segment", 2: "mark"}
+_KINDS: dict[int, Kind] = {1: "segment", 2: "snapshot"}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 

@@ -41,12 +41,12 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRecord:
     """A record that is not here: where it ended, why it is not, since when (Unix seconds)."""
 
     position: int
     kind: LossKind
-    why: str
+    reason: str
     lost_s: float
 
 
@@ -112,7 +112,7 @@ class History(Database):
                 found.update(wanted.intersection(_each_key(data)))
         return {key.hex() for key in found}
 
-    def mark_session(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> None:
+    def update_session(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> None:
         """Note what people call a conversation, and whether it is pinned; None: as it was."""
         sql = "UPDATE session SET name = coalesce(?, name), is_pinned = coalesce(?, is_pinned) WHERE tenant = ? AND id = ?"
         self._many((sql, [(name, is_pinned, tenant, id)]))
@@ -151,20 +151,20 @@ class History(Database):
         """The tenants of whom something is known."""
         return [tenant for (tenant,) in self._rows("SELECT tenant FROM session UNION SELECT tenant FROM identity")]
 
-    def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, why: str, now_s: float) -> None:
+    def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, reason: str, now_s: float) -> None:
         """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
         sql = (
             "INSERT INTO lost (parent, start, kind, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (parent, tokens) DO UPDATE SET kind = excluded.kind, why = excluded.why, lost_s = excluded.lost_s"
         )
-        rows = [(i.parent, i.start, kind, why, now_s, token_bytes(i.tokens)) for i in infos]
+        rows = [(i.parent, i.start, kind, reason, now_s, token_bytes(i.tokens)) for i in infos]
         self._many((sql, rows), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_RECORDS,)]))
 
-    def lost(self, node: str, tokens: Sequence[int]) -> Lost | None:
+    def lost(self, node: str, tokens: Sequence[int]) -> LostRecord | None:
         """The deepest lost record that hung from the node and whose tokens are a beginning of `tokens`."""
         rows = self._rows("SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?", node)
-        marks = [(start, tokens_of(data), rest) for start, data, *rest in rows]
-        known = [Lost(start + len(own), *rest) for start, own, rest in marks if own == tuple(tokens[: len(own)])]
+        snapshots = [(start, tokens_of(data), rest) for start, data, *rest in rows]
+        known = [LostRecord(start + len(own), *rest) for start, own, rest in snapshots if own == tuple(tokens[: len(own)])]
         return max(known, key=lambda x: x.position, default=None)
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:

@@ -126,11 +126,11 @@ class Index(History):
         self.remove(info.key for info in infos)
         self.note_damaged(infos, "its file was removed", now_s)
 
-    def note_damaged(self, infos: Iterable[RecordInfo], why: str, now_s: float) -> None:
+    def note_damaged(self, infos: Iterable[RecordInfo], reason: str, now_s: float) -> None:
         """Note why records cannot be had, and so the marks to which they lead."""
         for info in infos:
-            marks = self.along("mark", info.parent, info.tokens) if info.kind == "segment" else []
-            self.note_lost([info, *marks], "damaged", why, now_s)
+            snapshots = self.along("snapshot", info.parent, info.tokens) if info.kind == "segment" else []
+            self.note_lost([info, *snapshots], "damaged", reason, now_s)
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
         """Note that records, by key, were used, and what their ranks are now."""
@@ -209,9 +209,9 @@ class Index(History):
         """The row of that key, None if there is none."""
         return next(iter(self._entries("WHERE key = ?", key)), None)
 
-    def marks(self) -> list[Entry]:
+    def snapshots(self) -> list[Entry]:
         """All marks, the last used first."""
-        return self._entries("WHERE kind = 'mark' ORDER BY used_s DESC")
+        return self._entries("WHERE kind = 'snapshot' ORDER BY used_s DESC")
 
     def inventory(self) -> list[RecordInfo]:
         """All records."""

@@ -50,7 +50,7 @@ def daily_limit(config: Config) -> int:
 
 def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
     """Raises ConfigError for a limit, as set, within which nothing could be kept; warns of one that the disk dictates."""
-    needed_bytes = INDEX_SLACK_BYTES + SEGMENT_TOKENS * spec.bytes_per_token + 2 * spec.bytes_per_mark
+    needed_bytes = INDEX_SLACK_BYTES + SEGMENT_TOKENS * spec.bytes_per_token + 2 * spec.bytes_per_snapshot
     if limit_bytes >= needed_bytes:
         return
     if config.bank_disk_bytes is not None:
@@ -59,7 +59,7 @@ def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
     log.warning("the disk is nearly full: %d bytes for stored conversations keep none of this model's", limit_bytes)
 
 
-class Ledger:
+class DiskUsage:
     """Counts bytes. Whoever changes a file, or finds one, says so by `doubt`; it is looked at when a sum is next asked for."""
 
     def __init__(self, records: Path, index: Index) -> None:
@@ -68,7 +68,7 @@ class Ledger:
         self._differences: dict[Path, int] = {}
         self._lock = threading.Lock()
 
-    def doubt(self, *paths: Path) -> None:
+    def mark_dirty(self, *paths: Path) -> None:
         """These files may have changed."""
         with self._lock:
             self._doubtful.update(set(paths) - set(self._index.paths))

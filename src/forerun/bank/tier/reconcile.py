@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _ALL = [f"{i:02x}" for i in range(256)]
 
 
-class Reconciling:
+class Reconciler:
     """A thread that calls `step` once for every prefix that `prefixes` gives. What fails is logged and left to the next opening."""
 
     def __init__(self, prefixes: Callable[[], Iterable[str]], step: Callable[[str], None]) -> None:

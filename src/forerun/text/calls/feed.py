@@ -46,7 +46,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TagMatch:
     """A shape that the text begins with: which of several, its length, and what its patterns matched."""
 
     which: int
@@ -60,39 +60,39 @@ def content(text: str) -> Steps[None]:
         yield Content(text)
 
 
-def content_until(feed: Feed, marks: Sequence[str]) -> Steps[str]:
+def content_until(feed: Feed, tags: Sequence[str]) -> Steps[str]:
     """Content up to the first of the marks, which is read too. Returns it with the white space before it; "" where the text ends."""
     while True:
-        start, mark = min(((feed.text.find(mark), mark) for mark in marks if mark in feed.text), default=(-1, ""))
-        if mark:
+        start, tag = min(((feed.text.find(tag), tag) for tag in tags if tag in feed.text), default=(-1, ""))
+        if tag:
             length = len(feed.text[:start].rstrip())
             yield from content(feed.take(length))
-            return feed.take(start - length + len(mark))
+            return feed.take(start - length + len(tag))
         if feed.is_ended:
             yield from content(feed.take(len(feed.text)) if feed.num_calls == 0 or feed.text.strip() else "")
             return ""
-        yield from content(feed.take(len(feed.text) - _held(feed.text, marks)))
+        yield from content(feed.take(len(feed.text) - _held(feed.text, tags)))
         yield None
 
 
-def find(feed: Feed, shapes: Sequence[Shape]) -> Steps[Found | None]:
+def find(feed: Feed, shapes: Sequence[Shape]) -> Steps[TagMatch | None]:
     """The first of the shapes that the text begins with; None if it begins with none of them. Reads nothing."""
     for which, shape in enumerate(shapes):
         while (found := _match(feed.text, which, shape)) is None and not feed.is_ended:
             yield None
-        if isinstance(found, Found):
+        if isinstance(found, TagMatch):
             return found
     return None
 
 
-def _held(text: str, marks: Sequence[str]) -> int:
+def _held(text: str, tags: Sequence[str]) -> int:
     """Characters at the end that may be of a mark, or white space before one."""
-    length = max((begun(text, mark) for mark in marks), default=0)
+    length = max((begun(text, tag) for tag in tags), default=0)
     before = text[: len(text) - length]
     return length + len(before) - len(before.rstrip())
 
 
-def _match(text: str, which: int, shape: Shape) -> Found | bool | None:
+def _match(text: str, which: int, shape: Shape) -> TagMatch | bool | None:
     """None: it may yet match; False: it cannot."""
     stop, matched = 0, []
     for part in shape:
@@ -109,4 +109,4 @@ def _match(text: str, which: int, shape: Shape) -> Found | bool | None:
             return False
         matched.append(match.group())
         stop = match.end()
-    return Found(which, stop, tuple(matched))
+    return TagMatch(which, stop, tuple(matched))

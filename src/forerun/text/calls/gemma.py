@@ -47,7 +47,7 @@ class Gemma:
     def _object(self, feed: Feed) -> Steps[bool]:
         """One object, written as JSON; whether it is whole."""
         index, before, open_brackets = feed.num_calls - 1, "", [""]
-        shapes: list[Shape] = [(self.quote,), *((mark,) for mark in PLAIN), (WORD,)]
+        shapes: list[Shape] = [(self.quote,), *((tag,) for tag in PLAIN), (WORD,)]
         while found := (yield from find(feed, shapes)):
             token = feed.take(found.length).strip()
             if token in CLOSING:

@@ -1,0 +1,85 @@
+"""What the bank holds, in figures for people. Asks all that holds something; decides nothing. May be called from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from forerun.bank.ram import Ram
+from forerun.bank.saver import DiskSaver
+from forerun.bank.stored import usable_keys
+from forerun.bank.tier.disk import DiskTier
+from forerun.errors import BankError
+from forerun.values import BankHealth
+
+
+class StoredCounts(NamedTuple):
+    """What the indexes said when they were last asked. sessions: on disk, and those in RAM that are not there."""
+
+    sessions: int
+    disk_bytes: int
+    written_today_bytes: int
+    pinned_sessions: int
+    pinned_bytes: int
+
+
+class BankStats:
+    """Of one bank. saving is None if nothing survives the process."""
+
+    def __init__(self, ram: Ram, saver: DiskSaver | None) -> None:
+        self._ram, self._saver = ram, saver
+        self._counts = StoredCounts(0, 0, 0, 0, 0)
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes of conversations in RAM, those that wait for the disk included."""
+        return self._ram.held_bytes + (self._saver.writer.num_bytes if self._saver else 0)
+
+    def health(self) -> BankHealth:
+        """All figures. An index that fails is told in `failure`."""
+        pending = sum(len(x.pending) for x in self._ram.live)  # before what waits: in between a unit may pass from the one to the other
+        waiting = self._saver.writer.num_waiting if self._saver else 0
+        disk, failure = self._disk, self._count()
+        return BankHealth(
+            sessions=self._counts.sessions,
+            live_sessions=len(self._ram.live),
+            pending_writes=pending + waiting,
+            ram_bytes=self.ram_bytes,
+            disk_bytes=self._counts.disk_bytes,
+            disk_limit_bytes=disk.limit_bytes if disk else 0,
+            written_today_bytes=self._counts.written_today_bytes,
+            daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
+            pinned_sessions=self._counts.pinned_sessions,
+            pinned_bytes=self._counts.pinned_bytes,
+            quarantined=disk.quarantined if disk else 0,
+            failure=failure,
+        )
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Records that could not be written, by reason, until turns are written whole again."""
+        return dict(self._saver.writer.skipped) if self._saver else {}
+
+    @property
+    def num_unwritten(self) -> int:
+        """Records that could not be written, since the start."""
+        return self._saver.writer.num_skipped if self._saver else 0
+
+    @property
+    def _disk(self) -> DiskTier | None:
+        return self._saver.disk if self._saver else None
+
+    def _count(self) -> str:
+        """Ask the indexes for the figures that they alone know. Returns why they could not be asked, "" if they could."""
+        try:
+            in_ram = {(x.tenant, x.session) for x in self._ram.live} | {(x.tenant, x.id) for x in self._ram.memory.index.all_sessions()}
+            self._counts = _counts(self._disk, in_ram) if self._disk else StoredCounts(len(in_ram), 0, 0, 0, 0)
+        except BankError as error:
+            return str(error)
+        return ""
+
+
+def _counts(disk: DiskTier, in_ram: Collection[tuple[str, str]]) -> StoredCounts:
+    index, pinned = disk.index, disk.index.pinned_sessions()
+    pinned_bytes = index.bytes_of(usable_keys(index, pinned))
+    return StoredCounts(index.num_sessions(in_ram), disk.num_bytes, disk.written_today_bytes, len(pinned), pinned_bytes)

@@ -1,0 +1,100 @@
+"""What a turn cost, gathered while it runs, and its Report. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from forerun.bank.restore import Restored
+from forerun.decode.draft_stats import DraftStats
+from forerun.engine.request import Request
+from forerun.models.base import Family
+from forerun.state.layout import Layout
+from forerun.values import Miss, Report, StepKind, Usage
+
+
+class Cost(NamedTuple):
+    """Of a request that gave tokens."""
+
+    usage: Usage
+    report: Report
+
+
+@dataclass(slots=True)
+class Timing:
+    """Moments of one request, time.monotonic()."""
+
+    restored_s: float = 0.0
+    read_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPair:
+    """A layout that was chosen, and how the cache's arrays then lay."""
+
+    requested: Layout
+    actual: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStats:
+    """How an answer was decoded: the cache's layout and pages, and the steps, "compiled" or by the reason why not."""
+
+    layout: LayoutPair
+    paged_blocks: int
+    steps: Counter[str]
+    draft_stats: DraftStats
+
+    @property
+    def step_kind(self) -> StepKind:
+        if self.steps["compiled"] == 0:
+            return "eager"
+        return "compiled" if self.steps["compiled"] == self.steps.total() else "mixed"
+
+
+def report(
+    family: Family,
+    request: Request,
+    restored: Restored[Any],
+    missed: Miss | None,
+    prefill: LayoutPair,
+    decode_stats: DecodeStats,
+    usage: Usage,
+    t: Timing,
+) -> Report:
+    """The report of a request that gave at least one token."""
+    computed, draft_stats = usage.prompt_tokens - usage.cached_tokens, decode_stats.draft_stats
+    return Report(
+        session=restored.session,
+        source=restored.source,
+        prefill_layout=str(prefill.actual),
+        requested_prefill_layout=str(prefill.requested),
+        layout=str(decode_stats.layout.actual),
+        draft_layout=str(decode_stats.layout.actual) if family.spec.draft_layers else None,
+        requested_layout=str(decode_stats.layout.requested),
+        paged_blocks=decode_stats.paged_blocks,
+        step_kind=decode_stats.step_kind,
+        steps=decode_stats.steps.total(),
+        compiled_steps=decode_stats.steps["compiled"],
+        eager_steps={reason: n for reason, n in decode_stats.steps.items() if reason != "compiled"},
+        numerics=family.numerics.name,
+        reused_tokens=usage.cached_tokens,
+        computed_tokens=computed,
+        queue_s=request.started_s - request.arrived_s,
+        restore_s=t.restored_s - request.started_s,
+        ttft_s=t.first_s - request.arrived_s,
+        prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
+        decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
+        rounds=draft_stats.rounds,
+        tokens_per_round=(usage.completion_tokens - 1) / draft_stats.rounds if draft_stats.rounds else None,
+        drafted=tuple(draft_stats.drafted[: draft_stats.deepest]),
+        accepted=tuple(draft_stats.accepted[: draft_stats.deepest]),
+        depths=tuple(draft_stats.depths[: draft_stats.deepest + 1]),
+        reason=restored.reason.text,
+        miss=missed,
+        rendering=request.prompt.notes,
+        read_bytes=restored.read_bytes,
+    )

@@ -1,0 +1,88 @@
+"""The kept conversations, for whoever serves them: looks go to the bank from any thread, changes to the thread that owns it.
+
+Knows no HTTP, no disk and no cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TypeVar
+from uuid import uuid4
+
+import mlx.core as mx
+
+from forerun.bank.archive import Archive
+from forerun.bank.session_store import SessionStore
+from forerun.bank.transfer import pack
+from forerun.engine.engine import Run
+from forerun.engine.request_recorder import RequestLog
+from forerun.engine.worker import Worker
+from forerun.text.prompt import Prompter
+from forerun.values import GREEDY, ArchivedConversation, ImportResult, Job, SessionInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSessions:
+    """Those of the engine of this process. archive_key: what archives are signed with, b"" for none. submit: the engine's."""
+
+    worker: Worker
+    prompter: Prompter
+    log: RequestLog | None
+    archive_key: bytes
+    submit: Callable[[Job], Awaitable[Run]]
+
+    async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        return await asyncio.to_thread(self.worker.model().bank.sessions.all, tenant, limit)
+
+    async def one(self, tenant: str, id: str) -> SessionInfo:
+        return await asyncio.to_thread(self.worker.model().bank.sessions.one, tenant, id)
+
+    async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        return await self._change(lambda sessions: sessions.update(tenant, id, name=name, is_pinned=is_pinned))
+
+    async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
+        return await self._change(lambda sessions: sessions.fork(tenant, id, fork_id=fork_id, name=name))
+
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        disk, session = await self._change(lambda sessions: sessions.written(tenant, id))
+        return await asyncio.to_thread(pack, disk, session, self.archive_key, with_state=with_state)
+
+    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
+        read, sessions = Archive.read(BytesIO(archive)), self.worker.model().bank.sessions
+        id, refusal = id or read.manifest.id, sessions.refusal(read, self.archive_key)
+        if refusal:
+            return ImportResult(await self._compute(read, tenant, id), "computed", refusal)
+        return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "taken", "")
+
+    async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
+        """Read the tokens anew, up to the last mark, in their turn among the requests. An import that fails leaves nothing."""
+        self.worker.model().bank.sessions.check_new(tenant, id, archive)
+        manifest = archive.manifest
+        read = ArchivedConversation(archive.tokens[: manifest.snapshots[-1]], manifest.snapshots, manifest.turns)
+        async for _ in await self.submit(Job(f"import-{uuid4().hex}", read, GREEDY, 1, (), id, tenant, "use")):
+            pass
+        return await self.update(tenant, id, name=manifest.name, is_pinned=None)
+
+    async def remove(self, tenant: str, id: str) -> None:
+        await self._change(lambda sessions: sessions.remove(tenant, id))
+        await self._forget(tenant, {id}.__contains__)
+
+    async def wipe(self, tenant: str) -> int:
+        num_sessions = await self._change(lambda sessions: sessions.wipe(tenant))
+        await self._forget(tenant, lambda _: True)
+        return num_sessions
+
+    async def _change(self, work: Callable[[SessionStore], T]) -> T:
+        return await asyncio.wrap_future(self.worker.call(lambda model: work(model.bank.sessions)))
+
+    async def _forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
+        """Let go of the copies that others than the bank hold of what was removed. is_gone: whether a conversation was, by its id."""
+        self.prompter.forget()
+        if self.log:
+            await asyncio.to_thread(self.log.forget, tenant, is_gone)
+        await asyncio.wrap_future(self.worker.call(lambda _: mx.clear_cache()))

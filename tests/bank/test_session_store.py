@@ -1,0 +1,397 @@
+"""Conversations as objects: what is told of them, what a pin holds, what goes with one that is removed and what stays for the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests import records, talking, tiny
+from tests.fake_family import FakeFamily, scattered
+from tests.records import bytes_under, files_under
+from tests.talking import Told
+from tests.waiting import LIMIT_S
+
+from forerun.bank import stored
+from forerun.bank.bank import Bank
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, holder
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
+from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.state.record import SEGMENT_TOKENS, Record, token_bytes
+
+FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
+opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
+SYSTEM = [*tiny.words("system", 30), tiny.END]
+TOKEN_BYTES = FAMILY.spec.bytes_per_token
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bank"
+
+
+@pytest.fixture
+def bank(folder: Path) -> Iterator[Bank]:
+    with closing(opened(folder)) as bank:
+        yield bank
+
+
+def disk_of(bank: Bank) -> DiskTier:
+    assert bank._disk is not None
+    return bank._disk
+
+
+def talk(bank: Bank, session: str | None, num: int = 200, **other: str) -> Told:
+    return turn(bank, [*SYSTEM, *tiny.words(session, num)], session=session, **other)
+
+
+def on(bank: Bank, session_info: Told, session: str | None, num: int = 20) -> Told:
+    return turn(bank, session_info.stored + tiny.words((session, len(session_info.stored)), num), session=session)
+
+
+def reused(session_info: Told) -> tuple[str, int]:
+    return session_info.restored.source, session_info.restored.reused_tokens
+
+
+# --- what is told
+
+
+def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
+    session_info = talk(bank, "mine")
+    info = bank.sessions.one("", "mine")
+    assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(session_info.stored), False)
+    assert (info.state, info.stored_tokens, info.ram_bytes > 0) == ("writing", 0, True)
+    assert bank.flush(LIMIT_S)
+    info = bank.sessions.one("", "mine")
+    assert (info.state, info.stored_tokens, info.reason) == ("ssd", len(session_info.stored), "")
+    assert info.disk_bytes > len(session_info.stored) * TOKEN_BYTES
+    bank._ram_limit_bytes = 0
+    bank.trim()
+    assert bank.sessions.one("", "mine").ram_bytes == 0
+
+
+def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None:
+    with closing(opened(folder, disk_limit_bytes=INDEX_SLACK_BYTES + 1000)) as bank:
+        talk(bank, "mine")
+        assert bank.flush(LIMIT_S)
+        info = bank.sessions.one("", "mine")
+        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no room: size")
+
+
+def test_without_a_disk_all_is_in_ram() -> None:
+    with closing(opened(None)) as bank:
+        talk(bank, "mine")
+        info = bank.sessions.one("", "mine")
+        assert (info.state, info.disk_bytes, info.stored_tokens) == ("ram", 0, 0)
+        assert bank.sessions.all("", 10) == [info]
+        with pytest.raises(BadRequestError, match="nothing is kept on disk"):
+            bank.sessions.snapshot("", "mine", name="x", is_pinned=None)
+
+
+def test_the_list_is_by_last_use_and_of_one_owner(bank: Bank) -> None:
+    session_info = talk(bank, "first")
+    talk(bank, "second")
+    assert bank.flush(LIMIT_S)
+    bank._ram_limit_bytes = 0
+    bank.trim()
+    on(bank, session_info, "first")
+    talk(bank, "theirs", tenant="bob")
+    assert [info.id for info in bank.sessions.all("", 10)] == ["first", "second"]
+    assert [info.id for info in bank.sessions.all("", 1)] == ["first"]
+    assert [info.id for info in bank.sessions.all("bob", 10)] == ["theirs"]
+
+
+def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        session_info = talk(bank, "mine")
+        bank.sessions.snapshot("", "mine", name="a walk", is_pinned=True)
+        bank.sessions.snapshot("", "mine", name=None, is_pinned=None)
+        on(bank, session_info, "mine")
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        info = bank.sessions.one("", "mine")
+        assert (info.name, info.pinned, info.turns) == ("a walk", True, 2)
+
+
+def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(folder: Path) -> None:
+    """What is short of room for many goes by turns; one that is new would have had those of all that begin alike."""
+    with closing(opened(folder)) as bank:
+        first = [talk(bank, f"number {i}") for i in range(3)]
+        assert [reused(session_info)[1] for session_info in first[1:]] == [len(SYSTEM)] * 2
+        bank.sessions.fork("", "number 0", fork_id="fork", name="")
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert reused(talk(bank, "another")) == ("ssd", len(SYSTEM))
+        on(bank, first[0], "fork")
+        on(bank, first[1], "number 1")
+        assert {info.id: info.turns for info in bank.sessions.all("", 10)} == {
+            "number 0": 1, "number 1": 2, "number 2": 1, "another": 1, "fork": 2,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("session", ["mine", None])
+def test_a_conversation_counts_its_turns_over_restarts(session: str | None, folder: Path) -> None:
+    session_info = None
+    for _ in range(2):
+        with closing(opened(folder)) as bank:
+            for _ in range(3):
+                session_info = on(bank, session_info, session) if session_info else talk(bank, session)
+            assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert [info.turns for info in bank.sessions.all("", 10)] == [6]
+
+
+# --- owners
+
+
+@pytest.mark.parametrize("act", ["one", "remove", "snapshot", "fork"])
+def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
+    session_info = talk(bank, "mine", tenant="ann")
+    assert bank.flush(LIMIT_S)
+    arguments = {"snapshot": {"name": "x", "is_pinned": True}, "fork": {"fork_id": "theirs", "name": ""}}.get(act, {})
+    with pytest.raises(UnknownSessionError):
+        getattr(bank.sessions, act)("bob", "mine", **arguments)
+    bank.sessions.wipe("bob")
+    assert bank.sessions.all("bob", 10) == []
+    assert turn(bank, session_info.stored, tenant="bob", session="mine").restored.source == "cold"
+    assert bank.sessions.one("ann", "mine").name == ""
+
+
+def test_what_still_waits_for_the_disk_is_of_the_conversation_and_is_not_copied_again(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, put = threading.Event(), DiskTier.put
+    copied: list[str] = []
+
+    def waiting(tier: DiskTier, record: Record) -> None:
+        copied.append(record.key)
+        assert may_write.wait(20)
+        put(tier, record)
+
+    monkeypatch.setattr(DiskTier, "put", waiting)
+    session_info = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    on(bank, session_info, "mine", 60)
+    may_write.set()
+    assert bank.flush(10)
+    index = disk_of(bank).index
+    session = index.session("", "mine")
+    assert session
+    assert len(session_info.stored) in {info.stop for info in index.find(session.keys).values() if info.kind == "snapshot"}
+    assert len(copied) == len(set(copied))
+
+
+# --- removal
+
+
+@pytest.mark.parametrize("variant", ["live", "pending", "records", "disk"])
+def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: Bank, variant: str) -> None:
+    session_info = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    if variant == "records":
+        talk(bank, "other")
+        turn(bank, session_info.stored, session="beside")
+        bank.sessions.remove("", "beside")
+        bank.sessions.remove("", "other")
+    elif variant != "pending":
+        assert bank.flush(LIMIT_S)
+    if variant == "disk":
+        bank._ram_limit_bytes = 0
+        bank.trim()
+    bank.sessions.remove("", "mine")
+    assert bank.sessions.all("", 10) == []
+    assert disk_of(bank).index.inventory() == bank._memory.index.inventory() == []
+    assert disk_of(bank).num_bytes == bytes_under(folder)
+    with pytest.raises(UnknownSessionError):
+        bank.sessions.remove("", "mine")
+    assert turn(bank, session_info.stored, session="mine").restored.source == "cold"
+
+
+@pytest.mark.parametrize("removed", ["first", "second"])
+def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> None:
+    with closing(opened(folder)) as bank:
+        first = talk(bank, "first", SEGMENT_TOKENS + 100)
+        second = on(bank, first, "second", 60)
+        assert bank.flush(LIMIT_S)
+        bank.sessions.remove("", removed)
+        kept, session_info = ("second", second) if removed == "first" else ("first", first)
+        assert bank.sessions.one("", kept).stored_tokens == len(session_info.stored)
+    with closing(opened(folder)) as bank:
+        assert [info.id for info in bank.sessions.all("", 10)] == [kept]
+        assert reused(on(bank, session_info, kept)) == ("ssd", len(session_info.stored))
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        words = first.stored if removed == "first" else second.stored[len(first.stored) :]
+        if removed == "second":
+            assert not [info for info in disk_of(bank).index.inventory() if info.tokens[-len(words) :] == tuple(words)]
+
+
+def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        first = talk(bank, "first", SEGMENT_TOKENS + 100)
+        assert bank.flush(LIMIT_S)
+        second = on(bank, first, "second", 60)
+        bank.sessions.remove("", "first")
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert reused(on(bank, second, "second")) == ("ssd", len(second.stored))
+
+
+def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> None:
+    session_info = [talk(bank, "mine")]
+    for number in range(8):
+        session_info.append(turn(bank, session_info[-1].stored + tiny.words(number, 40), session="mine"))
+    turn(bank, session_info[-2].stored + tiny.words("edited", 40), session="mine")
+    assert bank.flush(LIMIT_S)
+    bank.sessions.remove("", "mine")
+    assert disk_of(bank).index.inventory() == []
+
+
+def test_a_removal_reads_the_other_conversations_twice_however_much_goes(bank: Bank) -> None:
+    talk(bank, "other")
+    session_info = talk(bank, "mine", 2 * SEGMENT_TOKENS)
+    for number in range(3):
+        session_info = on(bank, session_info, "mine", 60 + number)
+    assert bank.flush(10)
+    statements: list[str] = []
+    disk_of(bank).index._connection.set_trace_callback(statements.append)
+    bank.sessions.remove("", "mine")
+    assert sum("FROM session" in statement and "id <>" in statement for statement in statements) == 2
+    assert [info.id for info in bank.sessions.all("", 10)] == ["other"]
+
+
+def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(folder: Path) -> None:
+    with closing(opened(folder)) as bank:
+        session_info = talk(bank, "mine")
+        assert bank.flush(LIMIT_S)
+    (folder / "index.db").unlink()
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        on(bank, session_info, "mine")
+        assert bank.flush(LIMIT_S)
+        bank.sessions.remove("", "mine")
+        assert disk_of(bank).index.inventory() == []
+
+
+def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
+    for _ in range(2):
+        session_info = talk(bank, "mine")
+        assert session_info.restored.source == "cold"
+        assert bank.flush(LIMIT_S)
+        assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
+        bank.sessions.wipe("")
+
+
+# --- forks
+
+
+@pytest.mark.parametrize("variant", ["ram", "ssd"])
+@pytest.mark.parametrize("removed", ["mine", "fork"])
+def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: Path, variant: str, removed: str) -> None:
+    with closing(opened(folder)) as bank:
+        session_info = {"mine": talk(bank, "mine", 300)}
+        made = bank.sessions.fork("", "mine", fork_id="fork", name="the other way")
+        assert (made.id, made.name, made.tokens, made.state) == ("fork", "the other way", len(session_info["mine"].stored), "ssd")
+        before = {info.key for info in disk_of(bank).index.inventory()}
+        session_info["fork"] = session_info["mine"]
+        for who in ("fork", "mine"):
+            if variant == "ssd":
+                bank._ram_limit_bytes = 0
+                bank.trim()
+            after = on(bank, session_info[who], who, 40)
+            assert (after.restored.reused_tokens, after.restored.session) == (len(session_info[who].stored), who)
+            session_info[who] = after
+        assert bank.flush(LIMIT_S)
+        assert session_info["mine"].stored != session_info["fork"].stored
+        bank.sessions.remove("", removed)
+        (kept,) = bank.sessions.all("", 10)
+        assert kept.stored_tokens == len(session_info[kept.id].stored)
+        assert not before & {info.key for info in disk_of(bank).index.inventory() if info.kind == "segment"}
+    with closing(opened(folder)) as bank:
+        assert reused(on(bank, session_info[kept.id], kept.id)) == ("ssd", len(session_info[kept.id].stored))
+
+
+def test_a_fork_copies_nothing_and_needs_an_id_of_its_own(bank: Bank) -> None:
+    talk(bank, "mine", 300)
+    assert bank.flush(LIMIT_S)
+    before = disk_of(bank).index.totals.record_bytes
+    bank.sessions.snapshot("", "mine", name=None, is_pinned=True)
+    made = bank.sessions.fork("", "mine", fork_id=None, name="")
+    assert (len(made.id), made.pinned) == (12, False)
+    assert disk_of(bank).index.totals.record_bytes == before
+    with pytest.raises(BadRequestError, match="there is a conversation 'mine' already"):
+        bank.sessions.fork("", "mine", fork_id="mine", name="")
+
+
+# --- nothing is left
+
+
+def traces(folder: Path, tokens: list[int]) -> list[str]:
+    """Files under the folder in which eight of these tokens stand one after the other, wherever."""
+    pieces = [token_bytes(tokens[start : start + 8]) for start in range(0, len(tokens) - 8, 4)]
+    return [str(path) for path in files_under(folder) if any(piece in path.read_bytes() for piece in pieces)]
+
+
+@pytest.mark.parametrize("act", ["remove", "wipe", "in the folder"])
+def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -> None:
+    with closing(opened(folder)) as bank:
+        session_info = [talk(bank, "secret", 300)]
+        for number in range(3):
+            session_info.append(on(bank, session_info[-1], "secret", 30 + number))
+        other = talk(bank, "other", tenant="bob") if act == "wipe" else None
+        assert bank.flush(LIMIT_S)
+        own = session_info[-1].stored[len(SYSTEM) :]
+        assert len(traces(folder, own)) > 3
+        disk_of(bank).set_aside(max(disk_of(bank).index.inventory(), key=lambda info: (info.kind == "snapshot", info.stop)).key)
+        disk_of(bank).index.note_lost(disk_of(bank).index.inventory(), "evicted", "for the test", 1.0)
+        if act == "remove":
+            bank.sessions.remove("", "secret")
+        elif act == "wipe":
+            assert bank.sessions.wipe("") == 1
+        if act != "in the folder":
+            assert traces(folder, own) == []
+            assert disk_of(bank).num_bytes == bytes_under(folder)
+        if other:
+            assert reused(turn(bank, other.stored, tenant="bob", session="other"))[1] > 0
+    if act == "in the folder":
+        tier = records.opened(folder)
+        tier.scrub([info.key for info in stored.wipe_all(tier)])
+        assert tier.num_bytes == bytes_under(folder)
+        tier.close()
+    assert traces(folder, own) == []
+
+
+def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
+    opened(folder).close()
+    stop = threading.Event()
+    looking = threading.Thread(target=lambda: [holder(folder) for _ in iter(stop.is_set, True)])
+    looking.start()
+    for _ in range(20):
+        hold(folder).close()
+    stop.set()
+    looking.join()
+
+
+def test_without_a_disk_what_is_in_ram_goes() -> None:
+    with closing(opened(None)) as bank:
+        session_info = {who: talk(bank, who) for who in ("mine", "other")}
+        turn(bank, session_info["mine"].stored, session="beside")  # makes records of it
+        bank.sessions.remove("", "mine")
+        bank.sessions.remove("", "beside")
+        assert turn(bank, session_info["mine"].stored, session="new").restored.reused_tokens <= len(SYSTEM)
+        assert reused(on(bank, session_info["other"], "other")) == ("ram", len(session_info["other"].stored))
+        bank.note_unstored(tuple(session_info["other"].stored), "", "for the test")
+        assert bank.sessions.wipe("") == 2
+        assert bank._memory.index._rows("SELECT * FROM lost") == []
+        assert (bank.sessions.all("", 10), bank.stats.ram_bytes) == ([], 0)
+
+
+def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:
+    assert holder(folder) is None
+    with closing(opened(folder)) as bank:
+        assert holder(folder) == ""
+        bank.sessions.announce("http://127.0.0.1:1")
+        assert holder(folder) == "http://127.0.0.1:1"
+        assert disk_of(bank).num_bytes == bytes_under(folder)
+    assert holder(folder) is None
+    with closing(opened(folder)):
+        assert holder(folder) == ""

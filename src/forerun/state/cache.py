@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
 from forerun.state.layout import L
-from forerun.state.spec import StateSpec
+from forerun.state.spec import AttentionSpec, StateSpec
 from forerun.state.store import Arena, Store
 
 Arrays = tuple[mx.array, ...]
@@ -250,7 +250,7 @@ def _slots(spec: StateSpec) -> list[int]:
     """For each layer, trunk then draft, its number among the attention layers or among the recurrent ones."""
     slots, counts = [], {True: 0, False: 0}
     for layer in spec.layers + spec.draft_layers:
-        is_attention = hasattr(layer, "kv_heads")
+        is_attention = isinstance(layer, AttentionSpec)
         slots.append(counts[is_attention])
         counts[is_attention] += 1
     return slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import mlx.core as mx
 from forerun.kernels.cuda_source import is_cuda
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
+from forerun.state.cache import View
 
 
 def silu(x: mx.array) -> mx.array:
@@ -85,6 +86,30 @@ class Rope:
         """Rows that one launch can take: of few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the 64 that there may be."""
         rows, heads, _ = x.shape
         return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else rows
+
+
+class DecoderLayer(Protocol):
+    """Layer number `layer` over x [rows, hidden] at `positions` [rows]."""
+
+    def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array: ...
+
+
+class Decoder:
+    """`forward` and `head` of models/base.py: embedding, layers, final norm and head, which the family sets."""
+
+    _embedding: Linear
+    _layers: Sequence[DecoderLayer]
+    _norm: Norm
+    _head: Linear
+
+    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        positions, x = view.begin(spans), self._embedding.rows(tokens)
+        for i, layer in enumerate(self._layers):
+            x = layer(x, i, positions, view)
+        return self._norm(x)
+
+    def head(self, hidden: mx.array) -> mx.array:
+        return self._head(hidden).astype(mx.float32)
 
 
 def rope_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from forerun.errors import ModelError
 from forerun.kernels.numerics import Numerics
-from forerun.models.layers import Mlp, Norm, Rope, rope_fields
+from forerun.models.layers import Decoder, Mlp, Norm, Rope, rope_fields
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import View
@@ -102,7 +102,7 @@ class Layer:
         return x + self.mlp(self.mlp_norm(x))
 
 
-class Llama:
+class Llama(Decoder):
     """The family. `forward`, `head` and `draft` as in models/base.py."""
 
     name = "llama"
@@ -116,15 +116,6 @@ class Llama:
         self._norm = Norm(weights.array("model.norm.weight", c.hidden), c.eps)
         self._head = weights.head(c.vocab, c.hidden, tied_to=self._embedding if c.tied else None)
         self.linear_shapes = frozenset(weights.shapes)
-
-    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        positions, x = view.begin(spans), self._embedding.rows(tokens)
-        for i, layer in enumerate(self._layers):
-            x = layer(x, i, positions, view)
-        return self._norm(x)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._head(hidden).astype(mx.float32)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         raise NotImplementedError("the family has no draft head: its spec says so")

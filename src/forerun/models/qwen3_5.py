@@ -15,7 +15,7 @@ from forerun.errors import ModelError
 from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.numerics import GatedDelta, Numerics
 from forerun.models import norms
-from forerun.models.layers import FeedForward, Mlp, Norm, Rope, rope_fields, silu
+from forerun.models.layers import Decoder, FeedForward, Mlp, Norm, Rope, rope_fields, silu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import Arrays, View
@@ -245,7 +245,7 @@ class LayerReader:
         return self.weights.evaluated(mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T))
 
 
-class Qwen35:
+class Qwen35(Decoder):
     """The dense family. `forward`, `head` and `draft` as in models/base.py."""
 
     name = "qwen3_5"
@@ -265,15 +265,6 @@ class Qwen35:
         if self.config.draft_layers:
             self._read_draft(reader)
         self.linear_shapes = frozenset(weights.shapes)
-
-    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        positions, x = view.begin(spans), self._embedding.rows(tokens)
-        for i, layer in enumerate(self._layers):
-            x = layer(x, i, positions, view)
-        return self._norm(x)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._head(hidden).astype(mx.float32)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         positions = view.begin_draft(spans)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def fetch(source: Source, target: Path, progress: Callable[[int], None]) -> None
 
     Raises ForerunError if the server refuses, is silent for too long, or sends something else; all but the last leave what was fetched.
     """
-    with _held(part_of(target)) as part:
+    with _locked(part_of(target)) as part:
         digest = hashlib.sha256()
         for block in iter(lambda: part.read(_BLOCK_BYTES), b""):
             digest.update(block)
@@ -56,8 +57,9 @@ def fetch(source: Source, target: Path, progress: Callable[[int], None]) -> None
             progress(len(block))
         if digest.hexdigest() != source.sha256:
             part_of(target).unlink()
-            raise ForerunError(f"{source.url}: what came is not what the hub describes", hint="it was removed; pull again")
-    part_of(target).replace(target)
+            raise ForerunError(f"{source.url}: the content does not match the hub's checksum", hint="it was removed; pull again")
+        part.flush()
+        part_of(target).replace(target)
 
 
 def _rest(source: Source, start: int) -> Iterator[bytes]:
@@ -95,13 +97,19 @@ def _blocks(source: Source, start: int) -> Iterator[bytes]:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[BinaryIO]:
-    """The file, open for reading what is there and writing behind it, held against other processes."""
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """The file, open for reading what is there and appending to it, locked against other processes.
+
+    Before the lock is taken another process may rename or remove the file that was opened; then it is opened again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ForerunError(f"{path.name} is being fetched by another process", hint="wait for it, or end it") from error
-        stream.seek(0)
-        yield stream
+    while True:
+        with path.open("a+b") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ForerunError(f"{path.name} is being fetched by another process", hint="wait for it, or end it") from error
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+                stream.seek(0)
+                yield stream
+                return

@@ -52,7 +52,7 @@ def tensors(config: dict[str, Any], mtp: bool = True) -> Shapes:
 
 
 def quantised(found: Shapes, bits: int, group: int) -> Shapes:
-    """The same with every matrix of the trunk as MLX quantises it."""
+    """The same with every matrix of the target as MLX quantises it."""
     packed: Shapes = {}
     for name, (dtype, shape) in found.items():
         if len(shape) == 2 and not name.startswith(("mtp.", "model.visual")):

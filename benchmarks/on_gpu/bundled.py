@@ -106,11 +106,11 @@ def decode_stats(table: StepTable, cache: Cache[Any], prompt: Sequence[int], sam
     """At least `count` tokens after the prompt, the seconds of all but the first, and of each round what was drafted and accepted."""
     rounds, done = Rounds(table, cache, prompt, sampling), list[tuple[int, int]]()
     tokens = [rounds.first()]
-    rounds.give(tokens)
+    rounds.append(tokens)
     start = time.perf_counter()
     while len(tokens) < count:
         given = rounds.run(depth, len)
-        rounds.give(given.tokens)
+        rounds.append(given.tokens)
         tokens += given.tokens
         done.append((given.drafted, given.accepted))
     return {"tokens": tokens, "seconds": time.perf_counter() - start, "rounds": done}

@@ -55,7 +55,7 @@ def step(table: StepTable, cache: Cache[Any], rows: int, *, repeats: int, warm: 
         return [family.head(hidden), cache.arrays()]
 
     measured = times(run, repeats=repeats, warm=warm)
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     return measured
 
 

@@ -23,7 +23,7 @@ WIDTHS = (1, 4, 2, 1, 3, 1, 8, 1)
 
 
 def decode(cache: Cache[Any], steps: StepTable, widths: tuple[int, ...], start: int) -> list[mx.array]:
-    """Hiddens of the trunk and of the draft for passes of these widths; of each all rows but one become state, at least one."""
+    """Hidden vectors of the target and of the draft for passes of these widths; of each all rows but one become state, at least one."""
     found = []
     for rows in widths:
         before, kept = cache.hidden, max(1, rows - 1)

@@ -130,11 +130,11 @@ def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, live: C
     """The same with a round at every position of the answer: all but the first token of each is thrown away."""
     rounds, seen = Rounds(steps(), live, prompt, sampling), []
     tokens = [rounds.first()]
-    rounds.give(tokens)
+    rounds.append(tokens)
 
     def take(new: list[int]) -> int:
         tokens.append(new[0])
-        rounds.give(new[:1])
+        rounds.append(new[:1])
         return 1
 
     while len(tokens) < num and tokens[-1] not in STOPS:
@@ -164,7 +164,7 @@ def test_acceptance_is_what_the_training_code_finds(probs: str, where: str, writ
         end = live.snapshot()
         for _ in range(1 if probs == "greedy" else 40):
             rounds += measure(prompt, sampling, found["new_tokens"], live)
-            live.cut(end)
+            live.truncate(end)
     walk = found[probs]["walked"]
     wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[probs]["conditional_by_depth"]
     write_result(f"acceptance_{probs}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})

@@ -59,7 +59,7 @@ def test_a_prompt_that_is_held_already_costs_nothing() -> None:
 
 def test_a_mark_goes_on_as_its_prompt_would() -> None:
     cache, (snapshot,) = snapshots(FAMILY, TOKENS[:600], [333])
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     other = TOKENS[:333] + tiny.words("other", 50)
     assert mx.array_equal(logits(FAMILY, read(FAMILY, other, cache)), logits(FAMILY, cold(other)))
 

@@ -46,7 +46,7 @@ def plain(family: Family, prompt: list[int], sampling: Sampling, num: int) -> tu
             step(family, cache, tokens[-1:])
         rounds = Rounds(StepTable(family, eager_reason="test"), cache, prompt, sampling)
         if tokens:
-            rounds.give(tokens)
+            rounds.append(tokens)
         tokens.append(rounds.first())
     return tokens, cache
 
@@ -60,13 +60,13 @@ def drafted(family: Family, prompt: list[int], sampling: Sampling, num: int, dep
     def take(new: list[int]) -> int:
         kept = new[: num - len(tokens)]
         tokens.extend(kept)
-        rounds.give(kept)
+        rounds.append(kept)
         return len(kept)
 
     take([rounds.first()])
     while len(tokens) < num:
         rounds.run(depths(), take)
-    rounds.settle()
+    rounds.complete_draft_rows()
     return tokens, cache
 
 
@@ -133,7 +133,7 @@ def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPa
 
         def take(new: list[int], rows: int, rounds: Rounds = rounds, tokens: list[int] = tokens) -> int:
             tokens += new
-            rounds.give(new)
+            rounds.append(new)
             return min(rows, len(new))
 
         take([rounds.first()], 1)
@@ -141,7 +141,7 @@ def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPa
             rounds.run(0, lambda new: take(new, len(new)))
         length = cache.length
         result = rounds.run(3, lambda new: take(new, kept))
-        rounds.settle()
+        rounds.complete_draft_rows()
         assert cache.length == length + min(kept, len(result.tokens))
         assert differing(cache, read(MIXED, (PROMPT + tokens)[: cache.length])) == []
 
@@ -203,7 +203,7 @@ def test_no_token_is_made_of_what_is_no_number(probs: str, bad: Callable[[mx.arr
     family: Any = Spoiled(lambda found, now: bad(found) if now == call else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], sampling)
-    rounds.give([rounds.first()])
+    rounds.append([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)
     with pytest.raises(RuntimeError, match="broken"), lend([cache], FAMILY.numerics):
@@ -215,6 +215,6 @@ def test_a_single_bad_row_of_a_verification_is_enough() -> None:
     family: Any = Spoiled(lambda found, now: mx.concatenate([found[:-1], found[-1:] * mx.nan]) if now == 4 else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], GREEDY)
-    rounds.give([rounds.first()])
+    rounds.append([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)

@@ -69,7 +69,7 @@ def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> 
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
     assert ran.returncode == 1
     assert "HTTP 403 to a request for bytes from 2,000,000" in ran.stderr
-    assert "pull again to go on" in ran.stderr
+    assert "pull again to resume" in ran.stderr
     hub.refuse = 0
     entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
@@ -144,7 +144,7 @@ def test_offline_what_was_pulled_is_there(hub: Hub, tmp_path: Path) -> None:
     hub.url = "http://127.0.0.1:9"
     assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_HUB_OFFLINE="1"))["commit"] == OLD
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
-    assert (ran.returncode, "http://127.0.0.1:9 cannot be asked" in ran.stderr) == (1, True)
+    assert (ran.returncode, "http://127.0.0.1:9 cannot be queried" in ran.stderr) == (1, True)
     ran = hub.forerun(tmp_path, "models", "pull", "acme/other", HF_HUB_OFFLINE="1")
     assert (ran.returncode, "acme/other at main is not in the cache, and HF_HUB_OFFLINE is set" in ran.stderr) == (1, True)
 

@@ -110,7 +110,7 @@ def test_the_draft_head_is_that_of_the_source(dense: Path) -> None:
     source, head = tensors("qwen3_5"), mx.load(str(folder / "mtp.safetensors"))
     assert head.keys() == {name for name in source if name.startswith("mtp.")}
     assert all(mx.array_equal(tensor, source[name]) for name, tensor in head.items())
-    assert {"norms of the trunk: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(folder).notes)
+    assert {"norms of the target: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(folder).notes)
 
 
 def test_a_draft_head_that_is_quantised_all_the_same(dense: Path) -> None:

@@ -188,8 +188,8 @@ def test_a_draft_head_whose_norms_say_nothing(tmp_path: Path) -> None:
     edit(mlx, lambda named: named.update({"language_model.mtp.layers.0.self_attn.q_norm.weight": mx.full((families.DIM,), 1.4)}))
     assert "neither clearly gains nor differences from 1" in refusal(mlx)
     config = json.loads((mlx / "config.json").read_text())
-    (mlx / "config.json").write_text(json.dumps(config | {"forerun_norms": {"trunk": "folded", "mtp": "zero-centred"}}))
-    assert {"norms of the trunk: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(mlx).notes)
+    (mlx / "config.json").write_text(json.dumps(config | {"forerun_norms": {"target": "folded", "mtp": "zero-centred"}}))
+    assert {"norms of the target: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(mlx).notes)
 
 
 def test_a_shard_that_is_missing(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_is_not_read_is_told(tmp_path: Path) -> None:
     notes = loaded(folder).notes
     assert "not read: 4 tensors model.visual.*" in notes
     assert "not read: lm_head.weight (the head is the embedding)" in notes
-    assert "norms of the trunk: zero-centred (conv1d as on the hub)" in notes
+    assert "norms of the target: zero-centred (conv1d as on the hub)" in notes
 
 
 def test_no_second_copy_of_the_weights(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_snapshot_stays_while_the_cache_goes_on() -> None:
     cache = read(FAMILY, TOKENS[:100])
     snapshot = cache.snapshot()
     step(FAMILY, cache, TOKENS[100:150])
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     assert differing(cache, read(FAMILY, TOKENS[:100])) == []
     other = TOKENS[:100] + tiny.words("other", 60)
     assert differing(read(FAMILY, other, cache), read(FAMILY, other)) == []

@@ -53,25 +53,25 @@ def test_caches_share_a_pool_and_do_not_meet() -> None:
 
 def test_pages_go_back_when_a_cache_goes_and_are_taken_again() -> None:
     pool = Pool.empty(FAMILY.spec.attention, 16)
-    first = pool.take(20)
+    first = pool.allocate(20)
     assert sorted(first) == list(range(20))
-    pool.give_back(first[:7])
-    assert sorted(pool.take(7)) == sorted(first[:7])
+    pool.free(first[:7])
+    assert sorted(pool.allocate(7)) == sorted(first[:7])
     assert pool.num_blocks == 20
 
 
 def test_free_pages_at_the_end_give_their_memory_back() -> None:
     pool = Pool.empty(FAMILY.spec.attention, 16)
-    first, second, third = pool.take(16), pool.take(8), pool.take(4)
-    pool.give_back(second)
+    first, second, third = pool.allocate(16), pool.take(8), pool.take(4)
+    pool.free(second)
     pool.shrink()
     assert (pool.num_blocks, pool.num_free) == (28, 8)  # the last pages are held
-    pool.give_back(third)
+    pool.free(third)
     pool.shrink()
     assert (pool.num_blocks, pool.num_free) == (16, 0)
     assert all(buffer.shape[1] == 16 * 16 for buffer in pool.buffers)
-    assert sorted(pool.take(4)) == [16, 17, 18, 19]
-    pool.give_back([*first, 16, 17, 18, 19])
+    assert sorted(pool.allocate(4)) == [16, 17, 18, 19]
+    pool.free([*first, 16, 17, 18, 19])
     pool.shrink()
     assert pool.num_blocks == 0
 

@@ -110,7 +110,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
         rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
         cache.store.write(layer, 0, rows[0], -rows[1])
     made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.snapshot_arrays]
-    cache.cut(Snapshot(270, ((made[0], made[1]),), made[2]))
+    cache.truncate(Snapshot(270, ((made[0], made[1]),), made[2]))
     cache.draft_length = 270
     tokens = tiny.words(0, 270)
     segments, snapshot = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)

@@ -1,4 +1,4 @@
-"""How many of the demo model's drafts are accepted, over text that its trunk generates."""
+"""How many of the demo model's drafts are accepted, over text that its target generates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def acceptance(
 def accepted(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance that the draft of a depth and all before it are accepted, from each position on.
 
-    Greedy (sampling None): 0 or 1. Sampled: the expected acceptance sum of min(p, q), exact over the trunk's law, weighted by the chance
+    Greedy (sampling None): 0 or 1. Sampled: the expected acceptance sum of min(p, q), exact over the target's law, weighted by the chance
     that the generated tokens before it would have been accepted as drafts.
     """
     start, stop = num_prompt - 1, len(sequence) - 1 - DEPTH

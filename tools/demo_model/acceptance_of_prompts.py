@@ -62,7 +62,7 @@ def figures_of(model: Model, answers: list[tuple[list[int], list[int]]], samplin
 def stood(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance, given what was generated, that it came from accepted drafts of all depths up to this one.
 
-    A token that the trunk drew is an accepted draft with the chance min(1, q / p).
+    A token that the target drew is an accepted draft with the chance min(1, q / p).
     """
     start, stop = num_prompt - 1, len(sequence) - 1 - DEPTH
     tokens, columns = torch.tensor(sequence), []

@@ -1,4 +1,4 @@
-"""What the demo model is trained on: the next token for the trunk; for the MTP module the tokens after it and the trunk's own opinion."""
+"""What the demo model is trained on: the next token for the target; for the MTP module the tokens after it and the target's own opinion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEPTH = 3
 
 
 class Losses(NamedTuple):
-    """Mean losses of a batch, in nats: the trunk's, and each draft step's."""
+    """Mean losses of a batch, in nats: the target's, and each draft step's."""
 
     target: Tensor
     first: Tensor
@@ -27,7 +27,7 @@ class Losses(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """On held-out text: the trunk's loss, and how often each draft step's choice is the trunk's."""
+    """On held-out text: the target's loss, and how often each draft step's choice is the target's."""
 
     loss: float
     by_depth: list[float]
@@ -37,7 +37,7 @@ class Objective:
     """Measures a model on windows of token ids [rows, length + DEPTH + 1].
 
     window: the deeper draft steps are taken on windows of so many tokens (a divisor of the length), `num_windows` of them a batch.
-    soft: the share of a draft loss that is taken from the trunk's distribution. Compiled: one graph a layer.
+    soft: the share of a draft loss that is taken from the target's distribution. Compiled: one graph a layer.
     """
 
     def __init__(self, model: Model, dtype: torch.dtype, window: int, num_windows: int, soft: float) -> None:
@@ -62,7 +62,7 @@ class Objective:
         teacher = hidden.to(self._dtype)
         target = self._next_token_loss(_rows(teacher), head, windows[:, 1 : length + 1].flatten())
         first = self._model.mtp(hidden, self._model.model.embed_tokens(windows[:, 1 : length + 1])).to(self._dtype)
-        # The trunk's prediction of the token that a draft step predicts stands one place later for each step.
+        # The target's prediction of the token that a draft step predicts stands one place later for each step.
         targets = windows[:, 2 : length + 1]
         losses = [self._draft_loss(_rows(first[:, :-1]), head, targets.flatten(), _rows(teacher[:, 1:]), self._soft)]
         for step, draft in enumerate(self._drafts(hidden, windows)):
@@ -104,7 +104,7 @@ def next_token_loss(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
 
 
 def draft_loss(hidden: Tensor, head: Tensor, targets: Tensor, teacher: Tensor, soft: float) -> Tensor:
-    """Mean cross-entropy of drafts: a share `soft` against the trunk's distribution for the same place, the rest against the true token."""
+    """Mean cross-entropy of drafts: a share `soft` against the target's distribution for the same place, the rest against the true token."""
     logits = F.linear(hidden, head.to(hidden.dtype)).float()
     normaliser = torch.logsumexp(logits, -1)
     hard = normaliser - logits.gather(1, targets[:, None])[:, 0]

@@ -29,7 +29,7 @@ class Sampling(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A sequence as the training code reads it: logits [tokens, vocab] of the trunk and of each draft step."""
+    """A sequence as the training code reads it: logits [tokens, vocab] of the target and of each draft step."""
 
     target: Tensor
     drafts: list[Tensor]
@@ -85,7 +85,7 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def drafts(model: Model, ids: list[int], first: int) -> list[int]:
-    """The greedy drafts after `ids` once the trunk has emitted `first`, each step fed its own predecessor, by the training code."""
+    """The greedy drafts after `ids` once the target has emitted `first`, each step fed its own predecessor, by the training code."""
     sequence = [*ids, first]
     for step in range(DEPTH):
         sequence.append(int(read(model, sequence).drafts[step][len(ids) - 1].argmax()))

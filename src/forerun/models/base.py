@@ -26,10 +26,10 @@ class Family(Protocol):
         """Hidden vectors [rows, dim] after the final norm, for tokens [rows] int32; new rows are written, kept only by `view.keep`."""
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Logits [rows, vocab] float32 for hidden [rows, dim], of the trunk or of a draft."""
+        """Logits [rows, vocab] float32 for hidden [rows, dim], of the target or of a draft."""
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         """Hidden vectors [rows, dim] that `head` turns into guesses of the token after `tokens`.
 
-        Row p is made of hidden [dim] at position p - 1 (of the trunk, or of an earlier draft) and the token at p.
+        Row p is made of hidden [dim] at position p - 1 (of the target, or of an earlier draft) and the token at p.
         """

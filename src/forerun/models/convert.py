@@ -72,7 +72,7 @@ def write(checkpoint: Checkpoint, place: Path, recipe: Recipe, progress: Progres
     total = len(checkpoint.tensors)
     for done, name in enumerate(list(checkpoint.tensors)):
         progress("quantising", done / total)
-        for path, tensor in _as_mlx(name, checkpoint.tensors.pop(name), is_zero_centred=conventions.get("trunk") == "zero-centred"):
+        for path, tensor in _as_mlx(name, checkpoint.tensors.pop(name), is_zero_centred=conventions.get("target") == "zero-centred"):
             shards.add(prefix, path, tensor, recipe)
             shards.spill()
     shards.close()
@@ -178,17 +178,17 @@ def _cast(name: str, tensor: mx.array) -> mx.array:
 
 
 def _conventions(checkpoint: Checkpoint) -> dict[str, str]:
-    """How the norms of trunk and MTP head are stored now; empty for a family that has one way only."""
+    """The norm conventions of target and MTP head in the source; empty for a family that has only one."""
     conv = next((tensor for name, tensor in checkpoint.tensors.items() if name.endswith("conv1d.weight")), None)
     if conv is None:
         return {}
     target = norms.of_target(checkpoint.config, conv)
-    found = {"trunk": target}
+    conventions = {"target": target}
     head = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(MTP)}
     if head:
         alone = Checkpoint(checkpoint.origin, checkpoint.config, head, {}, checkpoint.has_separate_head)
-        found["mtp"] = norms.of_mtp(Weights(alone, ReadOptions("float32", False, lambda name, tensor: None)), target)
-    return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in found.items()}
+        conventions["mtp"] = norms.of_mtp(Weights(alone, ReadOptions("float32", False, lambda name, tensor: None)), target)
+    return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in conventions.items()}
 
 
 def _write_config(
@@ -199,7 +199,7 @@ def _write_config(
         apart = {path: _declared(scheme) for path, scheme in written.quantised.items() if scheme != recipe.default}
         told["quantization"] = told["quantization_config"] = _declared(recipe.default) | apart
     if conventions:
-        told[norms.DECLARED] = dict(conventions) | {"trunk": "folded"}
+        told[norms.DECLARED] = dict(conventions) | {"target": "folded"}
     (place / "config.json").write_text(json.dumps(told, indent=1) + "\n")
 
 

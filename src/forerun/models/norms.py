@@ -1,6 +1,6 @@
 """Whether a checkpoint's norm weights are gains, or differences from 1. Both are about; a wrong guess gives noise, or drafts that fail.
 
-Qwen's own files hold differences (zero-centred: y = x (1 + w)); conversions for MLX add the 1 ("folded"), some of them to the trunk but
+Qwen's own files hold differences (zero-centred: y = x (1 + w)); conversions for MLX add the 1 ("folded"), some of them to the target but
 not to the MTP head. So each is decided on its own, by what the checkpoint declares or else by evidence, and what decided is kept. Knows
 tensors, no family.
 """
@@ -17,10 +17,10 @@ import mlx.core as mx
 from forerun.errors import ModelError
 from forerun.models.weights import Weights
 
-DECLARED = "forerun_norms"  # in config.json: {"trunk": "folded", "mtp": "zero-centred"}
+DECLARED = "forerun_norms"  # in config.json: {"target": "folded", "mtp": "zero-centred"}
 DELTAS = ("delta", "delta_plus_one", "mlx_delta")
 NORM = re.compile(r"norm(_\w+)?\.weight$")
-HINT = f'say which in config.json: "{DECLARED}": {{"trunk": "folded", "mtp": "zero-centred"}}'
+HINT = f'say which in config.json: "{DECLARED}": {{"target": "folded", "mtp": "zero-centred"}}'
 # Gains of trained norms have means above the first; of differences at least one lies below it, and none of a head above the second.
 LEAST_GAIN, MOST_HEAD_DIFFERENCE = 0.5, 1.25
 
@@ -37,8 +37,8 @@ class Convention:
 
 
 def of_target(config: Mapping[str, Any], conv: mx.array) -> Convention:
-    """The trunk's convention. conv: a convolution's weight, [channels, 1, width] as on the hub or [channels, width, 1] as MLX has it."""
-    declared = _declared(config, "trunk")
+    """The target model's convention. conv: a convolution's weight, [channels, 1, width] as on the hub or [channels, width, 1] as MLX has it."""
+    declared = _declared(config, "target")
     if declared is not None:
         return declared
     if conv.ndim == 3 and conv.shape[1] == 1 and conv.shape[2] > 1:
@@ -52,7 +52,7 @@ def of_mtp(weights: Weights, target: Convention) -> Convention:
     if declared is not None:
         return declared
     if target.is_zero_centred and not weights.has_separate_head:
-        return Convention(True, "in the trunk's own files, which are")
+        return Convention(True, "in the target's own files, which are")
     means = {name: _mean(weights.peek(name)) for name in weights.names("mtp.") if NORM.search(name)}
     lowest = min(means.values(), default=1.0)
     of_heads = max((mean for name, mean in means.items() if name.endswith(("q_norm.weight", "k_norm.weight"))), default=0.0)

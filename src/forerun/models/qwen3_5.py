@@ -184,7 +184,7 @@ class LayerReader:
         self.text: Mapping[str, Any] = weights.config.get("text_config", weights.config)
         conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
         self._target = self._mtp = norms.of_target(weights.config, conv)
-        weights.notes.append(f"norms of the trunk: {self._target}")
+        weights.notes.append(f"norms of the target: {self._target}")
         if config.draft_layers:
             self._mtp = norms.of_mtp(weights, self._target)
             weights.notes.append(f"norms of the MTP head: {self._mtp}")
@@ -197,7 +197,7 @@ class LayerReader:
         return Norm(self.weights.gain(name, dim, is_zero_centred=convention.is_zero_centred), self.config.eps)
 
     def layer(self, prefix: str, kind: str, layer: int | None) -> Layer:
-        """The layer whose tensors begin with `prefix`; its number in the trunk, None in the MTP head."""
+        """The layer whose tensors begin with `prefix`; its number in the target model, None in the MTP head."""
         c = self.config
         mixer = self._attention(f"{prefix}.self_attn") if kind == "full_attention" else self._delta_net(f"{prefix}.linear_attn")
         return Layer(

@@ -153,12 +153,8 @@ class Rounds:
             # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
             verdict = verify_ratio(target, distributions[None], drafts[None], u_accept[None], u_next)
-        return (
-            verdict.accepted,
-            verdict.token,
-            drafts,
-            mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)])),
-        )
+        finite = mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)]))
+        return verdict.accepted, verdict.token, drafts, finite
 
     def _emit(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
         """The accepted drafts and the next token: the round's one host synchronisation. Sets their scores."""

@@ -1,4 +1,4 @@
-"""Llama: full attention and SwiGLU, without gates, biases or a draft head. SmolLM2 and Llama 3 are of this kind.
+"""Llama: full attention and SwiGLU, without gates, biases or a draft head. For example SmolLM2 and Llama 3.
 
 Source: the published config and modeling files of the family; tensors as on the hub.
 """
@@ -23,7 +23,7 @@ from forerun.state.spec import ArraySpec, AttentionSpec, StateSpec
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The fields of config.json that shape the model."""
+    """The fields of config.json that define the model."""
 
     hidden: int
     ffn: int
@@ -64,7 +64,7 @@ class Config:
             ) from error
 
     def spec(self, dtype: str) -> StateSpec:
-        """What is kept of a sequence: keys and values of every layer, and the last hidden vector, all in `dtype`."""
+        """The state of a sequence: keys and values of every layer, and the last hidden vector, all in `dtype`."""
         layers = (AttentionSpec(self.kv_heads, self.head_dim, dtype),) * self.layers
         return StateSpec(layers, (), ArraySpec("hidden", (self.hidden,), dtype))
 
@@ -118,11 +118,11 @@ class Llama(Decoder):
         self.linear_shapes = frozenset(weights.shapes)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        raise NotImplementedError("the family has no draft head: its spec says so")
+        raise NotImplementedError("the family has no draft head (spec.draft_layers is empty)")
 
 
 def _with_factors(config: Config, weights: Weights) -> Config:
-    """With the periods stretched by factors that are stored as a tensor, as in GGUF files of Llama 3."""
+    """The config with periods scaled by factors that are stored as a tensor, as in GGUF files of Llama 3."""
     if not weights.names("rope_freqs."):
         return config
     factors = weights.take("rope_freqs.weight", config.head_dim // 2).astype(mx.float32)
@@ -143,7 +143,7 @@ def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
 
 
 def _stretched(dims: int, theta: float, fields: Mapping[str, Any]) -> mx.array:
-    """Periods [dims / 2] of Llama 3.1's long context: long ones times `factor`, short ones as they were, between them a smooth passage."""
+    """Periods [dims / 2] of Llama 3.1's long context: long ones times `factor`, short ones unchanged, interpolated between."""
     factor, low, high = fields["factor"], fields["low_freq_factor"], fields["high_freq_factor"]
     periods = _periods(dims, theta)
     turns = fields["original_max_position_embeddings"] / (2 * math.pi * periods)

@@ -1,6 +1,6 @@
-"""The bundled model: 200 prompts x 64 tokens with drafts are plain decoding, and as many drafts are accepted as another program finds.
+"""The bundled model: 200 prompts x 64 tokens with drafts equal plain decoding, and as many drafts are accepted as in another program.
 
-With `--results FOLDER` what was counted is written there.
+With `--results FOLDER` the counts are written there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_bank(folder: Path) -> Bank:
 
 
 def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
-    """The state of the whole prompt: read, or remembered and restored."""
+    """The state of the whole prompt: by prefill, or stored and restored."""
     live = read(tiny.demo().family, prompt)
     if source == "cold":
         return live
@@ -107,7 +107,7 @@ def test_512_greedy_tokens() -> None:
 
 
 class Watching(DepthPolicy):
-    """Depth 3; keeps where each round began and what it gave."""
+    """Depth 3; records position and result of each round."""
 
     def __init__(self) -> None:
         super().__init__((3,))
@@ -151,23 +151,23 @@ def shares(counts: list[float]) -> list[float]:
     return [after / before for before, after in pairwise(counts)]
 
 
-@pytest.mark.parametrize("probs", ["greedy", "sampled"])
+@pytest.mark.parametrize("rule", ["greedy", "sampled"])
 @pytest.mark.parametrize("where", ["walked", "everywhere"])
-def test_acceptance_is_what_the_training_code_finds(probs: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_is_what_the_training_code_finds(rule: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
     monkeypatch.setattr("forerun.decode.round.fresh_seed", lambda: next(seeds))
     found = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())
-    sampling = GREEDY if probs == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
+    sampling = GREEDY if rule == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
     measure, rounds = accepted if where == "walked" else accepted_everywhere, []
     for prompt in found["prompts"]:
         live = read(tiny.demo().family, prompt)
         end = live.snapshot()
-        for _ in range(1 if probs == "greedy" else 40):
+        for _ in range(1 if rule == "greedy" else 40):
             rounds += measure(prompt, sampling, found["new_tokens"], live)
             live.truncate(end)
-    walk = found[probs]["walked"]
-    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[probs]["conditional_by_depth"]
-    write_result(f"acceptance_{probs}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
+    walk = found[rule]["walked"]
+    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[rule]["conditional_by_depth"]
+    write_result(f"acceptance_{rule}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
     assert rates(rounds) == pytest.approx(wanted, abs=0.03)
 
 

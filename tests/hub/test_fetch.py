@@ -1,4 +1,4 @@
-"""One file over connections of every kind of badness."""
+"""One file over unreliable connections."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     [[ALL], [HALF, ALL], [HALF, HALF], [NOTHING, BUSY, ALL], [HALF, BUSY, NOTHING, BUSY, NOTHING, HALF], [HALF, FROM_THE_START]],
     ids=["whole", "half", "halves", "busy", "patience", "from the start"],
 )
-def test_it_comes_whole(source: Source, tmp_path: Path, answers: list[Answer]) -> None:
+def test_the_file_is_complete(source: Source, tmp_path: Path, answers: list[Answer]) -> None:
     Handler.answers, counted = list(answers), list[int]()
     fetch(source, tmp_path / "x", counted.append)
     assert (tmp_path / "x").read_bytes() == CONTENT
@@ -77,7 +77,7 @@ def test_it_gives_up_after_attempts_without_a_byte(source: Source, tmp_path: Pat
 
 
 @pytest.mark.parametrize("begun", [CONTENT[:-1] + b"x", b"x", CONTENT + b"x"], ids=["last byte", "first byte", "too long"])
-def test_a_beginning_that_is_not_the_files(source: Source, tmp_path: Path, begun: bytes) -> None:
+def test_a_partial_file_with_other_content(source: Source, tmp_path: Path, begun: bytes) -> None:
     part_of(tmp_path / "x").write_bytes(begun)
     Handler.answers = [ALL]
     with pytest.raises(ForerunError, match="does not match the hub's checksum"):

@@ -1,4 +1,4 @@
-"""Inputs of the delta rule: the portable form and the CUDA source, run on the CPU, are the law; rows may come in any split."""
+"""Inputs of the delta rule: the portable form and the CUDA source, run on the CPU, against float64; any split of the rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def given(case: Case) -> Arrays:
     return [mx.random.normal(s, key=mx.random.key(i)).astype(case.dtype) for i, s in enumerate(shapes)]
 
 
-def probs(case: Case, arrays: Arrays) -> list[np.ndarray]:
+def inputs_in_float64(case: Case, arrays: Arrays) -> list[np.ndarray]:
     """In float64: q, k, v and the next tail."""
     tail, x, weight = (np.array(a.astype(mx.float32), dtype=np.float64) for a in arrays)
     padded, (key_heads, dim, value_heads, _) = np.concatenate([tail, x]), case.heads
@@ -64,7 +64,7 @@ def gather(tmp_path_factory: pytest.TempPathFactory) -> Gather:
 
 
 def functions(number: int, case: Case) -> str:
-    """The kernel of a case, and `gather_<number>` that runs it block by block."""
+    """The kernel of a case, and `run_<number>` that runs it block by block."""
     constants = {"KEY_HEADS": case.heads.key_heads, "VALUE_HEADS": case.heads.value_heads, "DIM": case.heads.key_dim, "WIDTH": case.width}
     return f"""
 namespace case_{number} {{
@@ -86,7 +86,7 @@ extern "C" void gather_{number}(const int* shape_, const T* tail_, const T* x_, 
 
 
 def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays) -> list[np.ndarray]:
-    """In float32. What the kernel must write is poisoned before, and the rows are those of x, whatever the case has."""
+    """In float32. The outputs are poisoned before; the number of rows is that of x, whatever the case."""
     shape, rows, heads = np.array(arrays[1].shape, np.int32), arrays[1].shape[0], case.heads
     shapes = [(rows, heads.key_heads, heads.key_dim)] * 2 + [(rows, heads.value_heads, heads.value_dim), arrays[0].shape]
     fill = (0x7FC0, np.uint16) if case.dtype == mx.bfloat16 else (np.nan, np.float32)
@@ -96,11 +96,11 @@ def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays) -> list[n
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_both_are_the_law(gather: Gather, case: Case) -> None:
+def test_both_agree_with_float64(gather: Gather, case: Case) -> None:
     arrays = given(case)
     assert not has_cuda_kernel(arrays[1], arrays[2], case.heads)
     assert errors(mx.Device(mx.cpu, 0)) == []
-    expected, tolerance = probs(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
+    expected, tolerance = inputs_in_float64(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
     portable = [np.array(a.astype(mx.float32)) for a in delta_inputs(*arrays, case.heads)]
     for ours, plain, right in zip(gather(case, arrays), portable, expected, strict=True):
         assert np.abs(ours - right).max() <= tolerance * np.abs(right).max()

@@ -1,4 +1,4 @@
-"""The gated delta rule as served: by chunks here; the CUDA source, run on the CPU, is the rule, the same bits under any split."""
+"""The gated delta rule of fast numerics: by chunks here; the CUDA source, run on the CPU, has the same bits under any split."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def inputs(case: Case) -> Inputs:
     shapes = (keys, keys, values, values[:2], values[:2], (case.value_heads, case.value_dim, case.key_dim))
     q, k, v, g, beta, state = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
     q, k = q * case.key_dim**-0.5, k / mx.linalg.norm(k, axis=-1, keepdims=True)
-    g = mx.where(g > 1, 0.0, mx.exp(-mx.abs(g)))  # forgets everything now and then
+    g = mx.where(g > 1, 0.0, mx.exp(-mx.abs(g)))  # sometimes forgets everything
     return Inputs(*(x.astype(case.dtype) for x in (q, k, v)), g, mx.sigmoid(beta).astype(case.dtype), state)
 
 
-def test_without_the_device_it_goes_by_chunks() -> None:
+def test_without_cuda_it_uses_chunks() -> None:
     given = inputs(Case(70, 2, 4, 64, 32, mx.float32))
     assert not has_cuda_kernel(given.q, given.v)
     assert errors(mx.Device(mx.cpu, 0)) == []
@@ -102,7 +102,7 @@ extern "C" void sweep_{number}(const int* shape_, const T* q_, const T* k_, cons
 
 
 def run(library: ctypes.CDLL, number: int, given: Inputs) -> tuple[np.ndarray, np.ndarray]:
-    """y and the state in float32. What the kernel must write is poisoned before."""
+    """y and the state in float32. The outputs are poisoned before."""
     shape, arrays = np.array(given.v.shape, np.int32), [cuda.bits(x) for x in given]
     y = np.full(given.v.shape, 0x7FC0, np.uint16) if given.v.dtype == mx.bfloat16 else np.full(given.v.shape, np.nan, np.float32)
     after = np.full(given.state.shape, np.nan, np.float32)

@@ -1,10 +1,10 @@
-"""Does the product itself run on a GPU: commands, conversations across restarts, long prompts, layouts, the vendors' clients, company?
+"""Does forerun run on a GPU: commands, conversations across restarts, long prompts, layouts, the vendors' clients, several agents?
 
     python benchmarks/gpu_server.py [--sections commands,clients,...] [--limit-s 400] [--tiny] [--dry-run] [--out FILE]
 
 Everything but the random checkpoint is done by processes of `forerun` and over HTTP, as users do it. Needs the `openai` and `anthropic`
-packages, and for the section `tests` those of the test suite. Each part is tried by itself, printed, and written to the file at once.
-See gpu.md for how to run it, and how to read it.
+packages, and for the section `tests` those of the test suite. Each part runs separately, is printed, and written to the file at once.
+See gpu.md for how to run it, and how to read the results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOM = ("--bank-ram-bytes", "16GiB", "--bank-disk-bytes", "20GiB", "--bank-daily
 
 
 class Sizes(NamedTuple):
-    """prompt, longest: tokens of first prompts; longest is beyond what `auto` arranges contiguously. later: of a result of a tool.
+    """prompt, longest: tokens of first prompts; longest is beyond the contiguous limit of `auto`. later: of a tool's result.
     seconds: agents at work.
     """
 
@@ -57,8 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(PARTS), help="which, in order")
     parser.add_argument("--limit-s", type=float, default=400.0, help="no part is begun after so many seconds")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: tries every line, measures nothing")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: runs every line, measures nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sections = options.sections.split(",")
@@ -77,13 +77,13 @@ def run(sections: list[str], sizes: Sizes, report: Report, folder: Path, *, is_t
     if {"restarts", "company"} & set(sections):
         report.part("machine", "parameters", lambda: checkpoint.write(model, sizes.shape))
     for section in sections:
-        place = folder / section
-        place.mkdir()
-        PARTS[section](report, model, place, sizes, is_tiny)
+        subfolder = folder / section
+        subfolder.mkdir()
+        PARTS[section](report, model, subfolder, sizes, is_tiny)
 
 
 def played(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
-    """The demonstration before the doctor: it is the first to compile kernels, as for somebody who tries it."""
+    """The demonstration before the doctor: it is the first to compile kernels, as for a new user."""
     for scale in ("small",) if is_tiny else ("small", "full"):
         report.part("commands", f"demo_{scale}", lambda scale=scale: commands.demo(scale, folder))
     report.part("commands", "doctor", commands.doctor)
@@ -105,15 +105,15 @@ def tests(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool
 
 
 def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
-    """The bundled model in pages; random weights in both layouts, without drafts, and beyond what is arranged contiguously."""
+    """The bundled model in pages; random weights in both layouts, without drafts, and beyond the contiguous limit."""
     talks = {"bundled_paged": ChatSession(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
     talks |= {name: ChatSession(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
     talks["depth_0"] = talks["contiguous"]._replace(options=(*ROOM, "--draft-depth", "0"))
     talks["longest"] = ChatSession(model, ROOM, sizes.longest, sizes.later, sizes.answer)
     for name, talk in talks.items():
-        place = folder / name
-        place.mkdir()
-        report.part("restarts", name, lambda talk=talk, place=place: talk.play(place))
+        subfolder = folder / name
+        subfolder.mkdir()
+        report.part("restarts", name, lambda talk=talk, subfolder=subfolder: talk.play(subfolder))
 
 
 def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:

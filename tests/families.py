@@ -194,8 +194,8 @@ def quantised(config: dict[str, Any], named: Tensors) -> tuple[dict[str, Any], T
 
 def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Numerics = EXACT, *, is_dense: bool = True) -> Any:
     """Our model of these tensors, all of which it must need."""
-    reading = ReadOptions("float32", is_dense, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("here", config, named.items(), has_separate_head=False), reading)
+    options = ReadOptions("float32", is_dense, on_tensor=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, named.items(), has_separate_head=False), options)
     family = KINDS[config["model_type"]].build(weights, numerics)
     weights.done()
     return family

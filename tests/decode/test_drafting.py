@@ -202,11 +202,11 @@ def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
 @pytest.mark.parametrize("num", [3, 7])
 def test_a_draft_attends_to_those_before_it_as_to_state(num: int) -> None:
     prompt = tiny.words("chain", 40)
-    scratch, kept = hasher(prompt, num, keep=0), hasher(prompt, num, keep=1)
+    scratch, kept = draft_chain(prompt, num, keep=0), draft_chain(prompt, num, keep=1)
     assert all(mx.array_equal(one, other) for one, other in zip(scratch, kept, strict=True))
 
 
-def hasher(prompt: list[int], num: int, keep: int) -> list[mx.array]:
+def draft_chain(prompt: list[int], num: int, keep: int) -> list[mx.array]:
     """Hidden vectors of drafts, each from the one before it, which was kept or not."""
     family, state = tiny.family(), read(tiny.family(), prompt)
     made = [state.hidden[None]]

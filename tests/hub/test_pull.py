@@ -108,7 +108,7 @@ def test_a_pulled_model_is_served_by_its_name(hub: Hub, tmp_path: Path) -> None:
 def test_content_with_a_wrong_checksum_is_removed(hub: Hub, tmp_path: Path) -> None:
     hub.damaged = True
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
-    assert (ran.returncode, "what came is not what the hub describes" in ran.stderr) == (1, True)
+    assert (ran.returncode, "does not match the hub's checksum" in ran.stderr) == (1, True)
     hub.damaged = False
     assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))["missing"] == []
 

@@ -62,19 +62,19 @@ class Objective:
         teacher = hidden.to(self._dtype)
         target = self._next_token_loss(_rows(teacher), head, windows[:, 1 : length + 1].flatten())
         first = self._model.mtp(hidden, self._model.model.embed_tokens(windows[:, 1 : length + 1])).to(self._dtype)
-        # The target's prediction of the token that a draft step predicts stands one place later for each step.
+        # The target's prediction of the token that a draft step predicts is one position later for each step.
         targets = windows[:, 2 : length + 1]
         losses = [self._draft_loss(_rows(first[:, :-1]), head, targets.flatten(), _rows(teacher[:, 1:]), self._soft)]
         for step, draft in enumerate(self._drafts(hidden, windows)):
             if step:
                 last = draft.shape[1] - 1 - step
                 targets = self._cut(windows[:, step + 2 : step + 2 + length])[:, :last]
-                told = _rows(self._cut(teacher)[:, 1 + step :])
-                losses.append(self._draft_loss(_rows(draft[:, :last].to(self._dtype)), head, targets.flatten(), told, self._soft))
+                later = _rows(self._cut(teacher)[:, 1 + step :])
+                losses.append(self._draft_loss(_rows(draft[:, :last].to(self._dtype)), head, targets.flatten(), later, self._soft))
         return Losses(target, *losses)
 
     def agreement(self, windows: Tensor) -> Agreement:
-        """The same windows judged without drafts being trained. Gradients are kept so that the graphs of training serve; drop them."""
+        """The losses of the same windows, without updating. Gradients come along, since the training graphs are reused; drop them."""
         length, head = windows.shape[1] - DEPTH - 1, self._model.model.embed_tokens.weight
         hidden = self._model.model(windows[:, :length])
         loss = self._next_token_loss(_rows(hidden.to(self._dtype)), head, windows[:, 1 : length + 1].flatten())
@@ -87,7 +87,7 @@ class Objective:
         """Hidden vectors of every draft step [num_windows, window, hidden]."""
         length, embeddings = hidden.shape[1], self._model.model.embed_tokens(windows[:, 1:])
         shifted = [self._cut(embeddings[:, step : step + length]) for step in range(DEPTH)]
-        return iter(self._model.mtp.hasher(self._cut(hidden), shifted))
+        return iter(self._model.mtp.draft_steps(self._cut(hidden), shifted))
 
     def _cut(self, rows: Tensor) -> Tensor:
         """The first windows of [rows, length, ...]."""
@@ -104,13 +104,13 @@ def next_token_loss(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
 
 
 def draft_loss(hidden: Tensor, head: Tensor, targets: Tensor, teacher: Tensor, soft: float) -> Tensor:
-    """Mean cross-entropy of drafts: a share `soft` against the target's distribution for the same place, the rest against the true token."""
+    """Mean cross-entropy of drafts: a share `soft` against the target's distribution, the rest against the true token."""
     logits = F.linear(hidden, head.to(hidden.dtype)).float()
     normaliser = torch.logsumexp(logits, -1)
     hard = normaliser - logits.gather(1, targets[:, None])[:, 0]
     with torch.no_grad():
-        told = torch.softmax(F.linear(teacher.detach(), head.detach().to(hidden.dtype)).float(), -1)
-    return ((1 - soft) * hard + soft * (normaliser - (told * logits).sum(-1))).mean()
+        soft_targets = torch.softmax(F.linear(teacher.detach(), head.detach().to(hidden.dtype)).float(), -1)
+    return ((1 - soft) * hard + soft * (normaliser - (soft_targets * logits).sum(-1))).mean()
 
 
 def _rows(hidden: Tensor) -> Tensor:

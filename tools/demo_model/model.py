@@ -205,7 +205,7 @@ class Mtp(nn.Module):
         self.dtype = torch.float32
 
     def join(self, embedding: Tensor, hidden: Tensor) -> Tensor:
-        """Rows [batch, tokens, hidden] of the module's layer: a token's embedding beside the hidden vector before it."""
+        """Rows [batch, tokens, hidden] of the module's layer: a token's embedding next to the hidden vector before it."""
         parts = [self.pre_fc_norm_embedding(embedding, self.dtype), self.pre_fc_norm_hidden(hidden, self.dtype)]
         return self.fc(torch.cat(parts, -1)).float()
 
@@ -213,7 +213,7 @@ class Mtp(nn.Module):
         """The first draft step of every position: row p sees rows 0..p."""
         return self.norm(self.layers[0](self.join(embedding, hidden)))
 
-    def hasher(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
+    def draft_steps(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
         """Hidden vectors of all draft steps of every position, with the attention that drafting has.
 
         Step s of position p attends to the first-step rows 0..p, which are made of the target's hidden vectors, and to the rows of its

@@ -46,7 +46,7 @@ class Recipe:
                 raise ConfigError(f"--override {pattern}: no matrix of this model matches", hint="for example '*.down_proj=8'")
             if not self.is_mtp_forced and bits != PLAIN_BITS and all(path.startswith(MTP) for path in matched):
                 hint = "its drafts would be accepted less often, or never; --force-mtp quantises it anyway"
-                raise ConfigError(f"--override {pattern}: the MTP head is not quantised", hint=hint)
+                raise ConfigError(f"--override {pattern}: the MTP head stays as it is", hint=hint)
 
     def scheme(self, path: str, inner: int) -> Scheme | None:
         """The scheme of the matrix [..., out, inner] of this module; None is plain."""

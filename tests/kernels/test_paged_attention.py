@@ -93,18 +93,18 @@ def test_the_kernel_does_not_run_here() -> None:
     assert errors(mx.Device(mx.cpu, 0)) == []
 
 
-Walk = Callable[[Case, Inputs], np.ndarray]
+Kernel = Callable[[Case, Inputs], np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
     return lambda case, given: run(library, CASES.index(case), case, given)
 
 
 def functions(number: int, case: Case) -> str:
-    """Both kernels of a case, and `walk_<number>` that runs them block by block."""
+    """Both kernels of a case, and `run_<number>` that runs them block by block."""
     tiles = -(-case.rows * case.heads // case.kv_heads // 16)
     constants = {"ROWS": case.rows, "HEADS": case.heads, "KV_HEADS": case.kv_heads, "DIM": case.dim, "TILES": tiles}
     constants |= {"PARTS": case.parts, "BLOCK_TOKENS": case.block_tokens, "FIRST": case.first}
@@ -121,7 +121,7 @@ void run_partition() {{
 void run_join() {{
 {cuda.body("paged_attention_join")}
 }}
-extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
+extern "C" void run_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
     const int* blocks_, const int* positions_, float* partial_, float* scale_, __nv_bfloat16* out_) {{
   q = q_, keys = keys_, keys_shape = shape_, values = values_, blocks = blocks_, positions = positions_;
   partial = partial_, scale = scale_, out = out_;
@@ -141,18 +141,18 @@ def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndar
     partial = np.full((case.parts, case.rows, case.heads, case.dim), np.nan, np.float32)
     scale, out = np.full((*partial.shape[:3], 2), np.nan, np.float32), np.full(partial.shape[1:], 0x7FC0, np.uint16)
     order = (arrays[0], arrays[1], tables[0], arrays[2], tables[1], tables[2], partial, scale, out)
-    getattr(library, f"walk_{number}")(*cuda.pointers(*order))
+    getattr(library, f"run_{number}")(*cuda.pointers(*order))
     return cuda.floats(out).swapaxes(0, 1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.heads}of{case.kv_heads}d{case.dim}n{case.length}")
-def test_the_cuda_kernel_agrees_with_float64(on_cuda: Walk, case: Case) -> None:
+def test_the_cuda_kernel_agrees_with_float64(on_cuda: Kernel, case: Case) -> None:
     given = inputs(case, mx.bfloat16)
     expected = attention_in_float64(case, given)
     assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_keys_beyond_the_last_row_are_not_read(on_cuda: Walk) -> None:
+def test_keys_beyond_the_last_row_are_not_read(on_cuda: Kernel) -> None:
     case = CASES[3]
     given = inputs(case, mx.bfloat16)
     place = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens

@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 CASES = (Case(1, 4, 32), Case(4, 4, 64), Case(1, 4, 128), Case(8, 4, 128), Case(1, 8, 32), Case(3, 8, 64), Case(8, 8, 128))
-ByRows = Callable[[Case, mx.array, PackedMatrix], np.ndarray]
+Kernel = Callable[[Case, mx.array, PackedMatrix], np.ndarray]
 
 
 def given(case: Case) -> tuple[mx.array, PackedMatrix]:
@@ -41,7 +41,7 @@ def product_in_float64(x: mx.array, weight: PackedMatrix) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> ByRows:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
 
@@ -77,7 +77,7 @@ extern "C" void product_{number}(const int* xs, const int* ps, const __nv_bfloat
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_agree_with_float64(on_cuda: ByRows, case: Case) -> None:
+def test_both_agree_with_float64(on_cuda: Kernel, case: Case) -> None:
     x, weight = given(case)
     assert not has_cuda_kernel(x, weight)
     assert errors(mx.Device(mx.cpu, 0)) == []
@@ -88,7 +88,7 @@ def test_both_agree_with_float64(on_cuda: ByRows, case: Case) -> None:
     assert np.abs(np.array(x.astype(mx.float32) @ dequantise(weight, mx.float32).T) - right).max() <= 1e-5 * np.abs(right).max()
 
 
-def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: ByRows) -> None:
+def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: Kernel) -> None:
     one, eight = Case(1, 4, 128), Case(8, 4, 128)
     x, weight = given(eight)
     alone = [on_cuda(one, x[i : i + 1], weight) for i in range(8)]

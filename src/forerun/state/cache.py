@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -38,17 +38,13 @@ class Snapshot:
         return sum(a.nbytes for a in self.arrays())
 
 
-class PassResult(Protocol):
-    """The result of a compiled pass; see trace.TracedResult."""
+class PassResult(NamedTuple):
+    """hidden [rows, dim]; per recurrent layer its arrays after all rows and its rule's inputs; the buffers for the next pass."""
 
-    @property
-    def hidden(self) -> mx.array: ...
-    @property
-    def after(self) -> list[Arrays]: ...
-    @property
-    def rule_inputs(self) -> list[Arrays]: ...
-    @property
-    def buffers(self) -> list[mx.array]: ...
+    hidden: mx.array
+    after: list[Arrays]
+    rule_inputs: list[Arrays]
+    buffers: list[mx.array]
 
 
 class Compiled(Protocol):
@@ -65,8 +61,8 @@ class Cache(Generic[L]):
     """The whole state of one sequence after `length` tokens.
 
     Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hidden vectors;
-    within a turn it may lag behind `length` or be one ahead of it, in a stored state it equals it, as without draft layers. `hidden`
-    [dim]: of the last token, after the final norm.
+    within a turn it may lag behind `length` or be one ahead of it; in a stored state, and without draft layers, it equals `length`.
+    `hidden` [dim]: of the last token, after the final norm.
     """
 
     def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:

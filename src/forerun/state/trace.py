@@ -6,26 +6,17 @@ Knows nothing of models: the caller gives the pass, as it would run on a View.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.state.cache import Arrays, Cache, Rule, View
+from forerun.state.cache import Arrays, Cache, PassResult, Rule, View
 from forerun.state.layout import Layout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Store, traced_store
 
 Pass = Callable[..., mx.array]
-
-
-class TracedResult(NamedTuple):
-    """hidden [rows, dim]; per recurrent layer its arrays after all rows and its rule's inputs; the buffers for the next pass."""
-
-    hidden: mx.array
-    after: list[Arrays]
-    rule_inputs: list[Arrays]
-    buffers: list[mx.array]
 
 
 class CompiledPass:
@@ -39,9 +30,9 @@ class CompiledPass:
 
     def __call__(
         self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
-    ) -> TracedResult:
+    ) -> PassResult:
         """Run the pass after `start` rows. Takes over the buffers: they are written in place if the caller holds no other reference."""
-        return TracedResult(*self._step(list(inputs), mx.array(start, dtype=mx.int32), list(recurrent), buffers, constants))
+        return PassResult(*self._step(list(inputs), mx.array(start, dtype=mx.int32), list(recurrent), buffers, constants))
 
     def release(self) -> None:
         """Release the compiled function. Call it on the thread that ran it: a thread that ends with an entry in its cache of compiled

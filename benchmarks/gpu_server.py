@@ -21,7 +21,7 @@ prepare(Config.model_validate({}))
 from evidence import evidence  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from gpu import device  # noqa: E402
-from on_gpu import checkpoint, commands, company  # noqa: E402
+from on_gpu import checkpoint, commands, real_clients  # noqa: E402
 from on_gpu.report import Report  # noqa: E402
 from on_gpu.restarts import ChatSession  # noqa: E402
 from on_gpu.shapes import SHAPES  # noqa: E402
@@ -74,7 +74,7 @@ def main() -> None:
 def run(sections: list[str], sizes: Sizes, report: Report, folder: Path, *, is_tiny: bool) -> None:
     report.part("machine", "evidence", lambda: head(sizes, is_tiny=is_tiny))
     model = folder / "random"
-    if {"restarts", "company"} & set(sections):
+    if {"restarts", "agents"} & set(sections):
         report.part("machine", "parameters", lambda: checkpoint.write(model, sizes.shape))
     for section in sections:
         subfolder = folder / section
@@ -91,7 +91,7 @@ def played(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: boo
 
 def agents(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
     how: dict[str, Any] = {"agents": sizes.agents, "first_chars": 4 * sizes.chars, "later_chars": sizes.chars, "seconds": sizes.seconds}
-    report.part("company", "agents", lambda: company.company(model, folder, **how))
+    report.part("agents", "agents", lambda: real_clients.agents_at_work(model, folder, **how))
 
 
 def first_use(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
@@ -125,9 +125,9 @@ def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
 
 PARTS = {
     "commands": played,
-    "clients": lambda report, model, folder, sizes, is_tiny: company.clients(report, DEMO_MODEL, folder),
+    "clients": lambda report, model, folder, sizes, is_tiny: real_clients.clients(report, DEMO_MODEL, folder),
     "restarts": restarts,
-    "company": agents,
+    "agents": agents,
     "first_use": first_use,
     "tests": tests,
 }

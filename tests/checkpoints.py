@@ -65,7 +65,7 @@ def quantised(found: Shapes, bits: int, group: int) -> Shapes:
 
 
 def write(folder: Path, config: dict[str, Any], found: Shapes, name: str = "model.safetensors") -> Path:
-    """A folder with this configuration and these headers; returns the file of weights, which takes no room on disk."""
+    """A folder with this configuration and these headers; returns the file of weights, which is sparse on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     header, end = {}, 0

@@ -215,7 +215,7 @@ def write_hub(folder: Path, kind: str, named: Tensors, shards: int = 2) -> Path:
 
 
 def write_mlx(folder: Path, hub: Path, **quantisation: Any) -> Path:
-    """The folder that mlx-lm makes of a hub folder, which has no MTP head; quantised as `quantize_model` is told."""
+    """The folder that mlx-lm makes of a hub folder, which has no MTP head; quantised with the arguments of `quantize_model`."""
     from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
     model, config = load_model(hub)

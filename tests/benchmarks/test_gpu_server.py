@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _as_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts find what is beside them."""
+    """Scripts import modules from their folder."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
@@ -86,5 +86,5 @@ def test_every_part_runs(tmp_path: Path) -> None:
     }
     assert bad == set()
     assert [talk["equal"] for talk in sections["restarts"].values()] == [5] * 5
-    assert sections["company"]["agents"]["errors"] == []
+    assert sections["agents"]["agents"]["errors"] == []
     assert sections["commands"]["demo_small"]["faults"] == []

@@ -84,13 +84,13 @@ def generation(
 def started(
     steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random
 ) -> tuple[Generation, int]:
-    """An answer with drafts up to a random place, a limit or a stop token; and after how many tokens a client leaves."""
+    """An answer with drafts up to a random position, a limit or a stop token; and after how many tokens a client leaves."""
     num = len(wanted.tokens)
-    place, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
-    stops = frozenset([wanted.tokens[place]] if how == "stop" else [])
-    limit = place if how == "limit" else num
+    position, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
+    stops = frozenset([wanted.tokens[position]] if how == "stop" else [])
+    limit = position if how == "limit" else num
     answer = generation(steps, state, wanted.prompt, wanted.sampling, policy, max_tokens=limit, stop_ids=stops)
-    return answer, place if how == "leave" else num
+    return answer, position if how == "leave" else num
 
 
 def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:

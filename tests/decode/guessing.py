@@ -57,8 +57,8 @@ class Guessing(Recording):
         self._rng = random.Random(str(seed))
 
     def guess(self, hidden: mx.array, given: int, depth: int) -> mx.array:
-        place = given + depth - 1
-        token = self._answer[place] if place < len(self._answer) else 0
+        position = given + depth - 1
+        token = self._answer[position] if position < len(self._answer) else 0
         if self._rng.random() > self._right:
             token = (token + 1) % self.vocab
         return mx.where(mx.arange(self.vocab) == token, 40.0, 0.0)[None]

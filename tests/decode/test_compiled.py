@@ -56,9 +56,9 @@ def test_a_step_is_traced_once_per_capacity() -> None:
 
 
 def test_eager_steps_have_a_reason_and_are_counted() -> None:
-    steps, cache = StepTable(FAMILY, eager_reason="asked"), read(FAMILY, TOKENS[:100])
+    steps, cache = StepTable(FAMILY, eager_reason="requested"), read(FAMILY, TOKENS[:100])
     decode(cache, steps, (1, 1), 100)
-    assert steps.counts() == Counter(asked=4)
+    assert steps.counts() == Counter(requested=4)
     wide = StepTable(FAMILY, eager_reason="")
     decode(read(FAMILY, TOKENS[:100]), wide, (9,), 100)
     assert wide.counts() == Counter(width=1, compiled=1)

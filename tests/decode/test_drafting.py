@@ -183,19 +183,19 @@ class Timekeeper(DepthPolicy):
 
     def __init__(self) -> None:
         super().__init__(range(8))
-        self.told: list[Round] = []
+        self.observed: list[Round] = []
 
     def choose(self, context_tokens: int, limit: int) -> int:
-        return min(len(self.told) // 2 % 3, limit)
+        return min(len(self.observed) // 2 % 3, limit)
 
     def observe(self, context_tokens: int, done: Round) -> None:
-        self.told.append(done)
+        self.observed.append(done)
 
 
 def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
     policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
     assert len(list(generation(eager(tiny.family()), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
-    for i, done in enumerate(policy.told[:12]):
+    for i, done in enumerate(policy.observed[:12]):
         assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)
 
 

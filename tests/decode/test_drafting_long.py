@@ -96,14 +96,14 @@ def test_200_answers(tmp_path: Path, write_result: Write) -> None:
 
 
 def test_512_greedy_tokens() -> None:
-    family, prompt, told = tiny.demo().family, piece_of_source(random.Random(1)), []
+    family, prompt, answers = tiny.demo().family, piece_of_source(random.Random(1)), []
     for depth in (0, 1, 3):
         answer = generation(steps(), read(family, prompt), prompt, GREEDY, DepthPolicy((depth,)), max_tokens=512)
         assert len("".join(answer)) > 0
         assert (sum(answer.draft_stats.accepted) > 0) == (depth > 0)
-        told.append(answer.tokens)
-    assert len(told[0]) == 512
-    assert told[0] == told[1] == told[2]
+        answers.append(answer.tokens)
+    assert len(answers[0]) == 512
+    assert answers[0] == answers[1] == answers[2]
 
 
 class Watching(DepthPolicy):
@@ -111,10 +111,10 @@ class Watching(DepthPolicy):
 
     def __init__(self) -> None:
         super().__init__((3,))
-        self.told: list[tuple[int, Round]] = []
+        self.observed: list[tuple[int, Round]] = []
 
     def observe(self, context_tokens: int, done: Round) -> None:
-        self.told.append((context_tokens, done))
+        self.observed.append((context_tokens, done))
 
 
 def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
@@ -123,7 +123,7 @@ def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contig
     answer = generation(steps(), live, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
     assert len(list(answer)) > 0
     last = len(prompt) + answer.num_sampled - 1
-    return [done.accepted for context_tokens, done in policy.told if context_tokens + 3 <= last and done.drafted == 3]
+    return [done.accepted for context_tokens, done in policy.observed if context_tokens + 3 <= last and done.drafted == 3]
 
 
 def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:

@@ -111,11 +111,11 @@ def test_scores_that_nobody_requested_are_not_computed(monkeypatch: pytest.Monke
 def of_prompt(tokens: Sequence[int]) -> list[Score]:
     found = list[Score]()
 
-    def look(start: int, hidden: mx.array) -> None:
+    def on_chunk(start: int, hidden: mx.array) -> None:
         assert len(found) == start
         found.extend(prompt_scores(FAMILY, hidden, tokens[start + 1 : start + 1 + hidden.shape[0]], TOP))
 
-    for _ in prefill(FAMILY, empty(FAMILY), tokens, [300], look):
+    for _ in prefill(FAMILY, empty(FAMILY), tokens, [300], on_chunk):
         pass
     return found
 
@@ -131,10 +131,10 @@ def test_a_prompts_scores_come_chunk_by_chunk_in_order() -> None:
     tokens = tiny.words("long", 1100)
     found = of_prompt(tokens)
     assert len(found) == len(tokens) - 1
-    for place in (1, 32, 33, 512, 513, 1099):
-        state = read(FAMILY, tokens[:place])
-        (expected,) = scores(logprobs(FAMILY.head(state.hidden[None]), mx.array(tokens[place : place + 1], dtype=mx.int32), TOP))
-        assert found[place - 1] == expected
+    for position in (1, 32, 33, 512, 513, 1099):
+        state = read(FAMILY, tokens[:position])
+        (expected,) = scores(logprobs(FAMILY.head(state.hidden[None]), mx.array(tokens[position : position + 1], dtype=mx.int32), TOP))
+        assert found[position - 1] == expected
 
 
 def test_a_prompts_score_that_is_not_finite_is_an_error() -> None:

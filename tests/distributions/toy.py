@@ -160,16 +160,16 @@ def _token_distribution(target: mx.array, draft: mx.array, drafts: mx.array) -> 
     return probs.reshape(num, depth + 1, vocab)
 
 
-def _completed(every: list[Prefix], drawn: np.ndarray, accepted: np.ndarray, token: np.ndarray, joint: np.ndarray) -> np.ndarray:
+def _completed(every: list[Prefix], drawn: np.ndarray, acceptance: np.ndarray, token: np.ndarray, joint: np.ndarray) -> np.ndarray:
     emitted = np.zeros_like(joint)
     depth, vocab = joint.ndim - 1, joint.shape[0]
     for row, drafts in enumerate(every):
         for accepted in range(depth + 1):
-            rejected = 1 - accepted[row, accepted] if accepted < depth else 1.0
-            weight = drawn[row] * accepted[row, :accepted].prod() * rejected
+            rejected = 1 - acceptance[row, accepted] if accepted < depth else 1.0
+            weight = drawn[row] * acceptance[row, :accepted].prod() * rejected
             for after in range(vocab):
-                place = (*drafts[:accepted], after)
-                emitted[place] += weight * token[row, accepted, after] * _conditional(joint[place])
+                tokens = (*drafts[:accepted], after)
+                emitted[tokens] += weight * token[row, accepted, after] * _conditional(joint[tokens])
     return emitted
 
 

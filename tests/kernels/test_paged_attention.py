@@ -155,8 +155,8 @@ def test_the_cuda_kernel_agrees_with_float64(on_cuda: Kernel, case: Case) -> Non
 def test_keys_beyond_the_last_row_are_not_read(on_cuda: Kernel) -> None:
     case = CASES[3]
     given = inputs(case, mx.bfloat16)
-    place = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
+    row = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
     for pool in (given.keys, given.values):
-        pool[:, place : place + case.block_tokens - case.length % case.block_tokens] = 1e4
+        pool[:, row : row + case.block_tokens - case.length % case.block_tokens] = 1e4
     expected = attention_in_float64(case, given)
     assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()

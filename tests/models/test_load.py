@@ -39,10 +39,10 @@ def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
 
 
 def test_progress_runs_from_0_to_1(folder: Path) -> None:
-    told: dict[str, list[float]] = {}
-    load(folder, EXACT, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
-    assert told["reading weights"] == sorted(told["reading weights"])
-    assert told["reading weights"][-1] == 1.0
+    progress: dict[str, list[float]] = {}
+    load(folder, EXACT, "float32", lambda doing, done_frac: progress.setdefault(doing, []).append(done_frac))
+    assert progress["reading weights"] == sorted(progress["reading weights"])
+    assert progress["reading weights"][-1] == 1.0
 
 
 def test_the_digest_is_of_the_weights(folder: Path) -> None:

@@ -4,11 +4,11 @@
   // packed [out, inner * BITS / 32] unsigned, the first weight in the lowest bits; scales, biases [out, inner / GROUP]; y [ROWS, out].
   // out is a multiple of 16, inner of 4 * TAKEN. A lane takes 16 bytes of weights, all of one group.
   using forerun::high_halves, forerun::load, forerun::low_halves, forerun::multiply_add;
-  constexpr int WARPS = THREADS / 32, TAKEN = 128 / BITS, MOST_ROWS = 8;
+  constexpr int WARPS = THREADS / 32, TAKEN = 128 / BITS, MAX_ROWS = 8;
   constexpr unsigned ONE = 0x3f803f80u, MINUS_128 = 0xc300c300u;  // pairs of bfloat16
   const int inner = x_shape[1], out = packed_shape[0], first = blockIdx.x * 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place = lane / 4, part = lane % 4;
-  __shared__ float by_warp[WARPS][16][MOST_ROWS];
+  __shared__ float by_warp[WARPS][16][MAX_ROWS];
 
   float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 2

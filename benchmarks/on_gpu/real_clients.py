@@ -161,7 +161,7 @@ class Agents:
                 return
 
 
-def company(model: Path, folder: Path, *, agents: int, first_chars: int, later_chars: int, seconds: float) -> dict[str, Any]:
+def agents_at_work(model: Path, folder: Path, *, agents: int, first_chars: int, later_chars: int, seconds: float) -> dict[str, Any]:
     """Agents at work until the server is killed; what the bank holds then, and how each of them continues."""
     at_work = Agents(agents, first_chars, later_chars)
     memory = killed_at_work(at_work, started(model, folder), seconds)

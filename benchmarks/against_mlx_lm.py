@@ -1,10 +1,10 @@
-"""What do the five turns cost beside mlx-lm's own server, with the same weights, prompts and restarts?
+"""What do the five turns cost compared with mlx-lm's own server, with the same weights, prompts and restarts?
 
 Both servers get what they can use: mlx-lm its prompt cache, weights in float32 (its bfloat16 products are slow on a CPU) and a system
-OpenBLAS; forerun its bank and `served` numerics. Both answer one short request after each start, so that nobody's first use of a process
-is measured. Each goes on with its own answers, as an agent would. First token: seconds at the client to the first piece of text.
+OpenBLAS; forerun its bank and fast numerics. Both answer one short request after each start, so that no first use of a process is
+measured. Each continues with its own answers, as an agent would. First token: seconds at the client to the first piece of text.
 
-python benchmarks/against_mlx_lm.py [--repeats N] [--first-read-tokens N] [--dry-run] [--out FILE]
+python benchmarks/against_mlx_lm.py [--repeats N] [--first-prompt-tokens N] [--dry-run] [--out FILE]
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Peer:
         self._process.wait()
 
     def wait_until_written(self) -> None:
-        """It writes nothing."""
+        """mlx-lm writes nothing."""
 
     def _answers(self) -> bool:
         try:
@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--first-read-tokens", type=int, default=3000)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def measure(repeats: int, scale: Scale) -> dict[str, Any]:
-    """Every turn on both servers, in turns."""
+    """Every turn on both servers, alternating."""
     tokenizer = Tokenizer.load(MODEL)
     talk = record(package_sources(), scale, lambda text: len(tokenizer.encode(text, tenant="")))
     played: dict[str, list[list[Turn]]] = {"forerun": [], "mlx-lm": []}
@@ -167,8 +167,8 @@ def ask(url: str, name: str, messages: list[dict[str, Any]], tools: list[dict[st
             if piece := "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices", ())):
                 times.append(time.perf_counter())
                 text.append(piece)
-    decode_stats = usage["completion_tokens"] - 1
-    return Turn(name, times[0] - begun_s, decode_stats / (times[-1] - times[0]), usage["prompt_tokens"], "".join(text))
+    decoded = usage["completion_tokens"] - 1
+    return Turn(name, times[0] - begun_s, decoded / (times[-1] - times[0]), usage["prompt_tokens"], "".join(text))
 
 
 def stats(played: dict[str, list[list[Turn]]]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def stats(played: dict[str, list[list[Turn]]]) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The turns as a table for people."""
+    """The turns as a Markdown table."""
     head = ("turn", "path", "context", "first token s", "mlx-lm s", "decode tok/s", "mlx-lm tok/s")
     lines = [
         (

@@ -2,7 +2,7 @@
 
     python benchmarks/compiled_steps.py [--context 2000] [--repeats 60] [--dry-run] [--out FILE]
 
-A step is a pass over some rows and its logits; nothing of it is kept, so that every sample does the same.
+A step is a pass over some rows and its logits; its rows are not kept, so that every sample does the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAYOUTS: tuple[Layout, ...] = (Contiguous(), Paged(PAGE_TOKENS))
 
 
 def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
-    """Seconds of one."""
+    """Seconds of one step."""
     start_s = time.perf_counter()
     with lend([cache], steps.family.numerics) as view:
         hidden = steps.forward(mx.arange(rows, dtype=mx.int32) + 100, cache, view)
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--context", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:

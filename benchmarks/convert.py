@@ -1,8 +1,8 @@
-"""How much memory does a conversion take, beside the size of the checkpoint, and how long?
+"""How much memory and time does a conversion take, compared with the size of the checkpoint?
 
-A checkpoint of random bfloat16 weights in the shape of Qwen3.5-0.8B is quantised to 4 bits, in shards of several sizes, each in a process
-of its own. Memory: the most that was resident while the weights were written, above what the process had before; loading what was written,
-as a check, comes after that and is counted apart.
+A checkpoint of random bfloat16 weights in the shape of Qwen3.5-0.8B is quantised to 4 bits, in shards of several sizes, each in a separate
+process. Memory: peak resident size while the weights are written, above that of the process before; loading the result as a check comes
+after that and is counted separately.
 
 python benchmarks/convert.py [--shape 0.8B|tiny] [--shard-mib N,N] [--dry-run] [--out FILE]
 """
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="0.8B", choices=("0.8B", "tiny"))
     parser.add_argument("--shard-mib", default="64,256,1024")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--convert", nargs=3, metavar=("SOURCE", "TARGET", "MIB"), help=argparse.SUPPRESS)
@@ -40,7 +40,7 @@ def main() -> None:
         print(f"would convert a random checkpoint of shape {options.shape} in shards of {sizes} MiB")
     else:
         config = {"shape": options.shape, "bits": 4, "group_size": 32, "shard_mib": sizes}
-        head = evidence(blas="none (nothing is multiplied)", model_digest="random weights, not kept", numerics="none", config=config)
+        head = evidence(blas="none (nothing is multiplied)", model_digest="random weights, not stored", numerics="none", config=config)
         head["model"] = {"name": f"random, of shape {options.shape}", "digest": None, "quantisation": "none (bfloat16)"}
         result = measure(options.shape, sizes)
         write(options.out, head | result)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(shape: str, sizes: list[int]) -> dict[str, Any]:
-    """One conversion a shard size, of the same checkpoint. All work is done in processes of its own: one inherits its parent's peak."""
+    """One conversion per shard size, of the same checkpoint, each in a new process: a fork inherits its parent's peak."""
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "source"
         largest_bytes = done("--make", source, "--shape", shape)
@@ -57,12 +57,12 @@ def measure(shape: str, sizes: list[int]) -> dict[str, Any]:
 
 
 def done(*arguments: object) -> Any:
-    """What this script says when it is called so."""
+    """The output of this script with these arguments."""
     return json.loads(subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True, capture_output=True, text=True).stdout)
 
 
 def make(folder: Path, shape: str) -> int:
-    """Writes the checkpoint; the bytes of its largest matrix."""
+    """Write the checkpoint; returns the bytes of its largest matrix."""
     import mlx.core as mx
 
     from on_gpu.shapes import SHAPES, tensors
@@ -75,7 +75,7 @@ def make(folder: Path, shape: str) -> int:
 
 
 def converted(source: Path, target: Path, shard_mib: int) -> dict[str, Any]:
-    """What one conversion took, in this process."""
+    """The cost of one conversion, in this process."""
     from forerun.kernels.numerics import FAST
     from forerun.kernels.quantised import Scheme
     from forerun.models.checkpoint import Folder
@@ -84,7 +84,7 @@ def converted(source: Path, target: Path, shard_mib: int) -> dict[str, Any]:
     from forerun.models.recipe import Recipe
 
     def silent(doing: str, done_frac: float) -> None:
-        """Nobody watches."""
+        """No progress."""
 
     target.mkdir()
     before_bytes, begun_s = resident_bytes(), time.perf_counter()
@@ -96,7 +96,7 @@ def converted(source: Path, target: Path, shard_mib: int) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """The most that this process ever had resident."""
+    """The peak resident size of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/decode.py [--model FOLDER] [--context 1000 4000] [--repeats 5] [--answer 64] [--dry-run] [--out FILE]
 
-The measurement of `forerun bench decode` with more arms: depths 0 (plain) to 3, auto, and auto with a head whose drafts are those that it
-thinks least likely ("wrong"). All arms are interleaved in one process; greedy, and at temperature 1.0, top-p 0.95, top-k 20. The prompts
-are the user turns of the demo's conversation; the first has about --context tokens. Ratios are given by time, and by what all processors
-spent on this process, which other work on the machine disturbs less.
+The measurement of `forerun bench decode` with more arms: depths 0 (plain) to 3, auto, and auto with a head whose drafts are the tokens
+that it finds least likely ("wrong"). All arms are interleaved in one process; greedy, and at temperature 1.0, top-p 0.95, top-k 20. The
+prompts are the user turns of the demo's conversation; the first has about --context tokens. Ratios are of wall time and of CPU time, which
+other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ARMS: dict[str, Any] = {"plain": 0, "depth 1": 1, "depth 2": 2, "depth 3": 3, "a
 
 
 class Contrary:
-    """A family whose draft head says the opposite of what it thinks."""
+    """A family whose draft head returns negated hidden vectors."""
 
     def __init__(self, family: Any) -> None:
         self._family = family
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--answer", type=int, default=64)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -67,7 +67,7 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
         samples = list(Bench(subject.tokenizer, turns, variants, options.repeats, options.answer).samples())
         rows = summary(samples)
         for row in rows:
-            sampling, arm = row["law"], row["arm"]
+            sampling, arm = row["sampling"], row["arm"]
             row["ratio_to_plain"] = ratio_interval(rates(samples, sampling, arm), rates(samples, sampling, PLAIN))
             row["cpu_ratio_to_plain"] = ratio_interval(
                 rates(samples, sampling, arm, "cpu_seconds"), rates(samples, sampling, PLAIN, "cpu_seconds")
@@ -75,7 +75,7 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
         results.append({"context_tokens": len(turns[0].tokens), "rows": rows, "samples": [asdict(sample) for sample in samples]})
         show(len(turns[0].tokens), rows)
     config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {
-        "laws": {k: asdict(v) for k, v in SAMPLINGS.items()}
+        "samplings": {k: asdict(v) for k, v in SAMPLINGS.items()}
     }
     head = evidence(blas=subject.blas, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
     write(options.out, head | {"results": results})

@@ -1,4 +1,4 @@
-"""What every result file holds besides its measurements, and how arms are compared. Not a benchmark."""
+"""The evidence in every result file, and the comparison of arms. Not a benchmark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
 
 
 def model_of(folder: Path) -> dict[str, Any]:
-    """A checkpoint that a server of this machine has loaded, and whose digest is remembered since; null if it is not."""
+    """A checkpoint with its digest, which is cached if a server of this machine has loaded it; otherwise null."""
     from forerun.models.checkpoint import Folder
     from forerun.models.digest import remembered, signature
 
@@ -70,7 +70,7 @@ def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> dict[str, f
 
 
 def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Write the result file, if one is wanted."""
+    """Write the result file, if a path is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n")
@@ -78,7 +78,7 @@ def write(path: Path | None, result: dict[str, Any]) -> None:
 
 
 def _commit() -> str:
-    """Of the checkout; of a copy without one, what a file COMMIT beside `src` says."""
+    """The commit of the checkout; for a copy without one, from a file COMMIT next to `src`."""
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,6 +1,6 @@
-"""What do the five turns of the demonstration cost, with stored state and without? The README's table is made of the result.
+"""What do the five turns of the demonstration cost, with stored state and without? The README's table is made from the result.
 
-python benchmarks/five_turns.py [--scale small|full] [--numerics reference|served] [--dry-run] [--out FILE]
+python benchmarks/five_turns.py [--scale small|full] [--numerics exact|fast] [--dry-run] [--out FILE]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=["small", "full"], default="small")
     parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -45,7 +45,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The turns of a result as a table for people."""
+    """The turns of a result as a Markdown table."""
     lines = [HEAD, ("---",) * len(HEAD), *(row(turn) for turn in result["turns"])]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

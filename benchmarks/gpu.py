@@ -2,8 +2,9 @@
 
     python benchmarks/gpu.py [--sections correct,bundled,...] [--limit-s 460] [--tiny] [--dry-run] [--out FILE]
 
-Models of real shapes have random weights; caches have random rows. Each part is tried by itself, printed, and written to the file at once:
-a part that fails leaves its traceback there, and a run that is cut leaves what it had. See gpu.md for how to run it, and how to read it.
+Models of real shapes have random weights; caches have random rows. Each part runs separately, is printed, and written to the file at once:
+a part that fails leaves its traceback there, and a run that is cut off leaves the parts before. See gpu.md for how to run it and read the
+results.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ WIDTHS = (1, 2, 4, 8)
 SHAPES_OF_27B = ((34_816, 5120), (5120, 17_408), (248_320, 5120))  # gate and up, down, head
 SHAPES_OF_TINY = ((128, 512),)
 EXPERTS_OF_35B = ((256, 8, 1024, 2048), (256, 8, 2048, 512))  # gate and up, down: how many, how many are chosen, out, in
-BETWEEN = (32, 64, 128, 256)  # rows, where one way of multiplying with experts becomes faster than another
+BETWEEN = (32, 64, 128, 256)  # rows, where the fastest implementation of expert products changes
 EXPERTS_OF_TINY = ((8, 2, 64, 64),)
 
 
 class Scale(NamedTuple):
-    """How much of everything. prompts: of prefill; short, long: contexts in tokens; capacities: that rows are written into."""
+    """Sizes. prompts: of prefill; short, long: contexts in tokens; capacities: that rows are written into."""
 
     prompts: tuple[int, int]
     short: int
@@ -78,8 +79,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(SECTIONS), help="which, in order")
     parser.add_argument("--limit-s", type=float, default=460.0, help="no part is begun after so many seconds")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape, uncompiled, few repeats: tries every line, measures nothing")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape, uncompiled, few repeats: runs every line, measures nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sections = options.sections.split(",")
@@ -139,7 +140,7 @@ def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:
 
 
 def device() -> str:
-    """What kind of device, not which one."""
+    """The kind of device."""
     info = mx.device_info(mx.default_device())
     return ", ".join(f"{name} {value}" for name, value in info.items() if name not in ("uuid", "pci_bus_id", "free_memory"))
 
@@ -202,7 +203,7 @@ def long_context(report: Report, name: str, table: StepTable, scale: Scale) -> N
 
 
 def ratios(report: Report, name: str, scale: Scale) -> dict[str, float]:
-    """Ours over mlx-lm's (speeds) or mlx-lm's over ours (times): above 1 we are faster. And ours against ourselves."""
+    """Ours over mlx-lm's (speeds) or mlx-lm's over ours (times): above 1 forerun is faster. And ratios of our own variants."""
 
     def of(top: tuple[str, ...], bottom: tuple[str, ...]) -> float | None:
         a, b = report.find(name, *top), report.find(name, *bottom)

@@ -1,10 +1,10 @@
-"""Does the product itself run on a GPU: commands, conversations across restarts, long prompts, layouts, the vendors' clients, company?
+"""Does forerun run on a GPU: commands, conversations across restarts, long prompts, layouts, the vendors' clients, several agents?
 
     python benchmarks/gpu_server.py [--sections commands,clients,...] [--limit-s 400] [--tiny] [--dry-run] [--out FILE]
 
 Everything but the random checkpoint is done by processes of `forerun` and over HTTP, as users do it. Needs the `openai` and `anthropic`
-packages, and for the section `tests` those of the test suite. Each part is tried by itself, printed, and written to the file at once.
-See gpu.md for how to run it, and how to read it.
+packages, and for the section `tests` those of the test suite. Each part runs separately, is printed, and written to the file at once.
+See gpu.md for how to run it, and how to read the results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ prepare(Config.model_validate({}))
 from evidence import evidence  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from gpu import device  # noqa: E402
-from on_gpu import checkpoint, commands, company  # noqa: E402
+from on_gpu import checkpoint, commands, real_clients  # noqa: E402
 from on_gpu.report import Report  # noqa: E402
 from on_gpu.restarts import ChatSession  # noqa: E402
 from on_gpu.shapes import SHAPES  # noqa: E402
@@ -32,7 +32,7 @@ ROOM = ("--bank-ram-bytes", "16GiB", "--bank-disk-bytes", "20GiB", "--bank-daily
 
 
 class Sizes(NamedTuple):
-    """prompt, longest: tokens of first prompts; longest is beyond what `auto` arranges contiguously. later: of a result of a tool.
+    """prompt, longest: tokens of first prompts; longest is beyond the contiguous limit of `auto`. later: of a tool's result.
     seconds: agents at work.
     """
 
@@ -57,8 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default=",".join(PARTS), help="which, in order")
     parser.add_argument("--limit-s", type=float, default=400.0, help="no part is begun after so many seconds")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: tries every line, measures nothing")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape, short prompts: runs every line, measures nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sections = options.sections.split(",")
@@ -74,16 +74,16 @@ def main() -> None:
 def run(sections: list[str], sizes: Sizes, report: Report, folder: Path, *, is_tiny: bool) -> None:
     report.part("machine", "evidence", lambda: head(sizes, is_tiny=is_tiny))
     model = folder / "random"
-    if {"restarts", "company"} & set(sections):
+    if {"restarts", "agents"} & set(sections):
         report.part("machine", "parameters", lambda: checkpoint.write(model, sizes.shape))
     for section in sections:
-        place = folder / section
-        place.mkdir()
-        PARTS[section](report, model, place, sizes, is_tiny)
+        subfolder = folder / section
+        subfolder.mkdir()
+        PARTS[section](report, model, subfolder, sizes, is_tiny)
 
 
 def played(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
-    """The demonstration before the doctor: it is the first to compile kernels, as for somebody who tries it."""
+    """The demonstration before the doctor: it is the first to compile kernels, as for a new user."""
     for scale in ("small",) if is_tiny else ("small", "full"):
         report.part("commands", f"demo_{scale}", lambda scale=scale: commands.demo(scale, folder))
     report.part("commands", "doctor", commands.doctor)
@@ -91,7 +91,7 @@ def played(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: boo
 
 def agents(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
     how: dict[str, Any] = {"agents": sizes.agents, "first_chars": 4 * sizes.chars, "later_chars": sizes.chars, "seconds": sizes.seconds}
-    report.part("company", "agents", lambda: company.company(model, folder, **how))
+    report.part("agents", "agents", lambda: real_clients.agents_at_work(model, folder, **how))
 
 
 def first_use(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
@@ -105,15 +105,15 @@ def tests(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool
 
 
 def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: bool) -> None:
-    """The bundled model in pages; random weights in both layouts, without drafts, and beyond what is arranged contiguously."""
+    """The bundled model in pages; random weights in both layouts, without drafts, and beyond the contiguous limit."""
     talks = {"bundled_paged": ChatSession(DEMO_MODEL, ARMS["paged"], min(sizes.prompt, 20_000), sizes.later, sizes.answer)}
     talks |= {name: ChatSession(model, (*how, *ROOM), sizes.prompt, sizes.later, sizes.answer) for name, how in ARMS.items()}
     talks["depth_0"] = talks["contiguous"]._replace(options=(*ROOM, "--draft-depth", "0"))
     talks["longest"] = ChatSession(model, ROOM, sizes.longest, sizes.later, sizes.answer)
     for name, talk in talks.items():
-        place = folder / name
-        place.mkdir()
-        report.part("restarts", name, lambda talk=talk, place=place: talk.play(place))
+        subfolder = folder / name
+        subfolder.mkdir()
+        report.part("restarts", name, lambda talk=talk, subfolder=subfolder: talk.play(subfolder))
 
 
 def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
 
 PARTS = {
     "commands": played,
-    "clients": lambda report, model, folder, sizes, is_tiny: company.clients(report, DEMO_MODEL, folder),
+    "clients": lambda report, model, folder, sizes, is_tiny: real_clients.clients(report, DEMO_MODEL, folder),
     "restarts": restarts,
-    "company": agents,
+    "agents": agents,
     "first_use": first_use,
     "tests": tests,
 }

@@ -1,10 +1,10 @@
-"""Does a model of the real 0.8B shape load and serve on this machine: seconds, peak memory beside the weights, prefill and decode?
+"""Does a model of the real 0.8B shape load and serve on this machine: seconds, peak memory compared with the weights, prefill and decode?
 
-python benchmarks/real_shape.py [--numerics reference|served] [--dry-run] [--out FILE]
+python benchmarks/real_shape.py [--numerics exact|fast] [--dry-run] [--out FILE]
 
 The weights are random, in bfloat16, under the hub's names; drafts of such a model are never accepted, so there are none. Tokenizer and
-template are the bundled model's, with more tokens. The server is started twice: it takes the weights' digest while reading, and the second
-time remembers it.
+template are the bundled model's, with more tokens. The server is started twice: the first time it computes the weights' digest, the second
+time it is cached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 80, 12, 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -54,7 +54,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
 
 
 def run(folder: Path, numerics: str) -> dict[str, Any]:
-    """One life of a server: how long its start took, its memory then and at last, and what its answers cost."""
+    """One run of a server: seconds of its start, memory then and at the end, and the cost of its answers."""
     started_s = time.perf_counter()
     with serving(folder, numerics) as server:
         start_s, after_start = time.perf_counter() - started_s, peak_bytes(server)
@@ -81,19 +81,19 @@ def serving(folder: Path, numerics: str) -> Iterator[Server]:
 
 
 def peak_bytes(server: Server) -> int:
-    """The most memory that the process has held at any time."""
+    """Peak memory of the process."""
     status = Path(f"/proc/{server.line['pid']}/status").read_text()
     return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
 
 
 def mlx_bytes(server: Server) -> dict[str, float]:
-    """What MLX holds, kept for reuse, and held at most."""
+    """MLX memory: active, cached and peak."""
     text = httpx.get(f"{server.url}/metrics").text
     return {kind: float(value) for kind, value in re.findall(r"^forerun_mlx_(\w+)_bytes (\S+)$", text, flags=re.MULTILINE)}
 
 
 def ask(server: Server, number: int) -> dict[str, Any]:
-    """The report of an answer to a prompt of its own, past the bank."""
+    """The report of an answer to a new prompt, with bypass."""
     words = " ".join(str(number * PROMPT_WORDS + i) for i in range(PROMPT_WORDS))
     body = {"messages": [{"role": "user", "content": words}], "max_tokens": ANSWER_TOKENS, "temperature": 0, "forerun": {"bank": "bypass"}}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)

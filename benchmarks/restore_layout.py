@@ -1,4 +1,4 @@
-"""Does a conversation from SSD run as fast as one from RAM, and what if it came back in a layout that nobody asked for?
+"""Does a conversation from SSD run as fast as one from RAM, and what if it were restored in a layout that nobody requested?
 
     python benchmarks/restore_layout.py [--dry-run] [--out FILE] [--model M] [--arms asked,fault] [--baseline-python PATH]
                                         [--scale small|full]
@@ -31,7 +31,7 @@ from layouts.turns import FIRST_CAP, GREEDY_CAP, LATER_CAP, MAX_PAIRS, MIN_PAIRS
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--model", help="model folder; the bundled model if not given")
     parser.add_argument("--arms", type=lambda names: names.split(","), default=["asked", "fault"], help="asked, fault or both")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def plan(compared: list[Arm], scale: str) -> list[str]:
-    """What would be done, a line each."""
+    """What would be done, one line each."""
     turns = ", ".join(f"{name} ({path})" for name, path in TURNS)
     lines = [f"{arm.name}: {' '.join(arm.command(Path('FOLDER')))}" for arm in compared]
     lines.append(f"each, at scale {scale}: {turns}; restarted before A2 and A4; {FIRST_CAP} then {LATER_CAP} tokens of {SAMPLED}")
@@ -66,7 +66,9 @@ def measure(options: argparse.Namespace, compared: list[Arm]) -> None:
         if "asked" in result["arms"]:
             last = result["arms"]["asked"]["greedy"][-1]
             base = (*last["messages"], {"role": "assistant", "content": last["text"]})
-            sampling = GREEDY | {"logit_bias": {str(token): -100 for token in tokenizer.stop_ids}}  # so that every answer is as long
+            sampling = GREEDY | {
+                "logit_bias": {str(token): -100 for token in tokenizer.stop_ids}
+            }  # so that all answers have the same length
             result["pairs"] = pairs(compared[0], home / "asked" / "greedy", home / "pairs", talk, base, sampling, print)
     result["checks"] = checks(result)
     publish(options, compared, info, result)
@@ -80,14 +82,14 @@ def passes(arm: Arm, folder: Path, talk: Conversation) -> dict[str, Any]:
 
 
 def flagged(log: Path) -> list[str]:
-    """The turns that `forerun report` shows as not run in the layout that was asked for, by the log alone."""
+    """The turns that `forerun report` shows as not run in the requested layout, by the log alone."""
     entries, _ = parse(read_lines(log))
     ids = [entry.id for entry in entries]
     return [TURNS[ids.index(each.served.entry.id)][0] for each in summarise(entries).outliers if each.faults]
 
 
 def about(arm: Arm, folder: Path) -> dict[str, Any]:
-    """What a server of this arm says of its model and machine."""
+    """The model and machine that a server of this arm reports."""
     with running(arm, folder) as server:
         return {**_line(server), "health": health(server.url)["model"]}
 

@@ -1,8 +1,8 @@
-"""What does the server cost beside the model: a token of a stream, and the first token after a long prompt that is known?
+"""What does the server cost besides the model: per token of a stream, and for the first token after a long cached prompt?
 
-A client in a process of its own asks a server over a socket. Stream: the engine behind it has all tokens at once, so that what the stream
-takes is the server's, from the thread of the engine to the wire. First token: a scripted model (tests/fake_family.py) knows the prompt; the
-same prompt goes to the engine straight, in turns, and the difference is the server's.
+A client in a separate process sends requests over a socket. Stream: the engine has all tokens at once, so that the time of the stream is
+the server's, from the engine's thread to the socket. First token: a scripted model (tests/fake_family.py) has the prompt cached; the same
+prompt also goes directly to the engine, alternating, and the difference is the server's.
 
 PYTHONPATH=. python benchmarks/serve.py [--repeats N] [--prompt-tokens N] [--answer-tokens N] [--dry-run] [--out FILE]
 """
@@ -43,7 +43,7 @@ for line in connection.getresponse():
         first_s, deltas = first_s or time.perf_counter(), deltas + 1
 print(json.dumps({"first_s": first_s - begun_s, "all_s": time.perf_counter() - begun_s, "deltas": deltas}))
 """
-BankStats = dict[str, float]
+ClientTimes = dict[str, float]
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--prompt-tokens", type=int, default=50_000)
     parser.add_argument("--answer-tokens", type=int, default=400)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -59,8 +59,8 @@ def main() -> None:
         return
     result = measure(options)
     print(json.dumps({name: value for name, value in result.items() if name not in ("samples", "config")}, indent=1))
-    asked = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
-    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=asked) | result)
+    settings = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
+    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=settings) | result)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         site.engine.burst_tokens = options.answer_tokens
         streams = [site.over_http(short, options.answer_tokens)["all_s"] for _ in range(options.repeats + 1)][1:]
         site.engine.burst_tokens = 0
-        site.over_http(long, 1)  # reads it, once
-        site.settle()
+        site.over_http(long, 1)  # its one prefill
+        site.wait_until_written()
         arms = {"server": lambda: site.over_http(long, 1)["first_s"], "engine": lambda: site.direct(long)}
         firsts = interleaved(arms, options.repeats)
         tokens = site.prompt(long)
@@ -118,17 +118,17 @@ class Site:
     def __init__(self, rig: Any, engine: Engine, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self._rig, self.engine, self._loop, self._port = rig, engine, loop, port
 
-    def over_http(self, messages: list[dict[str, str]], num: int) -> BankStats:
-        """What a client in a process of its own sees of `num` tokens."""
+    def over_http(self, messages: list[dict[str, str]], num: int) -> ClientTimes:
+        """The times of a client in a separate process for `num` tokens."""
         body = {"messages": messages, "max_tokens": num, "temperature": 0, "stream": True, "enable_thinking": False}
         command = [sys.executable, "-S", "-c", CLIENT, str(self._port)]
         ran = subprocess.run(command, input=json.dumps(body).encode(), capture_output=True, check=True)
-        stats: BankStats = json.loads(ran.stdout)
+        stats: ClientTimes = json.loads(ran.stdout)
         assert stats["deltas"] > num * 0.9, stats
         return stats
 
     def direct(self, messages: list[dict[str, str]]) -> float:
-        """Seconds to the first token, straight from the engine, of a prompt that is encoded already."""
+        """Seconds to the first token, directly from the engine, for an encoded prompt."""
         return asyncio.run_coroutine_threadsafe(self._direct(self.prompt(messages)), self._loop).result()
 
     async def _direct(self, tokens: tuple[int, ...]) -> float:
@@ -138,8 +138,8 @@ class Site:
         events = [(type(event), time.perf_counter()) async for event in await self._rig.ask(tokens, max_tokens=1)]
         return next(at_s for kind, at_s in events if kind is Content) - begun_s
 
-    def settle(self) -> None:
-        """Wait until nothing is left to be written to disk."""
+    def wait_until_written(self) -> None:
+        """Wait until all is written to disk."""
         while self._rig.engine.health().bank.pending_writes:
             time.sleep(0.05)
 

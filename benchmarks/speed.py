@@ -1,6 +1,6 @@
-"""How fast are prefill and plain decoding on the bundled model, MTP rows and marks included?
+"""How fast are prefill and plain decoding on the bundled model, MTP rows and snapshots included?
 
-python benchmarks/speed.py --numerics reference|served [--tokens 2048] [--answer 128] [--repeats 5] [--dry-run] [--out FILE]
+python benchmarks/speed.py --numerics exact|fast [--tokens 2048] [--answer 128] [--repeats 5] [--dry-run] [--out FILE]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     settings = Config.model_validate({"numerics": options.numerics})

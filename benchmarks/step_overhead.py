@@ -1,10 +1,10 @@
-"""What does a step of decoding cost besides the model? The whole engine around a family that does next to nothing.
+"""What does a step of decoding cost besides the model? The whole engine around a family that computes almost nothing.
 
     python benchmarks/step_overhead.py [--tokens 400] [--repeats 5] [--dry-run] [--out FILE]
 
-Requests go through queue, worker, rounds, sampling, detokeniser and events, as in a server; the model's passes only look up what to say.
-A step is a pass, of verification or of drafting. What its compiled passes and its look-up cost is not taken off. Vocabularies: the bundled
-model's, and that of the large Qwen3.5 models, whose laws are ten times the arithmetic. With and without probabilities of tokens asked for.
+Requests go through queue, worker, rounds, sampling, detokeniser and events, as in a server; the model's passes only look up tokens.
+A step is a pass, of verification or of drafting. The cost of its compiled passes and look-ups is included. Vocabularies: the bundled
+model's, and that of the large Qwen3.5 models, whose distributions take ten times the arithmetic. With and without requested logprobs.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ WAYS = [
     *((sampling, None) for sampling in SAMPLINGS),
     ("greedy", 0),
     ("greedy", 20),
-]  # with the number of likeliest tokens that are asked for
+]  # with the number of requested likeliest tokens
 LIMIT_MS = 1.0
 
 
 class Still:
-    """Says of each token a function of it alone; the draft head says the same. Keeps rows of one narrow layer, and does no arithmetic."""
+    """Predicts a function of each token alone; so does the draft head. Stores rows of one narrow layer, and does no arithmetic."""
 
     name, numerics, context_tokens = "still", EXACT, CONTEXT
     linear_shapes: frozenset[tuple[int, int]] = frozenset()
@@ -109,7 +109,7 @@ async def step_ms(running: LocalEngine, sampling: str, num_top: int | None, toke
 
 
 def measure(tokens: int, repeats: int) -> list[dict[str, Any]]:
-    """A row for each vocabulary, depth and law: samples and their median."""
+    """A row for each vocabulary, depth and sampling: samples and their median."""
     rows = []
     for vocab in (Tokenizer.load(DEMO_MODEL).size, QWEN_VOCAB):
         for depth in DEPTHS:
@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:

@@ -52,7 +52,7 @@ def tensors(config: dict[str, Any], mtp: bool = True) -> Shapes:
 
 
 def quantised(found: Shapes, bits: int, group: int) -> Shapes:
-    """The same with every matrix of the trunk as MLX quantises it."""
+    """The same with every matrix of the target as MLX quantises it."""
     packed: Shapes = {}
     for name, (dtype, shape) in found.items():
         if len(shape) == 2 and not name.startswith(("mtp.", "model.visual")):
@@ -65,7 +65,7 @@ def quantised(found: Shapes, bits: int, group: int) -> Shapes:
 
 
 def write(folder: Path, config: dict[str, Any], found: Shapes, name: str = "model.safetensors") -> Path:
-    """A folder with this configuration and these headers; returns the file of weights, which takes no room on disk."""
+    """A folder with this configuration and these headers; returns the file of weights, which is sparse on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     header, end = {}, 0

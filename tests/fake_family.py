@@ -1,6 +1,6 @@
 """A family whose next tokens are scripted, with real cache rows and a long context. For tests of what stands around a model.
 
-Its state checks itself: what a recurrent array has summed up of all tokens must be what attention sees in their rows, in the trunk and in
+Its state checks itself: what a recurrent array has summed up of all tokens must be what attention sees in their rows, in the target and in
 the draft layer. A row that is lost, moved or stale is an AssertionError at the next token.
 """
 
@@ -28,13 +28,13 @@ def after(prompt_tokens: int, answer: Sequence[int], then: int) -> Script:
 
 
 def scattered(vocab: int) -> Script:
-    """A function of all tokens so far that looks like chance."""
+    """A function of all tokens so far that looks random."""
     return lambda position, token, total: (total * 31 + position * 17 + token * 7 + 3) % vocab
 
 
 class FakeFamily:
-    """Says what `script` says. The draft head is wrong about every `wrong_every`-th position. before_pass: called with the number of rows
-    before every forward pass of the trunk; may block or raise.
+    """Predicts the tokens of `script`. The draft head is wrong at every `wrong_every`-th position. before_pass: called with the number
+    of rows before every forward pass of the target; may block or raise.
     """
 
     name = "fake"

@@ -194,8 +194,8 @@ def quantised(config: dict[str, Any], named: Tensors) -> tuple[dict[str, Any], T
 
 def built(config: Mapping[str, Any], named: Mapping[str, mx.array], numerics: Numerics = EXACT, *, is_dense: bool = True) -> Any:
     """Our model of these tensors, all of which it must need."""
-    reading = ReadOptions("float32", is_dense, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("here", config, named.items(), has_separate_head=False), reading)
+    options = ReadOptions("float32", is_dense, on_tensor=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, named.items(), has_separate_head=False), options)
     family = KINDS[config["model_type"]].build(weights, numerics)
     weights.done()
     return family
@@ -215,7 +215,7 @@ def write_hub(folder: Path, kind: str, named: Tensors, shards: int = 2) -> Path:
 
 
 def write_mlx(folder: Path, hub: Path, **quantisation: Any) -> Path:
-    """The folder that mlx-lm makes of a hub folder, which has no MTP head; quantised as `quantize_model` is told."""
+    """The folder that mlx-lm makes of a hub folder, which has no MTP head; quantised with the arguments of `quantize_model`."""
     from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
     model, config = load_model(hub)

@@ -1,4 +1,4 @@
-"""The plain way of running a model, against which every other is held; and how states are compared, bit for bit."""
+"""Plain prefill and steps of a model, as the reference for all others; and bitwise comparison of states."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from forerun.state.store import Arena
 
 
 def empty(family: Family, headroom_tokens: int = 0) -> Cache[Contiguous]:
-    """A cache of nothing."""
+    """An empty cache."""
     return materialise(Arena(family.spec), [], None, Contiguous(), headroom_tokens)
 
 
 def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, snapshot_positions: Collection[int] = ()) -> Cache[Any]:
-    """The cache after all of `tokens`, of which it may hold the first already."""
+    """The cache after all of `tokens`; `cache` may already hold the first ones."""
     cache = cache or empty(family, len(tokens))
     for _ in prefill(family, cache, tokens, snapshot_positions):
         pass
@@ -30,7 +30,7 @@ def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None,
 
 
 def snapshots(family: Family, tokens: Sequence[int], at: Collection[int]) -> tuple[Cache[Any], list[Snapshot]]:
-    """The cache after `tokens`, and marks at these positions."""
+    """The cache after `tokens`, and snapshots at these positions."""
     cache, found = empty(family, len(tokens)), []
     for new in prefill(family, cache, tokens, at):
         found += new
@@ -81,4 +81,4 @@ def differing_state(one: Cache[Any], other: Cache[Any]) -> list[str]:
     pairs = list(zip(one.store.rows(0, n), other.store.rows(0, n), strict=True)) if n else []
     found += [f"rows of attention array {i}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
     fixed = zip(one.snapshot().arrays(), other.snapshot().arrays(), strict=True)
-    return found + [f"mark array {i}" for i, (a, b) in enumerate(fixed) if not mx.array_equal(a, b)]
+    return found + [f"snapshot array {i}" for i, (a, b) in enumerate(fixed) if not mx.array_equal(a, b)]

@@ -114,8 +114,8 @@ def without_draft() -> Qwen35:
 
 def built(config: Mapping[str, Any], tensors: Mapping[str, mx.array], numerics: Numerics = EXACT) -> Qwen35:
     """A Qwen3.5 of these tensors, all of which it must need."""
-    reading = ReadOptions("float32", is_dense=True, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("here", config, tensors.items(), has_separate_head=False), reading)
+    options = ReadOptions("float32", is_dense=True, on_tensor=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("here", config, tensors.items(), has_separate_head=False), options)
     family = Qwen35(weights, numerics)
     weights.done()
     return family

@@ -2,7 +2,7 @@
 
     python tools/family_references.py       where torch and transformers are installed beside MLX, from the root of the repository
 
-Of each family: tokens, logits [tokens, vocab] of the trunk in float32, and, where there is an MTP head, the logits of its drafts. Knows
+Of each family: tokens, logits [tokens, vocab] of the target in float32, and, where there is an MTP head, the logits of its drafts. Knows
 nothing of our own models.
 """
 

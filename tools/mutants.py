@@ -2,7 +2,7 @@
 
     python tools/mutants.py [WORD]      only the mutants whose file or description contains WORD
 
-The mutants are data, in mutants.toml beside this file. Exit code 1 if one survives, or if the tests fail without any change.
+The mutants are data, in mutants.toml in this folder. Exit code 1 if one survives, or if the tests fail without any change.
 Knows nothing of what the lines mean.
 """
 
@@ -36,10 +36,10 @@ class Mutant:
     def applied(self, text: str) -> str:
         """`text` with the change made. Raises ValueError unless exactly one line is `old`."""
         lines = text.splitlines(keepends=True)
-        places = [i for i, line in enumerate(lines) if line.strip() == self.old]
-        if len(places) != 1:
-            raise ValueError(f"mutant {self.what!r}: {len(places)} lines of {self.file} are {self.old!r}, want 1")
-        lines[places[0]] = lines[places[0]].replace(self.old, self.new)
+        matches = [i for i, line in enumerate(lines) if line.strip() == self.old]
+        if len(matches) != 1:
+            raise ValueError(f"mutant {self.what!r}: {len(matches)} lines of {self.file} are {self.old!r}, want 1")
+        lines[matches[0]] = lines[matches[0]].replace(self.old, self.new)
         return "".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""Writes the pages of `docs/` that say what the program says of itself: `python -m tools.pages`. tests/cli/test_docs.py checks them.
+"""Write the generated pages of `docs/`: `python -m tools.pages`. tests/cli/test_docs.py checks them.
 
-The text before the generated part is kept.
+The text before the generated part stays.
 """
 
 from __future__ import annotations

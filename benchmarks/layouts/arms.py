@@ -1,4 +1,4 @@
-"""The servers that are compared, each with private banks, and one question to one of them. Knows processes and the wire."""
+"""The servers that are compared, each with private banks, and one question to one of them. Knows processes and HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Arm:
     has_log: bool
 
     def command(self, folder: Path, *flags: str) -> list[str]:
-        """The command line of a server that keeps all it writes in `folder`."""
+        """The command line of a server that writes only to `folder`."""
         named = [self.model] if self.model else []
         log = ["--request-log", str(log_of(folder))] if self.has_log else []
         return [*self.program, "serve", *named, "--port", "0", "--bank-dir", str(folder / "bank"), "--json", *log, *flags]
@@ -42,8 +42,8 @@ def arms(names: list[str], model: str | None, baseline_python: str | None) -> li
     found = [Arm(name, programs[name], model, has_log=True) for name in names]
     if baseline_python:
         program = (baseline_python, "-I", "-m", "forerun.cli")
-        told = subprocess.run([*program, "serve", "--help"], capture_output=True, text=True, check=True).stdout
-        found.append(Arm("baseline", program, model, "--request-log" in told))
+        help_text = subprocess.run([*program, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+        found.append(Arm("baseline", program, model, "--request-log" in help_text))
     return found
 
 
@@ -54,7 +54,7 @@ def log_of(folder: Path) -> Path:
 
 @contextmanager
 def running(arm: Arm, folder: Path, *flags: str) -> Iterator[Server]:
-    """A server, stopped in order at the end."""
+    """A server that is stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     server = Server.start(arm.command(folder, *flags), folder / "server.log")
     try:
@@ -65,7 +65,7 @@ def running(arm: Arm, folder: Path, *flags: str) -> Iterator[Server]:
 
 
 def ask(server: Server, talk: Conversation, messages: tuple[Message, ...], sampling: dict[str, Any], cap: int) -> dict[str, Any]:
-    """The answer's text and all that the response says of itself."""
+    """The answer's text and the response's report."""
     body = {"model": "any", "messages": list(messages), "tools": list(talk.tools), "max_tokens": cap, **sampling, **TEMPLATE_ARGS}
     text, end = [], None
     for piece in stream_chat(server.url, body):

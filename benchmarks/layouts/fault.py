@@ -1,7 +1,7 @@
 """A server with the fault of the original report, for `benchmarks/restore_layout.py` to compare with: `python fault.py serve ...`
 
-What comes back from SSD is built in the paged decode layout, whatever the caller asks for; its suffix is read there and its answer decoded
-there, in steps that do not run compiled. Restores from RAM are as they should be, and nothing fails: that is how it stayed for 50 hours.
+Restores from SSD are built in the paged decode layout, whatever the caller requests; prefill and decoding run there, in steps that are not
+compiled. Restores from RAM are correct, and nothing fails: so it went unnoticed for 50 hours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REASON = "context_above_threshold"
 
 
 def spoil() -> None:
-    """Put the fault into the package as this process has loaded it."""
+    """Patch the fault into the package of this process."""
     from forerun.bank.restore import Restoring
     from forerun.decode.compiled import StepTable
     from forerun.engine import turn
@@ -49,7 +49,7 @@ def spoil() -> None:
 
 
 def serve() -> None:
-    """As `forerun`, but that MLX is spoilt as soon as it may be loaded: after the BLAS."""
+    """Run `forerun`, patched as soon as MLX may be loaded: after the BLAS."""
     load_blas = blas.load
 
     def load(*given: Any, **named: Any) -> str:

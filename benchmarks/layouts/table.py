@@ -1,4 +1,4 @@
-"""The table of the report for one or more arms, and what the result must show. Pure: results in, text and verdicts out."""
+"""The table of the report for one or more arms, and checks of the result. Pure: results in, text and verdicts out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def row(arms: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
-    """Of one turn, as the arms had it."""
+    """The row of one turn, over all arms."""
     reports = [arm["report"] for arm in arms]
     sources = {report["source"] for report in reports}
     return (
@@ -39,12 +39,12 @@ def arrows(cells: list[str]) -> str:
 
 
 def checks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """What must hold of the result, each with the value and whether it does."""
+    """Checks of the result, each with its value and whether it holds."""
     found, arms = [], result["arms"]
     if "asked" in arms:
         found.append(_check("all steps of arm asked compiled", _compiled_frac(arms["asked"]), lambda value: value == 1.0))
-        for rate, told in result["pairs"]["ratios"].items():
-            found.append(_check(f"{rate}: SSD over RAM", told, lambda value: BAND[0] <= value["low"] and value["high"] <= BAND[1]))
+        for rate, interval in result["pairs"]["ratios"].items():
+            found.append(_check(f"{rate}: SSD over RAM", interval, lambda value: BAND[0] <= value["low"] and value["high"] <= BAND[1]))
         found.append(_check("greedy answers from SSD and RAM are equal", result["pairs"]["answers_equal"], bool))
     texts = [[turn["text"] for turn in arm["greedy"]] for arm in arms.values()]
     found.append(_check("greedy answers of all arms are equal", all(text == texts[0] for text in texts), bool))

@@ -1,4 +1,4 @@
-"""What attention of a few rows costs at a length, by the way it is done. Knows kernels and arrays alone."""
+"""The cost of attention of a few rows at a length, by implementation. Knows kernels and arrays alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mlx.core as mx
 from forerun.kernels.numerics import FAST
 from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
 from forerun.models.qwen3_5 import Config
-from on_gpu.report import hasher
+from on_gpu.report import operation_us
 from on_gpu.shapes import noise
 
 PAGE_TOKENS = 64
@@ -37,5 +37,5 @@ def attention(config: Config, length: int, capacity: int, rows: int, enough_byte
     if has_cuda_kernel(q, kv[0][0]):
         variants["kernel_paged"] = lambda i: on_cuda(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0)
         variants["kernel_one_page"] = lambda i: on_cuda(q, one_page(*kv[i]), positions, 0)
-    found = {name: {"us": (us := hasher(variant, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, variant in variants.items()}
+    found = {name: {"us": (us := operation_us(variant, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, variant in variants.items()}
     return {"layer_mb": layer_bytes / 1e6} | found

@@ -49,8 +49,8 @@ def run(report: Report, family: Family, *, num_prompts: int, answer: int, repeat
             report.part("bundled", f"drafting_{name}_{kind}", lambda t=table, s=sampling: drafting(t, ids, s, answer))
 
 
-def read(family: Family, tokens: Sequence[int]) -> Cache[Any]:
-    """The prompt in a cache; all caches have room for the same, so that no step is traced anew."""
+def prefilled(family: Family, tokens: Sequence[int]) -> Cache[Any]:
+    """The prompt in a cache; all caches have the same capacity, so that no step is traced again."""
     cache = materialise(Arena(family.spec), [], None, Contiguous(), HEADROOM_TOKENS)
     for _ in prefill(family, cache, tokens, ()):
         pass
@@ -61,7 +61,7 @@ def agreement(family: Family, prompts: Sequence[dict[str, Any]]) -> dict[str, An
     """Against the outputs in float32: largest error of the five largest logits, and how many prompts have all greedy tokens the same."""
     error, same, total, drafts = 0.0, 0, 0, 0
     for prompt in prompts:
-        cache = read(family, prompt["token_ids"])
+        cache = prefilled(family, prompt["token_ids"])
         logits = family.head(cache.hidden[None])[0]
         error = max(error, float(mx.abs(logits[mx.array(prompt["top5_ids"])] - mx.array(prompt["top5_logits"])).max()))
         drafts += greedy_drafts(family, cache, prompt["mtp_first_token"]) == prompt["mtp_greedy_drafts"]
@@ -90,10 +90,10 @@ def drafting(table: StepTable, prompts: Sequence[Sequence[int]], sampling: Sampl
     speed: dict[str, float] = {}
     rounds: list[tuple[int, int]] = []
     for depth in DEPTHS:
-        decode_stats(table, read(table.family, prompts[0]), prompts[0], sampling, depth, answer)
+        decode_stats(table, prefilled(table.family, prompts[0]), prompts[0], sampling, depth, answer)
         seconds = tokens = 0.0
         for prompt in prompts:
-            done = decode_stats(table, read(table.family, prompt), prompt, sampling, depth, answer)
+            done = decode_stats(table, prefilled(table.family, prompt), prompt, sampling, depth, answer)
             seconds, tokens = seconds + done["seconds"], tokens + len(done["tokens"]) - 1
             rounds += done["rounds"] if depth == DEPTHS[-1] else []
         speed[f"depth_{depth}"] = round(tokens / seconds, 1)
@@ -106,11 +106,11 @@ def decode_stats(table: StepTable, cache: Cache[Any], prompt: Sequence[int], sam
     """At least `count` tokens after the prompt, the seconds of all but the first, and of each round what was drafted and accepted."""
     rounds, done = Rounds(table, cache, prompt, sampling), list[tuple[int, int]]()
     tokens = [rounds.first()]
-    rounds.give(tokens)
+    rounds.append(tokens)
     start = time.perf_counter()
     while len(tokens) < count:
         given = rounds.run(depth, len)
-        rounds.give(given.tokens)
+        rounds.append(given.tokens)
         tokens += given.tokens
         done.append((given.drafted, given.accepted))
     return {"tokens": tokens, "seconds": time.perf_counter() - start, "rounds": done}

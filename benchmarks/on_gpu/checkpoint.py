@@ -27,14 +27,14 @@ def write(folder: Path, config: Mapping[str, Any]) -> int:
     parameters = sum(tensor.size for tensor in made.values())
     made.clear()
     mx.clear_cache()
-    time.sleep(2.5)  # a file that was written just now is not remembered
+    time.sleep(2.5)  # the digest of a recently written file is not cached
     return parameters
 
 
 def tokenizer(vocab: int) -> dict[str, Any]:
-    """The bundled one with a text for every token that random weights may choose; what is encoded is as before."""
+    """The bundled one, extended by a text for every token that random weights may choose; encoding is unchanged."""
     found: dict[str, Any] = json.loads((DEMO_MODEL / "tokenizer.json").read_text())
-    known = found["model"]["vocab"]
-    known |= {token["content"]: token["id"] for token in found["added_tokens"]}  # else the library gives them the next ids
-    known |= {f"Ġw{token}": token for token in range(len(known), vocab)}
+    vocabulary = found["model"]["vocab"]
+    vocabulary |= {token["content"]: token["id"] for token in found["added_tokens"]}  # otherwise the library assigns them the next ids
+    vocabulary |= {f"Ġw{token}": token for token in range(len(vocabulary), vocab)}
     return found

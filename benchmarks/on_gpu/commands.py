@@ -1,4 +1,4 @@
-"""The product's own commands, and its tests, run as processes of their own. Knows no MLX."""
+"""The commands of forerun and its tests, run as separate processes. Knows no MLX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 300
 
 
 def forerun(*arguments: str, most: int = 0) -> str:
-    """What a command prints. Raises RuntimeError with its words if its exit code is above `most` (1: it found a fault)."""
+    """A command's output. Raises RuntimeError with it if the exit code is above `most` (1: it found a fault)."""
     ran = subprocess.run([sys.executable, "-m", "forerun.cli", *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if ran.returncode > most:
         raise RuntimeError(f"{' '.join(arguments)}: exit code {ran.returncode}: {(ran.stdout + ran.stderr)[-1500:]}")
@@ -25,9 +25,9 @@ def forerun(*arguments: str, most: int = 0) -> str:
 
 
 def doctor() -> dict[str, Any]:
-    """Its findings by name, and how all of it is."""
-    told = json.loads(forerun("doctor", "--json", most=1))
-    return {"status": told["status"]} | {each["name"]: f"{each['status']}: {each['text']}" for each in told["findings"]}
+    """Its findings by name, and the overall status."""
+    result = json.loads(forerun("doctor", "--json", most=1))
+    return {"status": result["status"]} | {each["name"]: f"{each['status']}: {each['text']}" for each in result["findings"]}
 
 
 def demo(scale: str, folder: Path) -> dict[str, Any]:
@@ -58,17 +58,17 @@ ROUNDED = ("restore_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "toke
 
 
 def cost(report: dict[str, Any]) -> dict[str, Any]:
-    """Of a response's `forerun` object what is of interest here."""
+    """The fields of interest of a response's `forerun` object."""
     rounded = {name: None if report[name] is None else round(report[name], 4) for name in ROUNDED}
     return {name: report[name] for name in SHOWN} | rounded
 
 
 def logged(log: Path) -> dict[str, Any]:
-    """What `forerun report` tells: how often each path was taken, what was missed, and what ended badly or was slower than its peers."""
-    told = json.loads(forerun("report", str(log), "--json"))
-    groups = [{name: each[name] for name in ("source", "layout", "num", "ttft_s", "decode_tok_per_s")} for each in told["groups"]]
-    missed = {each["kind"]: each["num"] for each in told["missed"]}
-    return {"requests": told["requests"], "groups": groups, "missed": missed, "slow": len(told["slow"]), "unserved": told["unserved"]}
+    """From `forerun report`: number of requests by source and layout, misses, slow requests and failures."""
+    result = json.loads(forerun("report", str(log), "--json"))
+    groups = [{name: each[name] for name in ("source", "layout", "num", "ttft_s", "decode_tok_per_s")} for each in result["groups"]]
+    missed = {each["kind"]: each["num"] for each in result["missed"]}
+    return {"requests": result["requests"], "groups": groups, "missed": missed, "slow": len(result["slow"]), "unserved": result["unserved"]}
 
 
 def tests(paths: Sequence[str], processes: int, folder: Path) -> dict[str, Any]:

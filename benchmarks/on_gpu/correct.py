@@ -1,4 +1,4 @@
-"""Whether the device computes what it should: kernels, compiled steps, writes in place, and state that goes out and comes back."""
+"""Whether the device computes correctly: kernels, compiled steps, writes in place, and state that is stored and restored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def one_page_error() -> float | None:
 def compiled_against_eager(family: Family, layout: Layout) -> dict[str, float]:
     """Largest difference of logits, for steps of several widths one after another, and the largest logit."""
     difference, largest = 0.0, 0.0
-    tables = [StepTable(family, eager_reason=reason) for reason in ("asked for", "")]
+    tables = [StepTable(family, eager_reason=reason) for reason in ("requested", "")]
     caches = [filled(family, layout, 300, 64) for _ in tables]
     for rows in (1, 2, 4, 1, 8):
         eager, compiled = (logits(table, cache, rows) for table, cache in zip(tables, caches, strict=True))
@@ -70,14 +70,14 @@ def compiled_against_eager(family: Family, layout: Layout) -> dict[str, float]:
 
 def layouts_differ(family: Family) -> dict[str, float]:
     """Largest difference of logits between pages and one buffer that hold the same rows, eager."""
-    table, whole, paged = StepTable(family, eager_reason="asked for"), *(filled(family, layout, 300, 64) for layout in LAYOUTS)
+    table, whole, paged = StepTable(family, eager_reason="requested"), *(filled(family, layout, 300, 64) for layout in LAYOUTS)
     paged.store.fill(0, whole.store.rows(0, 300))
     one, other = (logits(table, cache, 4) for cache in (whole, paged))
     return {"difference": float(mx.abs(one - other).max()), "largest_logit": float(mx.abs(one).max())}
 
 
 def logits(table: StepTable, cache: Cache[Any], rows: int) -> mx.array:
-    """Of a step whose rows are kept."""
+    """The logits of a step whose rows are kept."""
     with lend([cache], table.family.numerics) as view:
         hidden = table.forward(mx.arange(3, 3 + rows, dtype=mx.int32), cache, view)
         view.keep([rows], hidden)
@@ -87,7 +87,7 @@ def logits(table: StepTable, cache: Cache[Any], rows: int) -> mx.array:
 
 
 def write_ms(capacity: int) -> dict[str, Any]:
-    """Writing 4 rows into 32 buffers: by a start that is a number, that is an array, and by places; compiled as in a step."""
+    """Writing 4 rows into 32 buffers: with an int start, an array start, and row indices; compiled as in a step."""
     rows, start = noise(mx.zeros((4, 4, 256), mx.bfloat16), 1), mx.array(100, dtype=mx.int32)
     at = mx.array([100, 7, 200, 15], dtype=mx.int32)
     variants: dict[str, Any] = {
@@ -112,13 +112,13 @@ def _write_ms(variant: Any, capacity: int) -> dict[str, float]:
 
 
 def given_away(buffers: list[mx.array]) -> list[mx.array]:
-    """The buffers; the list that held them holds them no longer."""
+    """The buffers, removed from the list that held them."""
     taken, buffers[:] = list(buffers), []
     return taken
 
 
 def host_view(rows: int) -> dict[str, Any]:
-    """Whether the host writes through its view, and what it costs the device when the host has looked at an array."""
+    """Whether the host writes through its view, and the cost on the device after the host has read an array."""
     array = noise(mx.zeros((4, rows, 256), mx.bfloat16), 1)
     mx.eval(array)
     read_ms = times(lambda: array.sum(axis=1), repeats=5, warm=2)["ms"]
@@ -130,20 +130,20 @@ def host_view(rows: int) -> dict[str, Any]:
 
 
 def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
-    """Whether all arrays of a cache are the same bits after they were records in RAM, restored to either layout."""
+    """Whether all arrays of a cache have the same bits after a round trip through records in RAM, in either layout."""
     cache, tokens = filled(family, layout, 1500, 64), tokens_of(family, 1500)  # type: ignore[arg-type]
     rows = [part.copy() for part in cache.store.rows(0, 1500)]
     fixed = [host(a).copy() for a in cache.snapshot().arrays()]
     bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "fast"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
     bank.remember(cache, tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
     found: dict[str, bool] = {}
-    for asked in LAYOUTS:
-        restored: Any = bank.restore(tokens, tenant="", session=f"for {asked}", layout=asked, headroom_tokens=64)
+    for requested in LAYOUTS:
+        restored: Any = bank.restore(tokens, tenant="", session=f"for {requested}", layout=requested, headroom_tokens=64)
         back = restored.cache
-        assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", asked)
+        assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", requested)
         same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]
         same += [np.array_equal(a, host(b)) for a, b in zip(fixed, back.snapshot().arrays(), strict=True)]
-        found[str(asked)] = all(same)
+        found[str(requested)] = all(same)
     return found
 
 

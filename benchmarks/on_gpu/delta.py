@@ -1,4 +1,4 @@
-"""What the gated delta rule of a layer costs, by the way it is done. Knows kernels and arrays alone."""
+"""The cost of the gated delta rule of a layer, by implementation. Knows kernels and arrays alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from forerun.kernels import delta_rule, gated_delta
 from forerun.models.qwen3_5 import Config
-from on_gpu.report import hasher
+from on_gpu.report import operation_us
 from on_gpu.shapes import noise
 
 COPIES = 8
@@ -27,4 +27,4 @@ def delta(config: Config, rows: int) -> dict[str, Any]:
     variants: dict[str, Callable[[int], Any]] = {name: lambda i: rule(q, k, v, g, beta, states[i])}
     if delta_rule.has_cuda_kernel(q, v):
         variants["kernel"] = lambda i: delta_rule.on_cuda(q, k, v, g, beta, states[i])
-    return {"state_mb": states[0].nbytes / 1e6} | {name: {"us": hasher(variant, COPIES)} for name, variant in variants.items()}
+    return {"state_mb": states[0].nbytes / 1e6} | {name: {"us": operation_us(variant, COPIES)} for name, variant in variants.items()}

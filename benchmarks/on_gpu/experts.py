@@ -1,4 +1,4 @@
-"""What a mixture's products cost, by way: those of rows with the matrices of the experts that were chosen for each. Knows arrays alone."""
+"""The cost of a mixture's products, rows with the matrices of their chosen experts, by implementation. Knows arrays alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, quantise
-from on_gpu.report import hasher
+from on_gpu.report import operation_us
 from on_gpu.shapes import noise
 
 SCHEME = Scheme("affine", 4, 32)
 COPIES = 4
-MOST_TAKEN = 256  # matrices that are copied to be multiplied with
+MAX_TAKEN = 256  # matrices that are copied to be multiplied with
 Variant = Callable[[Any], mx.array]
 
 
@@ -38,7 +38,7 @@ def _plain(x: mx.array, experts: mx.array) -> dict[str, Variant]:
         return (w[experts] @ x[:, None, :, None])[..., 0]
 
     variants: dict[str, Variant] = {"gathered": gathered, "in order": lambda w: _in_order(x, w, experts)}
-    return variants | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
+    return variants | ({"taken": taken} if experts.size <= MAX_TAKEN else {})
 
 
 def _packed(x: mx.array, experts: mx.array) -> dict[str, Variant]:
@@ -61,7 +61,7 @@ def _packed(x: mx.array, experts: mx.array) -> dict[str, Variant]:
         return _in_order(x, dequantise(w, x.dtype), experts)
 
     variants: dict[str, Variant] = {"gathered": gathered, "in order": in_order, "unpacked first": unpacked}
-    return variants | ({"taken": taken} if experts.size <= MOST_TAKEN else {})
+    return variants | ({"taken": taken} if experts.size <= MAX_TAKEN else {})
 
 
 def _in_order(x: mx.array, w: mx.array, experts: mx.array) -> mx.array:
@@ -83,6 +83,6 @@ def _result(variant: Variant, weights: list[Any], x: mx.array, experts: mx.array
         found = variant(weights[0])[0].astype(mx.float32)
         right = (whole[experts[0]].astype(mx.float32) @ x[0, :, None].astype(mx.float32))[..., 0]
         error = float(mx.abs(found - right).max() / mx.abs(right).max())
-        return {"us": hasher(lambda i: variant(weights[i]), COPIES), "error": round(error, 5)}
+        return {"us": operation_us(lambda i: variant(weights[i]), COPIES), "error": round(error, 5)}
     except (RuntimeError, ValueError) as failed:
         return {"failed": str(failed)}

@@ -1,9 +1,9 @@
-"""What the first use of things costs in a new process: proofs, steps, a first long prompt, and short turns of ever other lengths.
+"""The cost of first uses in a new process: proofs, steps, a first long prompt, and short turns of varying lengths.
 
     python benchmarks/on_gpu/first_use.py [--tiny]
 
-Prints JSON, seconds. gpu_server.py runs it in processes of its own, with and without cuDNN's attention, and each twice: what MLX keeps
-compiled on disk is there the second time.
+Prints JSON, seconds. gpu_server.py runs it in separate processes, with and without cuDNN's attention, and each twice: the second
+time MLX finds its compiled kernels on disk.
 """
 
 from __future__ import annotations

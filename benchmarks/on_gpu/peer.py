@@ -1,4 +1,4 @@
-"""mlx-lm's own model of the same shape, with random weights, by the same clock. Knows nothing of ours but the names of its weights."""
+"""mlx-lm's own model of the same shape, with random weights, timed in the same way. Knows only the weight names of our model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from on_gpu.report import Report, Times, seconds, times
 from on_gpu.shapes import noise, tensors
 
-CHUNK_TOKENS = 2048  # as mlx-lm reads prompts
+CHUNK_TOKENS = 2048  # as in mlx-lm's prefill
 
 
 def run(report: Report, section: str, config: Mapping[str, Any], *, prompts: tuple[int, ...], lengths: tuple[int, ...]) -> None:
@@ -57,7 +57,7 @@ def build(config: Mapping[str, Any]) -> Any:
 
 
 def prefill(model: Any, num_tokens: int) -> dict[str, float]:
-    """Once: its time does not depend on what ran before but for the first chunk, and it may take half a minute."""
+    """Once: only the first chunk's time depends on what ran before, and it may take half a minute."""
     tokens = mx.random.randint(0, 100, (num_tokens,), key=mx.random.key(2))
 
     def run() -> list[Any]:

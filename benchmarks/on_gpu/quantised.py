@@ -1,4 +1,4 @@
-"""What products of quantised weights cost, by scheme and way, beside bfloat16. Knows kernels and arrays alone."""
+"""The cost of products with quantised weights, by scheme and implementation, next to bfloat16. Knows kernels and arrays alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.kernels.quantised import MOST_ROWS, PackedMatrix, Scheme, dequantise, has_cuda_kernel, on_cuda, quantise
-from on_gpu.report import hasher
+from forerun.kernels.quantised import MAX_ROWS, PackedMatrix, Scheme, dequantise, has_cuda_kernel, on_cuda, quantise
+from on_gpu.report import operation_us
 from on_gpu.shapes import noise
 
 SCHEMES = [Scheme("affine", 4, 32), Scheme("affine", 4, 64), Scheme("affine", 8, 32), Scheme("mxfp4", 4, 32), Scheme("nvfp4", 4, 16)]
@@ -25,15 +25,15 @@ def products(out: int, inner: int, rows: int, enough_bytes: int) -> dict[str, An
     for scheme in SCHEMES:
         packed = [quantise(weight, scheme) for weight in weights]
         mx.eval(packed)
-        found[str(scheme)] = _ways(x, packed)
+        found[str(scheme)] = _variants(x, packed)
     return found
 
 
-def _ways(x: mx.array, packed: list[PackedMatrix]) -> dict[str, Any]:
+def _variants(x: mx.array, packed: list[PackedMatrix]) -> dict[str, Any]:
     """By our kernel, by MLX's own for few rows (for many it takes minutes to compile), and unpacked first."""
     num_bytes = sum(part.nbytes for part in packed[0][:3] if part is not None)
     variants: dict[str, Callable[[PackedMatrix], mx.array]] = {"unpacked": lambda w: x @ dequantise(w, x.dtype).T}
-    if x.shape[0] < MOST_ROWS:
+    if x.shape[0] < MAX_ROWS:
         variants["mlx"] = lambda w: mx.quantized_matmul(x, *w[:3], transpose=True, **w.scheme._asdict())
     if has_cuda_kernel(x, packed[0]):
         variants["kernel"] = lambda w: on_cuda(x, w)
@@ -46,5 +46,5 @@ def _error(found: mx.array, right: mx.array) -> float:
 
 
 def _timed(variant: Callable[[Any], mx.array], weights: Sequence[Any], num_bytes: int) -> dict[str, Any]:
-    us = hasher(lambda i: variant(weights[i]), len(weights))
+    us = operation_us(lambda i: variant(weights[i]), len(weights))
     return {"us": us, "tb_per_s": round(num_bytes / us / 1e6, 3)}

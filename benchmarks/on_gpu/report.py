@@ -17,14 +17,14 @@ _CHAIN_SAMPLES = 7
 
 
 def times(run: Callable[[], Any], *, repeats: int, warm: int) -> Times:
-    """Milliseconds until all arrays that `run` gives are there: {"ms": median, "samples_ms", "first_ms": the first, which compiles}."""
+    """Milliseconds until all arrays of `run` are evaluated: {"ms": median, "samples_ms", "first_ms": the first, which compiles}."""
     samples = [seconds(run) * 1e3 for _ in range(warm + repeats)]
-    kept = samples[warm:]
-    return {"ms": round(statistics.median(kept), 4), "samples_ms": [round(s, 4) for s in kept], "first_ms": round(samples[0], 2)}
+    timed = samples[warm:]
+    return {"ms": round(statistics.median(timed), 4), "samples_ms": [round(s, 4) for s in timed], "first_ms": round(samples[0], 2)}
 
 
 def seconds(run: Callable[[], Any]) -> float:
-    """Once. What `run` gives is let go of before the next: an array that somebody holds is not written in place."""
+    """Seconds of one run. Its result is released before the next: an array with another reference is not written in place."""
     mx.synchronize()
     start = time.perf_counter()
     mx.eval(run())
@@ -32,22 +32,20 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def hasher(run: Callable[[int], Any], count: int) -> float:
+def operation_us(run: Callable[[int], Any], count: int) -> float:
     """Microseconds of one of `count` operations in one evaluation, the host's round trip shared among them; run(i) makes the i-th."""
     return round(times(lambda: [run(i) for i in range(count)], repeats=_CHAIN_SAMPLES, warm=2)["ms"] * 1e3 / count, 2)
 
 
 class Report:
-    """Results by section and part. A part that fails leaves its traceback, one that there is no time for says so; the file is whole at all
-    times.
-    """
+    """Results by section and part. A part that fails leaves its traceback, one without time left a note; the file is always complete."""
 
     def __init__(self, path: Path | None, head: dict[str, Any], limit_s: float) -> None:
         self._path, self._start, self._limit_s = path, time.perf_counter(), limit_s
         self.result: dict[str, Any] = head | {"sections": {}, "seconds": {}}
 
     def part(self, section: str, name: str, measure: Callable[[], Any]) -> Any:
-        """What `measure` returns, kept under its name; None if it failed or was left out."""
+        """The result of `measure`, stored under its name; None if it failed or was skipped."""
         value, entry, start = None, None, time.perf_counter()
         if start - self._start > self._limit_s:
             entry = {"left_out": f"more than {self._limit_s:.0f} s had passed"}

@@ -1,7 +1,7 @@
-"""A conversation with a real server that is stopped and killed between its turns; each answer beside the one without stored state.
+"""A conversation with a real server that is stopped and killed between its turns; each answer is compared with one without stored state.
 
-Knows the wire and processes, no MLX. Random weights have near-ties everywhere, so that two answers part sooner or later: what counts is
-how far apart the two tokens were where they part, beside what the two ways of running differ by before.
+Knows HTTP and processes, no MLX. Random weights have near-ties everywhere, so that two answers diverge sooner or later: what counts is the
+gap between the two tokens where they diverge, compared with the differences before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChatSession(NamedTuple):
     answer: int
 
     def play(self, folder: Path) -> dict[str, Any]:
-        """The turns, what they were like, and speeds of longer answers at the end of the conversation; then what the log tells."""
+        """The turns with their comparisons, speeds of longer answers at the end of the conversation, and the summary of the log."""
         talk, scale = self._recorded()
         starts, turns = list[float](), list[dict[str, Any]]()
         server = self._start(folder, starts)
@@ -76,7 +76,7 @@ class ChatSession(NamedTuple):
 
 
 def end(server: Server, step: Step) -> None:
-    """Stop it in order, or kill it when all is on disk."""
+    """Stop it, or kill it when all is on disk."""
     if step.before == "SIGTERM":
         server.stop()
     else:
@@ -85,22 +85,22 @@ def end(server: Server, step: Step) -> None:
 
 
 def ask(url: str, body: dict[str, Any]) -> Answer:
-    """text; tokens: (token, {token: log-probability}) if they were asked for; usage; report."""
+    """text; tokens: (token, {token: log-probability}) if requested; usage; report."""
     response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=LIMIT_S)
     if response.status_code != httpx.codes.OK:
         raise RuntimeError(f"{response.status_code}: {response.text[:500]}")
     found = response.json()
-    choice, told = found["choices"][0], found["choices"][0].get("logprobs") or {"content": []}
-    tokens = [(each["token"], {top["token"]: top["logprob"] for top in each["top_logprobs"]}) for each in told["content"]]
+    choice, scored = found["choices"][0], found["choices"][0].get("logprobs") or {"content": []}
+    tokens = [(each["token"], {top["token"]: top["logprob"] for top in each["top_logprobs"]}) for each in scored["content"]]
     if found["forerun"]["reused_tokens"] + found["forerun"]["computed_tokens"] != found["usage"]["prompt_tokens"]:
         raise RuntimeError(f"the counts of {found['forerun']} are not those of {found['usage']}")
     return {"text": choice["message"]["content"] or "", "tokens": tokens, "usage": found["usage"], "report": found["forerun"]}
 
 
 def turn(url: str, step: Step, body: dict[str, Any]) -> dict[str, Any]:
-    """One turn, asked with the bank and past it."""
-    asked = body | {"logprobs": True, "top_logprobs": TOP}
-    answer, without = ask(url, asked), ask(url, asked | {"forerun": {"bank": "bypass"}})
+    """One turn, with the bank and with bypass."""
+    requested = body | {"logprobs": True, "top_logprobs": TOP}
+    answer, without = ask(url, requested), ask(url, requested | {"forerun": {"bank": "bypass"}})
     if answer["report"]["source"] != step.source or without["report"]["reused_tokens"]:
         raise RuntimeError(f"{step.name} took another path: {answer['report']}")
     past = {f"bypass_{name}": value for name, value in cost(without["report"]).items() if name in ROUNDED}
@@ -108,14 +108,14 @@ def turn(url: str, step: Step, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def compared(answer: Answer, without: Answer) -> dict[str, Any]:
-    """equal_tokens: before the two answers part, of how many; largest_difference: of log-probabilities there; parted_gap: where they part,
-    the larger of the two distances between either's token and the other's, null if they do not.
+    """equal_tokens: before the answers diverge, of of_tokens; largest_difference: of log-probabilities there; diverged_gap: where they
+    diverge, the larger of the two distances between either's token and the other's, null if they do not.
     """
     pairs = list(zip(answer["tokens"], without["tokens"], strict=False))
     equal = next((i for i, (a, b) in enumerate(pairs) if a[0] != b[0]), len(pairs))
     apart = [abs(a[1][token] - b[1][token]) for a, b in pairs[:equal] for token in a[1].keys() & b[1].keys()]
     gap = None if equal == len(pairs) else max(distance(*pairs[equal]), distance(*reversed(pairs[equal])))
-    return {"equal_tokens": equal, "of_tokens": len(pairs), "largest_difference": max(apart, default=0.0), "parted_gap": gap}
+    return {"equal_tokens": equal, "of_tokens": len(pairs), "largest_difference": max(apart, default=0.0), "diverged_gap": gap}
 
 
 def distance(one: tuple[str, dict[str, float]], other: tuple[str, dict[str, float]]) -> float:
@@ -125,14 +125,14 @@ def distance(one: tuple[str, dict[str, float]], other: tuple[str, dict[str, floa
 
 
 def judged(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The turns, and which of them part at tokens that were further from each other than the bound allows."""
+    """The turns, and which of them diverge at tokens with a larger gap than the bound allows."""
     bound = FACTOR * max(each["largest_difference"] for each in turns)
-    far = [each["turn"] for each in turns if each["parted_gap"] is not None and each["parted_gap"] > bound]
+    far = [each["turn"] for each in turns if each["diverged_gap"] is not None and each["diverged_gap"] > bound]
     shown = [{name: value for name, value in each.items() if name != "text"} for each in turns]
-    return {"turns": shown, "bound": bound, "equal": sum(each["parted_gap"] is None for each in turns), "too_far": far}
+    return {"turns": shown, "bound": bound, "equal": sum(each["diverged_gap"] is None for each in turns), "too_far": far}
 
 
 def mlx_bytes(url: str) -> dict[str, int]:
-    """What MLX holds, keeps for reuse, and held at most."""
+    """MLX memory: active, cached and peak."""
     text = httpx.get(f"{url}/metrics").text
     return {kind: int(float(value)) for kind, value in re.findall(r"^forerun_mlx_(\w+)_bytes (\S+)$", text, flags=re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""What it costs to get a long conversation back, and what the first steps after it cost. Knows a bank in a folder of its own."""
+"""The cost of restoring a long conversation, and of the first steps after it. Knows a bank in its own folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Restores:
         part(self._section, "restore_ram_records", lambda: self._ram(ram, repeats, give_back=False))
 
     def _keep_on_ssd(self) -> dict[str, Any]:
-        """Seconds of capturing and of writing, and steps before and after the host has looked at the cache."""
+        """Seconds of capturing and of writing, and steps before and after the host has read the cache."""
         cache = self._filled()
         before = self._steps(cache)
         bank = self._bank(disk=True)
@@ -79,7 +79,7 @@ class Restores:
         return time.perf_counter() - start, None
 
     def _repeated(self, restore: Any, repeats: int) -> dict[str, Any]:
-        assert self._files, "nothing was kept"
+        assert self._files, "nothing was stored"
         samples, steps = [], None
         for _ in range(repeats):
             taken, cache = restore()
@@ -89,7 +89,7 @@ class Restores:
         return {"s": statistics.median(samples), "samples_s": samples, "gb_per_s": size / statistics.median(samples) / 1e9, "steps": steps}
 
     def _ram(self, bank: Bank, repeats: int, *, give_back: bool) -> dict[str, Any]:
-        """From a live cache, which is given back each time; or from records, which another session's request makes of it."""
+        """From a live cache, which is remembered each time; or from records, which another session's request makes of it."""
         if give_back:
             cache = self._filled()
             bank.remember(cache, self._tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))

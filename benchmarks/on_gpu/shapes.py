@@ -22,7 +22,7 @@ from forerun.state.store import Arena
 
 DTYPE = "bfloat16"
 FULL_ATTENTION_INTERVAL = 4
-_ROUTES = ("mlp.gate.weight", "shared_expert_gate.weight", "conv1d.weight")  # what stays as it is where matrices are quantised
+_ROUTES = ("mlp.gate.weight", "shared_expert_gate.weight", "conv1d.weight")  # not quantised
 
 
 def _config(hidden: int, layers: int, heads: int, kv_heads: int, value_heads: int, ffn: int, *, tied: bool, **other: int) -> dict[str, Any]:
@@ -61,7 +61,7 @@ SHAPES |= {f"{name}-4bit": SHAPES[name] | {"quantization": {"group_size": 32, "b
 def tensors(config: Mapping[str, Any]) -> dict[str, mx.array]:
     """A random checkpoint under the hub's names, but for the head's matrices quantised if config says so.
 
-    Nothing is computed yet, so that it need not be in memory twice.
+    Lazy, so that nothing is in memory twice.
     """
     made: dict[str, mx.array] = {}
     for i, (name, shape) in enumerate(_tensor_shapes(config["text_config"])):
@@ -133,8 +133,8 @@ def _mlp(prefix: str, hidden: int, ffn: int) -> dict[str, tuple[int, ...]]:
 
 def random_family(config: Mapping[str, Any]) -> Qwen35:
     """Our model, its weights made one after another on the device."""
-    reading = ReadOptions(DTYPE, is_dense=False, seen=lambda name, tensor: None)
-    weights = Weights(Checkpoint.of("random", config, tensors(config).items(), has_separate_head=False), reading)
+    options = ReadOptions(DTYPE, is_dense=False, on_tensor=lambda name, tensor: None)
+    weights = Weights(Checkpoint.of("random", config, tensors(config).items(), has_separate_head=False), options)
     family = KINDS[config["model_type"]].build(weights, FAST)
     assert isinstance(family, Qwen35)
     return family
@@ -173,7 +173,7 @@ _OF_THE_DRAFT = ("_join", "_embedding_norm", "_hidden_norm", "_draft_layers", "_
 
 
 def filled(family: Family, layout: Layout, tokens: int, headroom_tokens: int) -> Cache[Any]:
-    """A cache that looks as if it held `tokens` tokens, in an arena of its own."""
+    """A cache of `tokens` tokens with random rows, in its own arena."""
     cache: Cache[Any] = materialise(Arena(family.spec), [], None, layout, tokens + headroom_tokens)
     for i, buffer in enumerate(cache.store.buffers):
         cache.store.buffers[i] = noise(buffer, i)

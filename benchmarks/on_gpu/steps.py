@@ -16,21 +16,21 @@ from forerun.state.layout import Contiguous
 from forerun.state.records import materialise
 from forerun.state.store import Arena
 from forerun.state.trace import CompiledPass
-from on_gpu.report import Times, hasher, seconds, times
+from on_gpu.report import Times, operation_us, seconds, times
 from on_gpu.shapes import noise, tokens_of, weight_bytes
 
-EAGER = "asked for"
+EAGER = "requested"
 
 
 def prefill_speed(family: Qwen35, num_tokens: int, repeats: int) -> dict[str, Any]:
-    """Reading a prompt into an empty cache, draft rows included, after one reading of two chunks that warms up."""
+    """Prefill into an empty cache, draft rows included, after one of two chunks as warm-up."""
     tokens = tokens_of(family, num_tokens)
-    _read(family, tokens[:1024])
-    samples = [_read(family, tokens) for _ in range(repeats)]
+    _prefill(family, tokens[:1024])
+    samples = [_prefill(family, tokens) for _ in range(repeats)]
     return {"tok_per_s": round(num_tokens / sorted(samples)[len(samples) // 2], 1), "samples_s": samples}
 
 
-def _read(family: Qwen35, tokens: Sequence[int]) -> float:
+def _prefill(family: Qwen35, tokens: Sequence[int]) -> float:
     cache = materialise(Arena(family.spec), [], None, Contiguous(), len(tokens))
     mx.eval(cache.arrays())
 
@@ -43,7 +43,7 @@ def _read(family: Qwen35, tokens: Sequence[int]) -> float:
 
 
 def step(table: StepTable, cache: Cache[Any], rows: int, *, repeats: int, warm: int = 3) -> Times:
-    """A verification of `rows` rows with logits of all; the rows are kept, as if all drafts stood."""
+    """A verification of `rows` rows with logits of all; the rows are kept, as if all drafts were accepted."""
     family = table.family
     tokens = mx.array([t % family.vocab for t in range(7, 7 + rows)], dtype=mx.int32)
     snapshot = cache.snapshot()
@@ -55,7 +55,7 @@ def step(table: StepTable, cache: Cache[Any], rows: int, *, repeats: int, warm: 
         return [family.head(hidden), cache.arrays()]
 
     measured = times(run, repeats=repeats, warm=warm)
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     return measured
 
 
@@ -73,7 +73,7 @@ def draft(table: StepTable, cache: Cache[Any], *, repeats: int) -> Times:
 
 
 def operations(family: Qwen35, cache: Cache[Any]) -> dict[str, int]:
-    """How many operations an eager step of one row is made of, the most frequent ones by name."""
+    """The number of operations in an eager step of one row, the most frequent ones by name."""
     text, names = StringIO(), dict[str, int]()
     with lend([cache], family.numerics) as view:
         hidden = family.forward(mx.array([3], dtype=mx.int32), [1], view)
@@ -132,7 +132,7 @@ def profile(family: Qwen35, cache: Cache[Any], rows: int, *, compiled: bool) -> 
     for name, (part, count) in pieces.items():
         ms = _piece(family, cache, part, x, compiled=compiled)["ms"]
         found[name] = {"ms": ms, "us_a_layer": round(ms * 1e3 / count, 1)}
-    found["head"] = {"ms": hasher(lambda i: family.head(x + i), 8) / 1e3}
+    found["head"] = {"ms": operation_us(lambda i: family.head(x + i), 8) / 1e3}
     return found
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _as_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts find what is beside them."""
+    """Scripts import modules from their folder."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
@@ -32,7 +32,7 @@ def test_answers_that_are_equal() -> None:
     from on_gpu.restarts import compared
 
     found = compared(answer(FIRST, FIRST), answer(AGAIN, AGAIN))
-    assert found == {"equal_tokens": 2, "of_tokens": 2, "largest_difference": pytest.approx(0.1), "parted_gap": None}
+    assert found == {"equal_tokens": 2, "of_tokens": 2, "largest_difference": pytest.approx(0.1), "diverged_gap": None}
 
 
 @pytest.mark.parametrize(("here", "gap"), [(-0.9, 0.2), (-0.7, 0.15)])
@@ -41,20 +41,20 @@ def test_where_answers_part_the_larger_of_the_two_gaps_counts(here: float, gap: 
 
     one, other = ("x", {"x": -0.7, "y": here}), ("y", {"y": -0.7, "x": -0.85})
     found = compared(answer(FIRST, one, FIRST), answer(AGAIN, other, AGAIN))
-    assert (found["equal_tokens"], found["of_tokens"], found["parted_gap"]) == (1, 3, pytest.approx(gap))
+    assert (found["equal_tokens"], found["of_tokens"], found["diverged_gap"]) == (1, 3, pytest.approx(gap))
 
 
 def test_a_token_that_was_not_among_the_likeliest_is_at_least_as_far_as_these() -> None:
     from on_gpu.restarts import compared
 
     found = compared(answer(("x", {"x": -0.1, "z": -7.0})), answer(("y", {"y": -0.1, "x": -0.2})))
-    assert found["parted_gap"] == pytest.approx(6.9)
+    assert found["diverged_gap"] == pytest.approx(6.9)
 
 
 def test_a_turn_is_too_far_off_beyond_four_times_the_largest_difference() -> None:
     from on_gpu.restarts import judged
 
-    turns = [{"turn": name, "largest_difference": 0.1, "parted_gap": gap} for name, gap in (("A1", None), ("A2", 0.39), ("A3", 0.41))]
+    turns = [{"turn": name, "largest_difference": 0.1, "diverged_gap": gap} for name, gap in (("A1", None), ("A2", 0.39), ("A3", 0.41))]
     found = judged(turns)
     assert (found["bound"], found["equal"], found["too_far"]) == (pytest.approx(0.4), 1, ["A3"])
 
@@ -86,5 +86,5 @@ def test_every_part_runs(tmp_path: Path) -> None:
     }
     assert bad == set()
     assert [talk["equal"] for talk in sections["restarts"].values()] == [5] * 5
-    assert sections["company"]["agents"]["errors"] == []
+    assert sections["agents"]["agents"]["errors"] == []
     assert sections["commands"]["demo_small"]["faults"] == []

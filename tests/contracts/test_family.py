@@ -1,5 +1,5 @@
-"""What every family keeps, bit for bit under `reference`: however tokens come, in whichever rows of however many sequences, the logits and
-the state after them are the same. Small random weights; see tests/families.py.
+"""The contract of every family, bit for bit under exact numerics: logits and state do not depend on how tokens are split into passes, nor
+on other sequences in a pass. Small random weights; see tests/families.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _cold(family: Family, num: int) -> Cache[Contiguous]:
 
 
 def after(family: Family, num: int) -> Cache[Contiguous]:
-    """The first `num` tokens, read at once; not to be written to."""
+    """The cache after one prefill of the first `num` tokens; do not modify it."""
     return _cold(family, num)
 
 
@@ -66,7 +66,7 @@ def test_steps_are_prefill(family: Family) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_what_is_verified_and_kept_was_read_one_at_a_time(family: Family, kept: int) -> None:
+def test_verified_and_kept_rows_equal_single_steps(family: Family, kept: int) -> None:
     cache = read(family, TOKENS[:100])
     wrong = [*TOKENS[100 : 100 + kept], *(families.VOCAB - 1 - t for t in TOKENS[100 + kept : 104])]
     step(family, cache, wrong, keep=kept)
@@ -76,7 +76,7 @@ def test_what_is_verified_and_kept_was_read_one_at_a_time(family: Family, kept: 
 
 
 @pytest.mark.parametrize("layout", [Contiguous(), Paged(16)], ids=str)
-def test_restored_is_never_left(family: Family, layout: Any) -> None:
+def test_a_restored_cache_equals_one_that_never_left_memory(family: Family, layout: Any) -> None:
     left, (snapshot,) = snapshots(family, TOKENS[:100], [70])
     own = tuple(TOKENS[:70])
     segment = Record("segment", HASHER.key("segment", HASHER.root, own), HASHER.root, HASHER.root, 0, own, extract(left, 0, 70))
@@ -87,8 +87,8 @@ def test_restored_is_never_left(family: Family, layout: Any) -> None:
 
 
 @pytest.mark.parametrize("others", [1, 2])
-def test_rows_beside_others(family: Family, others: int) -> None:
-    """Several sequences in one pass: each has the bits that it has alone. More than enough rows for experts to be put in order."""
+def test_rows_of_several_sequences(family: Family, others: int) -> None:
+    """Several sequences in one pass: each has the bits that it has alone. Enough rows for products to be sorted by expert."""
     spans = [40, 3, 29][: others + 1]
     starts = [100, 20, 7][: others + 1]
     caches = [read(family, TOKENS[:start]) for start in starts]

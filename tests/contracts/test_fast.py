@@ -1,5 +1,5 @@
-"""What the served numerics promise: restored bytes are stored bytes; from a line of the grid a prompt goes on as it would have, bit for
-bit; anywhere else it is close to the reference."""
+"""The contract of fast numerics: restored bytes are stored bytes; from a chunk boundary a prompt continues bit for bit; from anywhere
+else the result is close to exact numerics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FAMILY = tiny.family(FAST)
 TOKENS = tiny.words("fast", 900)
 
 
-def test_served_is_close_to_the_reference() -> None:
+def test_fast_is_close_to_exact() -> None:
     found, expected = logits(FAMILY, read(FAMILY, TOKENS)), logits(tiny.family(), cold(TOKENS))
     assert float(mx.abs(found - expected).max()) < 1e-3
-    assert not mx.array_equal(found, expected)  # it is another way, not the same one
+    assert not mx.array_equal(found, expected)  # other kernels, not the same
 
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_from_a_line_of_the_grid_a_prompt_goes_on_bit_for_bit(variant: str, tmp_path: Path) -> None:
+def test_from_a_chunk_boundary_a_prompt_continues_bit_for_bit(variant: str, tmp_path: Path) -> None:
     whole = read(FAMILY, TOKENS)
     cache, found = snapshots(FAMILY, TOKENS[:CHUNK_TOKENS], [CHUNK_TOKENS])
     stored = read(FAMILY, TOKENS[:CHUNK_TOKENS])
@@ -42,7 +42,7 @@ def test_from_a_line_of_the_grid_a_prompt_goes_on_bit_for_bit(variant: str, tmp_
         assert differing(read(FAMILY, TOKENS, restored.cache), whole) == []
 
 
-def test_a_conversation_goes_on_close_to_a_fresh_one(tmp_path: Path) -> None:
+def test_a_continued_conversation_is_close_to_a_fresh_one(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank", family=FAMILY)) as bank:
         first = turn(bank, TOKENS[:700], family=FAMILY)
         second = turn(bank, [*first.stored, *TOKENS[700:]], family=FAMILY)

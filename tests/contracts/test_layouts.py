@@ -1,5 +1,5 @@
-"""The restore contract over every combination: kept in RAM or on SSD, written from a contiguous or a paged cache, asked for in either
-layout, taken up at its end or at a mark, with and without draft layers. The arrays come back bit for bit, lying as was asked for."""
+"""The restore contract over every combination: stored in RAM or on SSD, written from a contiguous or a paged cache, requested in either
+layout, resumed at its end or at a snapshot, with and without draft layers. Arrays are restored bit for bit, in the requested layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAMILIES = {"mtp": tiny.family(), "no mtp": tiny.without_draft()}
 
 @dataclass(frozen=True, slots=True)
 class SessionAccess:
-    """A bank that holds a conversation of two turns: its tokens, where its second prompt ends, and the session to ask by."""
+    """A bank that holds a conversation of two turns: its tokens, the end of its second prompt, and its session."""
 
     bank: Bank
     stored: list[int]
@@ -44,75 +44,77 @@ Shelf = Callable[[str, Any, str], SessionAccess]
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    """The conversation kept in a tier, written from a layout, by a model; made once: records stay where they are."""
+    """The conversation in a tier, written from a layout, by a model; made once, since restoring does not move records."""
     with ExitStack() as stack:
 
         @cache
-        def kept(tier: str, written: Any, family: str) -> SessionAccess:
+        def stored(tier: str, written: Any, family: str) -> SessionAccess:
             model = FAMILIES[family]
             options: dict[str, Any] = {"ram_limit_bytes": 0} if tier == "ssd" else {}
             folder = tmp_path_factory.mktemp("bank") / "bank" if tier == "ssd" else None
             bank = stack.enter_context(closing(opened(folder, family=model, **options)))
-            told = turn(bank, FIRST, family=model, layout=written)
-            prompt = [*told.stored, *SECOND]
+            first = turn(bank, FIRST, family=model, layout=written)
+            prompt = [*first.stored, *SECOND]
             stored = turn(bank, prompt, family=model, layout=written).stored
             return SessionAccess(bank, stored, len(prompt), "another: the live cache cannot be had" if tier == "ram" else None, model)
 
-        yield kept
+        yield stored
 
 
 @cache
 def fresh(family: Family, *tokens: int) -> Cache[Any]:
-    """The state after these tokens, read from nothing. Shared: look, do not touch."""
+    """The state after these tokens, without a bank. Shared: do not modify it."""
     return read(family, tokens)
 
 
-def check(kept: SessionAccess, tier: str, asked: Any, place: str) -> Cache[Any]:
+def check(stored: SessionAccess, tier: str, requested: Any, position: str) -> Cache[Any]:
     """The contract for one restore."""
-    end = len(kept.stored) if place == "exact" else kept.prompt_end - SUFFIX
-    tokens = kept.stored[:end] + tiny.words("goes on", 30)
-    restored = kept.bank.restore(tokens, tenant="", session=kept.session, layout=asked, headroom_tokens=20)
+    end = len(stored.stored) if position == "exact" else stored.prompt_end - SUFFIX
+    tokens = stored.stored[:end] + tiny.words("goes on", 30)
+    restored = stored.bank.restore(tokens, tenant="", session=stored.session, layout=requested, headroom_tokens=20)
     assert (restored.source, restored.reused_tokens) == (tier, end)
-    assert_lies(restored.cache, asked)
-    assert differing_state(restored.cache, fresh(kept.family, *tokens[:end])) == []
-    after, whole = read(kept.family, tokens, restored.cache), fresh(kept.family, *tokens)
-    assert mx.array_equal(logits(kept.family, after), logits(kept.family, whole))
+    assert_layout(restored.cache, requested)
+    assert differing_state(restored.cache, fresh(stored.family, *tokens[:end])) == []
+    after, whole = read(stored.family, tokens, restored.cache), fresh(stored.family, *tokens)
+    assert mx.array_equal(logits(stored.family, after), logits(stored.family, whole))
     assert differing_state(after, whole) == []
     return after
 
 
-def assert_lies(cache: Cache[Any], asked: Layout) -> None:
-    """Label and arrays of all attention layers, those of the draft among them, are in the layout."""
-    assert cache.layout == cache.store.layout == asked
-    assert (cache.store.num_blocks > 0) == isinstance(asked, Paged)
+def assert_layout(cache: Cache[Any], requested: Layout) -> None:
+    """Label and arrays of all attention layers, draft layers included, have the layout."""
+    assert cache.layout == cache.store.layout == requested
+    assert (cache.store.num_blocks > 0) == isinstance(requested, Paged)
     assert len(cache.store.buffers) == 2 * len(cache.spec.attention)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("place", ["exact", "at a mark"])
-@pytest.mark.parametrize("asked", LAYOUTS, ids=lambda layout: f"asked {layout}")
+@pytest.mark.parametrize("position", ["exact", "at a snapshot"])
+@pytest.mark.parametrize("requested", LAYOUTS, ids=lambda layout: f"requested {layout}")
 @pytest.mark.parametrize("written", LAYOUTS, ids=lambda layout: f"from {layout}")
 @pytest.mark.parametrize("tier", ["ram", "ssd"])
-def test_it_comes_back_as_asked(shelf: Shelf, tier: str, written: Any, asked: Any, place: str, family: str) -> None:
-    check(shelf(tier, written, family), tier, asked, place)
+def test_a_cache_is_restored_in_the_requested_layout(
+    shelf: Shelf, tier: str, written: Any, requested: Any, position: str, family: str
+) -> None:
+    check(shelf(tier, written, family), tier, requested, position)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("written", LAYOUTS, ids=lambda layout: f"from {layout}")
-def test_a_live_cache_comes_back_as_asked(written: Any, family: str) -> None:
-    for asked in LAYOUTS:
+def test_a_live_cache_is_restored_in_the_requested_layout(written: Any, family: str) -> None:
+    for requested in LAYOUTS:
         model = FAMILIES[family]
         with closing(opened(None, family=model)) as bank:
             stored = turn(bank, FIRST, family=model, layout=written).stored
-            check(SessionAccess(bank, stored, len(FIRST), None, model), "ram", asked, "exact")
+            check(SessionAccess(bank, stored, len(FIRST), None, model), "ram", requested, "exact")
 
 
 @pytest.mark.parametrize("tier", ["ram", "ssd"])
-def test_the_layout_that_it_was_written_in_would_be_seen(shelf: Shelf, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original fault in its other form: what is stored decides, not who asks."""
+def test_restoring_the_written_layout_would_be_detected(shelf: Shelf, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that this contract excludes: the stored layout decides, not the requested one."""
     materialise = restore_module.materialise
 
-    def as_written(arena: Any, segments: Any, snapshot: Any, asked: Any, headroom_tokens: int) -> Any:
+    def as_written(arena: Any, segments: Any, snapshot: Any, requested: Any, headroom_tokens: int) -> Any:
         return materialise(arena, segments, snapshot, Paged(64), headroom_tokens)
 
     monkeypatch.setattr(restore_module, "materialise", as_written)

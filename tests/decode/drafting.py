@@ -1,4 +1,4 @@
-"""Answers with drafts held against plain decoding: a forward of one row a token, without rounds."""
+"""Answers with drafts, compared with plain decoding: one forward of one row per token, without rounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDED = Sampling(1.0, 0.95, 20, 0.0, SEED, 1.1, 0.2, 0.1, {5: 1.0})
 
 @dataclass(frozen=True)
 class TextPrompt:
-    """A prompt and what plain decoding makes of it: tokens, the logits [tokens + 1, vocab] that they were drawn from, and all states."""
+    """A prompt and its plain decoding: tokens, the logits [tokens + 1, vocab] that they were drawn from, and all states."""
 
     prompt: list[int]
     sampling: Sampling
@@ -39,13 +39,13 @@ class TextPrompt:
     snapshots: list[Snapshot]
 
     def state(self, length: int) -> Cache[Contiguous]:
-        """As it was after `length` tokens; not to be written to."""
+        """The state after `length` tokens; do not modify it."""
         return Cache(self.last.arena, self.last.layout, self.last.store, self.snapshots[length - len(self.prompt)])
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """What a run with drafts gave, and the tokens that the cache was left with."""
+    """The result of a run with drafts, and the tokens in its cache."""
 
     tokens: list[int]
     logits: mx.array
@@ -69,7 +69,7 @@ def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> 
 
 
 def eager(family: Family) -> StepTable:
-    """Steps that call the family each time, so that it may look on."""
+    """Eager steps, so that the family sees each call."""
     return StepTable(family, eager_reason="test")
 
 
@@ -84,17 +84,17 @@ def generation(
 def started(
     steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random
 ) -> tuple[Generation, int]:
-    """An answer with drafts up to a random place, a limit or a stop token; and after how many tokens a client leaves."""
+    """An answer with drafts up to a random position, a limit or a stop token; and after how many tokens a client leaves."""
     num = len(wanted.tokens)
-    place, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
-    stops = frozenset([wanted.tokens[place]] if how == "stop" else [])
-    limit = place if how == "limit" else num
+    position, how = rng.randrange(1, num), rng.choice(["limit", "stop", "leave"])
+    stops = frozenset([wanted.tokens[position]] if how == "stop" else [])
+    limit = position if how == "limit" else num
     answer = generation(steps, state, wanted.prompt, wanted.sampling, policy, max_tokens=limit, stop_ids=stops)
-    return answer, place if how == "leave" else num
+    return answer, position if how == "leave" else num
 
 
 def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
-    """Answer with drafts, looking on."""
+    """Answer with drafts, recording all logits."""
     answer, leave_at = started(eager(family), state, wanted, policy, rng)
     family.generation, rows = answer, list[mx.array]()
     for _ in answer:
@@ -105,7 +105,7 @@ def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy:
 
 
 def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
-    """Answer with drafts as a server does: nobody sees any logits but the last."""
+    """Answer with drafts as a server does: only the last logits are visible."""
     answer, leave_at = started(steps, state, wanted, policy, rng)
     for _ in answer:
         if answer.num_sampled > leave_at:
@@ -119,7 +119,7 @@ def drafted(answer: Generation, logits: mx.array) -> Drafted:
 
 
 def check(found: Drafted, state: Cache[Contiguous], wanted: TextPrompt) -> None:
-    """Nothing tells the run from plain decoding, and its state goes on as if it had read one token after the other."""
+    """The run equals plain decoding, and its state continues like that of single steps."""
     assert found.tokens == wanted.tokens[: len(found.tokens)]
     assert mx.array_equal(found.logits, wanted.logits[: found.logits.shape[0]])
     assert found.stored == [*wanted.prompt, *found.tokens][: len(found.stored)]

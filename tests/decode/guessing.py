@@ -1,4 +1,4 @@
-"""Families that tell what their trunk says, and one whose drafts are as good as a test wants them."""
+"""Families that record the logits of their target, and one whose drafts are as good as a test wants."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from forerun.state.spec import StateSpec
 
 
 class Recording:
-    """`family`, unchanged. Set `generation` before it is iterated; its prompt must have been read by `family` itself.
+    """`family`, unchanged. Set `generation` before it is iterated; its prompt must have been prefilled by `family` itself.
 
-    logits: of the trunk, one array [rows, vocab] a round, the first token's before them.
+    logits: of the target, one array [rows, vocab] a round, the first token's before them.
     """
 
     def __init__(self, family: Family) -> None:
@@ -49,7 +49,7 @@ class Recording:
 
 
 class Guessing(Recording):
-    """A draft is the token of `answer` at its place with probability `right`, else another one."""
+    """A draft is the token of `answer` at its position with probability `right`, else another one."""
 
     def __init__(self, family: Family, answer: Sequence[int], right: float, seed: object) -> None:
         super().__init__(family)
@@ -57,8 +57,8 @@ class Guessing(Recording):
         self._rng = random.Random(str(seed))
 
     def guess(self, hidden: mx.array, given: int, depth: int) -> mx.array:
-        place = given + depth - 1
-        token = self._answer[place] if place < len(self._answer) else 0
+        position = given + depth - 1
+        token = self._answer[position] if position < len(self._answer) else 0
         if self._rng.random() > self._right:
             token = (token + 1) % self.vocab
         return mx.where(mx.arange(self.vocab) == token, 40.0, 0.0)[None]

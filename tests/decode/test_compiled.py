@@ -1,4 +1,4 @@
-"""Compiled steps give the bits of eager ones, in every layout, over several capacities; each is traced once a capacity, and counted."""
+"""Compiled steps give the bits of eager ones, in every layout, over several capacities; each is traced once per capacity, and counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTHS = (1, 4, 2, 1, 3, 1, 8, 1)
 
 
 def decode(cache: Cache[Any], steps: StepTable, widths: tuple[int, ...], start: int) -> list[mx.array]:
-    """Hiddens of the trunk and of the draft for passes of these widths; of each all rows but one become state, at least one."""
+    """Hidden vectors of the target and of the draft for passes of these widths; of each all rows but one become state, at least one."""
     found = []
     for rows in widths:
         before, kept = cache.hidden, max(1, rows - 1)
@@ -48,7 +48,7 @@ def test_compiled_is_eager_bit_for_bit(layout: Layout) -> None:
     assert differing(relayout_as_chosen(cache, Contiguous()), expected_cache) == []
 
 
-def test_a_step_is_traced_once_a_capacity() -> None:
+def test_a_step_is_traced_once_per_capacity() -> None:
     steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
     decode(cache, steps, (1,) * 100, 100)
     assert steps.num_traces() == 2
@@ -56,9 +56,9 @@ def test_a_step_is_traced_once_a_capacity() -> None:
 
 
 def test_eager_steps_have_a_reason_and_are_counted() -> None:
-    steps, cache = StepTable(FAMILY, eager_reason="asked"), read(FAMILY, TOKENS[:100])
+    steps, cache = StepTable(FAMILY, eager_reason="requested"), read(FAMILY, TOKENS[:100])
     decode(cache, steps, (1, 1), 100)
-    assert steps.counts() == Counter(asked=4)
+    assert steps.counts() == Counter(requested=4)
     wide = StepTable(FAMILY, eager_reason="")
     decode(read(FAMILY, TOKENS[:100]), wide, (9,), 100)
     assert wide.counts() == Counter(width=1, compiled=1)
@@ -78,15 +78,15 @@ def test_a_compiled_step_copies_no_buffer() -> None:
     assert mx.get_peak_memory() - before < cache.store.buffers[0].nbytes
 
 
-def test_a_failed_step_gives_the_buffers_back() -> None:
+def test_a_failed_step_restores_the_buffers() -> None:
     steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
-    with pytest.raises(ValueError), lend([cache], FAMILY.numerics) as view:  # noqa: PT011 - whatever MLX says of a token that is a matrix
+    with pytest.raises(ValueError), lend([cache], FAMILY.numerics) as view:  # noqa: PT011 - MLX raises it for a token that is a matrix
         steps.forward(mx.zeros((2, 2, 2), dtype=mx.int32), cache, view)
     assert len(cache.store.buffers) == 2 * len(FAMILY.spec.attention)
     assert cache.is_broken
 
 
-def test_after_warm_up_no_step_is_traced_anew() -> None:
+def test_after_warm_up_no_step_is_traced_again() -> None:
     steps = StepTable(FAMILY, eager_reason="")
     warm_up(steps, Contiguous(), 2, lambda doing, done_frac: None)
     traced = steps.num_traces()
@@ -94,31 +94,31 @@ def test_after_warm_up_no_step_is_traced_anew() -> None:
     assert steps.num_traces() == traced
 
 
-def test_warm_up_reads_a_prompt_and_plays_rounds_of_each_depth() -> None:
-    """What a first request would else wait for: on a GPU, kernels of many rows and those that draw tokens."""
+def test_warm_up_prefills_a_prompt_and_runs_rounds_of_each_depth() -> None:
+    """The first request would otherwise wait for them: on a GPU, kernels of many rows and of sampling."""
     family, rows = FakeFamily(lambda position, token, total: 5, tiny.VOCAB), list[int]()
     family.before_pass = rows.append
     warm_up(StepTable(family, eager_reason="test"), Paged(64), 2, lambda doing, done_frac: None)
     assert rows == [1, 2, 3, 64, *[1, 2, 3] * 3]
 
 
-def test_a_conversation_through_all_layouts_and_several_capacities_has_the_logits_of_a_plain_one() -> None:
-    """Compiled, arranged anew again and again while it grows: hiddens and drafts bit for bit those of eager steps in one array."""
-    plain, moved, said = read(FAMILY, TOKENS[:100]), read(FAMILY, TOKENS[:100]), TOKENS[:100]
+def test_changing_layouts_and_capacities_changes_no_logits() -> None:
+    """Compiled, with repeated changes of layout while it grows: hidden vectors and drafts equal eager steps in one array bit for bit."""
+    plain, moved, decoded = read(FAMILY, TOKENS[:100]), read(FAMILY, TOKENS[:100]), TOKENS[:100]
     eager, compiled = StepTable(FAMILY, eager_reason="test"), StepTable(FAMILY, eager_reason="")
     capacities = set()
     for start, layout in zip(range(100, 1600, 300), (Paged(16), Contiguous(), Paged(256), Paged(64), Contiguous()), strict=True):
-        said = said + TOKENS[start : start + 300]
-        plain, moved = read(FAMILY, said, plain), read(FAMILY, said, relayout_as_chosen(moved, layout))
+        decoded = decoded + TOKENS[start : start + 300]
+        plain, moved = read(FAMILY, decoded, plain), read(FAMILY, decoded, relayout_as_chosen(moved, layout))
         expected, found = decode(plain, eager, (4, 1, 1), start), decode(moved, compiled, (4, 1, 1), start)
         assert all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True))
-        said = said + TOKENS[:5]  # whatever was decoded: only the number counts
+        decoded = decoded + TOKENS[:5]  # whatever was decoded: only the number counts
         capacities.add(moved.store.capacity)
     assert len(capacities) > 3
 
 
-def test_a_thousand_steps_trace_nothing_anew() -> None:
-    family = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # for speed: what is traced depends on the cache alone
+def test_a_thousand_steps_trace_nothing_again() -> None:
+    family = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # for speed: traces depend on the cache alone
     steps, cache = StepTable(family, eager_reason=""), read(family, TOKENS[:100])
     cache.store.reserve(2048)
     decode(cache, steps, (1,), 100)

@@ -1,4 +1,4 @@
-"""The depth policy, alone: played against machines whose times and acceptances are known, by a clock that is a sum."""
+"""The depth policy alone, on simulated machines with given times and acceptances and a simulated clock."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Machine:
 
 
 def rates(chances: Sequence[float], steps: Sequence[float] = STEPS) -> list[float]:
-    """Tokens a second of each fixed depth, by the textbook."""
+    """Tokens per second of each fixed depth, by the formula."""
     return [(1 + sum(accumulate(chances[:depth], mul))) / steps[depth] for depth in AUTO]
 
 
@@ -68,7 +68,7 @@ def test_it_comes_within_5_percent_of_the_best_fixed_depth(chances: Sequence[flo
 
 
 @pytest.mark.parametrize("pays", range(4))
-def test_it_settles_on_the_best_depth(pays: int) -> None:
+def test_it_converges_to_the_best_depth(pays: int) -> None:
     steps = [1.0 if depth == pays else 3.0 for depth in range(8)]
     draft_stats = Machine(DepthPolicy(AUTO), lambda position: (0.7, 0.7, 0.7), lambda position: steps).run(3000)
     assert draft_stats.depths[pays] > 0.9 * draft_stats.rounds
@@ -90,27 +90,27 @@ def test_a_head_that_is_always_wrong_costs_less_than_3_percent(noise: float) -> 
         assert machine.seconds - start_s < (1.005 + PROBE_FRAC) * 10_000 * (1 + noise)
 
 
-def test_every_depth_is_tried_at_once_and_again_and_again() -> None:
+def test_every_depth_is_probed_at_once_and_repeatedly() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0))
     assert set(machine.run(20).depths[:4]) & {0} == set()
     for _ in range(10):
         assert all(machine.run(machine.position + 2500).depths[:4])
 
 
-def test_drafts_that_begin_to_be_accepted_are_noticed() -> None:
+def test_it_adapts_when_drafts_become_accepted() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0.9, 0.9, 0.9) if position > 5000 else (0, 0, 0))
     assert machine.run(5000).depths[0] > 4800
     machine.run(5600)
     assert machine.run(6600).depths[0] < 20
 
 
-def test_drafts_that_cease_to_be_accepted_are_noticed() -> None:
+def test_it_adapts_when_drafts_become_rejected() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0) if position > 5000 else (0.9, 0.9, 0.9))
     machine.run(5100)
     assert machine.run(6100).depths[0] > 950
 
 
-def test_what_pays_in_short_contexts_need_not_in_long_ones() -> None:
+def test_short_and_long_contexts_have_their_own_depths() -> None:
     def steps(position: int) -> list[float]:
         return [1.0 + (2.0 * depth if position > 8192 else 0.2 * depth) for depth in range(8)]
 
@@ -118,7 +118,7 @@ def test_what_pays_in_short_contexts_need_not_in_long_ones() -> None:
     assert machine.run(8192).depths[0] < 100
     machine.run(9200)
     assert machine.run(12_000).depths[0] > 2500
-    machine.position = 4096  # another conversation, as short as the first: what was learned there still stands
+    machine.position = 4096  # another conversation, as short as the first: measurements still hold
     assert machine.run(5000).depths[0] < 20
 
 
@@ -128,7 +128,7 @@ def test_a_machine_that_slows_down_changes_no_choice() -> None:
     assert draft_stats.depths[1] > 0.9 * draft_stats.rounds
 
 
-def test_a_round_that_was_held_up_changes_no_choice() -> None:
+def test_a_delayed_round_changes_no_choice() -> None:
     machine = Machine(
         DepthPolicy(AUTO), lambda position: (0.8, 0.1, 0.1), lambda position: [s * (100 if position % 7 == 0 else 1) for s in STEPS]
     )
@@ -136,7 +136,7 @@ def test_a_round_that_was_held_up_changes_no_choice() -> None:
     assert draft_stats.depths[1] > 0.9 * draft_stats.rounds
 
 
-def test_the_limit_is_kept_and_what_it_cuts_short_is_no_probe() -> None:
+def test_the_limit_holds_and_a_round_that_it_shortens_is_no_probe() -> None:
     policy = DepthPolicy(AUTO)
     for _ in range(50):
         depth = policy.choose(100, 1)
@@ -151,7 +151,7 @@ def test_a_fixed_depth_never_changes(depth: int) -> None:
     assert draft_stats.depths[depth] == draft_stats.rounds == 2000
 
 
-def test_choosing_teaches_nothing() -> None:
+def test_choosing_changes_nothing() -> None:
     machines = [Machine(DepthPolicy(AUTO), lambda position: (0.5, 0.5, 0.5)) for _ in range(2)]
     for until in range(100, 3000, 100):
         for context_tokens in (10, 100_000):
@@ -159,7 +159,7 @@ def test_choosing_teaches_nothing() -> None:
         assert machines[0].run(until).depths == machines[1].run(until).depths
 
 
-def test_acceptance_is_of_drafts_whose_predecessors_stood() -> None:
+def test_acceptance_counts_drafts_after_accepted_ones() -> None:
     acceptance = Acceptance()
     for i in range(2000):
         acceptance.observe(3, (0, 1, 2, 3)[i % 4])
@@ -178,7 +178,7 @@ def test_the_warning_comes_with_enough_drafts_and_goes_when_they_are_accepted() 
     assert not acceptance.is_failing
 
 
-def test_few_drafts_that_are_accepted_now_and_then_are_no_failure() -> None:
+def test_few_drafts_that_are_sometimes_accepted_are_no_failure() -> None:
     acceptance = Acceptance()
     for i in range(400):
         acceptance.observe(3, int(i % 10 == 9))
@@ -186,14 +186,14 @@ def test_few_drafts_that_are_accepted_now_and_then_are_no_failure() -> None:
         assert not acceptance.is_failing
 
 
-def test_a_head_that_is_never_right_is_told_of_though_it_is_hardly_asked_any_more() -> None:
+def test_a_head_that_is_never_right_stays_failing_though_it_is_rarely_probed() -> None:
     policy = DepthPolicy(AUTO)
     Machine(policy, lambda position: [0.0] * 7).run(1000)
     assert policy.choose(100, 3) == 0
     assert policy.acceptance.is_failing
 
 
-def test_a_tally_counts_by_depth() -> None:
+def test_draft_stats_count_by_depth() -> None:
     draft_stats = DraftStats()
     for drafted, accepted in ((3, 1), (3, 3), (1, 0), (0, 0)):
         draft_stats.add(Round([0] * (accepted + 1), drafted, accepted, None))

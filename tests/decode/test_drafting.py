@@ -1,6 +1,6 @@
-"""Under reference numerics drafting changes nothing but the time: tokens, logits and state are those of plain decoding, bit for bit.
+"""Under exact numerics drafting changes only the time: tokens, logits and state are those of plain decoding, bit for bit.
 
-24 prompts x 48 tokens at every depth, from state that comes from RAM and from SSD, ended at random places.
+24 prompts x 48 tokens at every depth, from state in RAM and on SSD, ended at random positions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEPTHS = {str(depth): (depth,) for depth in (0, 1, 2, 3, 7)} | {"auto": tuple(ra
 
 @cache
 def plain(number: int) -> TextPrompt:
-    """What is wanted of a prompt, by its number."""
+    """The expected answer to a prompt, by its number."""
     prompt = tiny.words(("prompt", number), random.Random(number).choice([3, 40, 120, 230, 250, 500]))
     return plainly(tiny.family(), prompt, SEEDED if number % 3 == 0 else GREEDY, TOKENS)
 
@@ -65,7 +65,7 @@ def ssd(kept: Path) -> Iterator[Bank]:
 
 @pytest.fixture(scope="module")
 def ram() -> Bank:
-    """A bank that has the prompts, and in time what each test made of them."""
+    """A bank that has the prompts, and then the answers of each test."""
     bank = opened(None)
     remember_prompts(bank)
     return bank
@@ -93,7 +93,7 @@ def test_any_depth_after_any_other(ram: Bank) -> None:
 
 
 def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Random) -> int:
-    """Draft after all prompts, from state that comes from `source`, and check. Returns how many drafts were accepted."""
+    """Draft after all prompts, from state in `source`, and check. Returns how many drafts were accepted."""
     accepted = 0
     for wanted in map(plain, PROMPTS):
         found = bank.restore(wanted.prompt, tenant="", session=None, layout=Contiguous(), headroom_tokens=TOKENS)
@@ -109,14 +109,14 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
 
 
 class Failing(Guessing):
-    """Loses its mind after some rounds."""
+    """Produces NaN after some rounds."""
 
     def head(self, hidden: mx.array) -> mx.array:
         logits = super().head(hidden)
         return logits * float("nan") if len(self.logits) > 5 else logits
 
 
-def test_a_round_that_fails_teaches_nothing_and_breaks_the_cache() -> None:
+def test_a_failed_round_is_not_observed_and_breaks_the_cache() -> None:
     wanted, policy = plain(1), DepthPolicy((2,))
     state = read(tiny.family(), wanted.prompt)
     family = Failing(tiny.family(), wanted.tokens, 1.0, 0)
@@ -152,7 +152,7 @@ def test_a_model_without_a_draft_head_decodes_plainly() -> None:
     assert answer.store() == [*prompt, *answer.tokens[:-1]]
 
 
-def test_a_long_plain_answer_leaves_the_draft_rows_of_its_tokens() -> None:
+def test_a_long_plain_answer_completes_its_draft_rows() -> None:
     prompt = tiny.words("long", 30)
     state = read(tiny.family(), prompt)
     answer = generation(eager(tiny.family()), state, prompt, GREEDY, DepthPolicy((0,)), max_tokens=150)
@@ -179,35 +179,35 @@ def test_what_is_drafted_does_not_depend_on_the_rounds_before() -> None:
 
 
 class Timekeeper(DepthPolicy):
-    """Two rounds of each depth; keeps what it is told."""
+    """Two rounds of each depth; records them."""
 
     def __init__(self) -> None:
         super().__init__(range(8))
-        self.told: list[Round] = []
+        self.observed: list[Round] = []
 
     def choose(self, context_tokens: int, limit: int) -> int:
-        return min(len(self.told) // 2 % 3, limit)
+        return min(len(self.observed) // 2 % 3, limit)
 
     def observe(self, context_tokens: int, done: Round) -> None:
-        self.told.append(done)
+        self.observed.append(done)
 
 
 def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
     policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
     assert len(list(generation(eager(tiny.family()), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
-    for i, done in enumerate(policy.told[:12]):
+    for i, done in enumerate(policy.observed[:12]):
         assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)
 
 
 @pytest.mark.parametrize("num", [3, 7])
-def test_a_draft_reads_those_before_it_as_if_they_were_state(num: int) -> None:
+def test_a_draft_attends_to_those_before_it_as_to_state(num: int) -> None:
     prompt = tiny.words("chain", 40)
-    scratch, kept = hasher(prompt, num, keep=0), hasher(prompt, num, keep=1)
+    scratch, kept = draft_chain(prompt, num, keep=0), draft_chain(prompt, num, keep=1)
     assert all(mx.array_equal(one, other) for one, other in zip(scratch, kept, strict=True))
 
 
-def hasher(prompt: list[int], num: int, keep: int) -> list[mx.array]:
-    """Hiddens of drafts, each made of the one before it, which was kept or not."""
+def draft_chain(prompt: list[int], num: int, keep: int) -> list[mx.array]:
+    """Hidden vectors of drafts, each from the one before it, which was kept or not."""
     family, state = tiny.family(), read(tiny.family(), prompt)
     made = [state.hidden[None]]
     with lend([state], family.numerics) as view:

@@ -1,6 +1,6 @@
-"""The bundled model: 200 prompts x 64 tokens with drafts are plain decoding, and as many drafts are accepted as another program finds.
+"""The bundled model: 200 prompts x 64 tokens with drafts equal plain decoding, and as many drafts are accepted as in another program.
 
-With `--results FOLDER` what was counted is written there.
+With `--results FOLDER` the counts are written there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_bank(folder: Path) -> Bank:
 
 
 def state(prompt: list[int], source: Source, folder: Path) -> Cache[Contiguous]:
-    """The state of the whole prompt: read, or remembered and restored."""
+    """The state of the whole prompt: by prefill, or stored and restored."""
     live = read(tiny.demo().family, prompt)
     if source == "cold":
         return live
@@ -96,25 +96,25 @@ def test_200_answers(tmp_path: Path, write_result: Write) -> None:
 
 
 def test_512_greedy_tokens() -> None:
-    family, prompt, told = tiny.demo().family, piece_of_source(random.Random(1)), []
+    family, prompt, answers = tiny.demo().family, piece_of_source(random.Random(1)), []
     for depth in (0, 1, 3):
         answer = generation(steps(), read(family, prompt), prompt, GREEDY, DepthPolicy((depth,)), max_tokens=512)
         assert len("".join(answer)) > 0
         assert (sum(answer.draft_stats.accepted) > 0) == (depth > 0)
-        told.append(answer.tokens)
-    assert len(told[0]) == 512
-    assert told[0] == told[1] == told[2]
+        answers.append(answer.tokens)
+    assert len(answers[0]) == 512
+    assert answers[0] == answers[1] == answers[2]
 
 
 class Watching(DepthPolicy):
-    """Depth 3; keeps where each round began and what it gave."""
+    """Depth 3; records position and result of each round."""
 
     def __init__(self) -> None:
         super().__init__((3,))
-        self.told: list[tuple[int, Round]] = []
+        self.observed: list[tuple[int, Round]] = []
 
     def observe(self, context_tokens: int, done: Round) -> None:
-        self.told.append((context_tokens, done))
+        self.observed.append((context_tokens, done))
 
 
 def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
@@ -123,18 +123,18 @@ def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contig
     answer = generation(steps(), live, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
     assert len(list(answer)) > 0
     last = len(prompt) + answer.num_sampled - 1
-    return [done.accepted for context_tokens, done in policy.told if context_tokens + 3 <= last and done.drafted == 3]
+    return [done.accepted for context_tokens, done in policy.observed if context_tokens + 3 <= last and done.drafted == 3]
 
 
 def accepted_everywhere(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
     """The same with a round at every position of the answer: all but the first token of each is thrown away."""
     rounds, seen = Rounds(steps(), live, prompt, sampling), []
     tokens = [rounds.first()]
-    rounds.give(tokens)
+    rounds.append(tokens)
 
     def take(new: list[int]) -> int:
         tokens.append(new[0])
-        rounds.give(new[:1])
+        rounds.append(new[:1])
         return 1
 
     while len(tokens) < num and tokens[-1] not in STOPS:
@@ -151,23 +151,23 @@ def shares(counts: list[float]) -> list[float]:
     return [after / before for before, after in pairwise(counts)]
 
 
-@pytest.mark.parametrize("probs", ["greedy", "sampled"])
+@pytest.mark.parametrize("rule", ["greedy", "sampled"])
 @pytest.mark.parametrize("where", ["walked", "everywhere"])
-def test_acceptance_is_what_the_training_code_finds(probs: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_is_what_the_training_code_finds(rule: str, where: str, write_result: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
     monkeypatch.setattr("forerun.decode.round.fresh_seed", lambda: next(seeds))
     found = json.loads((RESULTS / "acceptance_by_training_code.json").read_text())
-    sampling = GREEDY if probs == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
+    sampling = GREEDY if rule == "greedy" else Sampling(1.0, 0.95, 20, 0.0, None, 1.0, 0.0, 0.0, {})
     measure, rounds = accepted if where == "walked" else accepted_everywhere, []
     for prompt in found["prompts"]:
         live = read(tiny.demo().family, prompt)
         end = live.snapshot()
-        for _ in range(1 if probs == "greedy" else 40):
+        for _ in range(1 if rule == "greedy" else 40):
             rounds += measure(prompt, sampling, found["new_tokens"], live)
-            live.cut(end)
-    walk = found[probs]["walked"]
-    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[probs]["conditional_by_depth"]
-    write_result(f"acceptance_{probs}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
+            live.truncate(end)
+    walk = found[rule]["walked"]
+    wanted = shares([walk["steps"], *walk["accepted"]]) if where == "walked" else found[rule]["conditional_by_depth"]
+    write_result(f"acceptance_{rule}_{where}", {"rounds": len(rounds), "conditional_by_depth": rates(rounds), "by_training_code": wanted})
     assert rates(rounds) == pytest.approx(wanted, abs=0.03)
 
 

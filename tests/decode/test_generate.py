@@ -1,4 +1,4 @@
-"""One answer: however it ends, its text and tokens are those of plain decoding, and what is stored goes on as if nothing had happened."""
+"""One answer: however it ends, its text and tokens are those of plain decoding, and the stored state continues like that of a prefill."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ NUM = 40
 DEPTHS = [0, 1, 2, 3, 7]
 
 
-def answered(name: str = "tiny", **asked: Any) -> tuple[Generation, Cache[Any], str]:
+def answered(name: str = "tiny", **options: Any) -> tuple[Generation, Cache[Any], str]:
     """A whole answer, its cache, and its text."""
     cache = read(FAMILIES[name], PROMPT)
-    answer = generation(FAMILIES[name], cache, PROMPT, **asked)
+    answer = generation(FAMILIES[name], cache, PROMPT, **options)
     return answer, cache, "".join(answer)
 
 
 @cache
 def plain(name: str) -> tuple[int, ...]:
-    """What the model says if nothing ends it before NUM tokens."""
+    """The model's first NUM tokens if nothing ends the answer."""
     return tuple(answered(name, max_tokens=NUM)[0].tokens)
 
 
@@ -52,7 +52,7 @@ class Expected:
 
 
 def expected(name: str, max_tokens: int, stop_ids: Sequence[int], stop: Sequence[str]) -> Expected:
-    """By looking at ever longer beginnings of the plain answer."""
+    """From ever longer prefixes of the plain answer."""
     for n in range(1, max_tokens + 1):
         tokens = plain(name)[:n]
         if tokens[-1] in stop_ids:
@@ -85,7 +85,7 @@ def pieces_of_the_answer(name: str) -> list[str]:
     stop_ids=st.lists(st.sampled_from(range(NUM)), max_size=2),
     stop=st.lists(st.integers(0, 1 << 20), max_size=2),
 )
-def test_an_answer_ends_where_it_should_and_goes_on_from_there(
+def test_an_answer_ends_where_it_should_and_can_be_continued(
     name: str, depth: int, max_tokens: int, stop_ids: list[int], stop: list[int]
 ) -> None:
     ids, pieces = [plain(name)[i] for i in stop_ids if i > 3], pieces_of_the_answer(name)
@@ -101,12 +101,12 @@ def test_an_answer_ends_where_it_should_and_goes_on_from_there(
 
 
 def stopped(answer: Generation) -> bool:
-    """Whether a stop string ended it."""
+    """Whether a stop string ended the answer."""
     return answer.answer.stopped
 
 
 def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -> None:
-    """What is stored is a beginning of what was shown, close to its end, and its state is that of reading it."""
+    """The stored tokens are a prefix of those shown, close to their end, and the state is that of their prefill."""
     stored = answer.store()
     assert stored == [*PROMPT, *answer.tokens][: len(stored)]
     lost = len(PROMPT) + answer.num_shown - len(stored)
@@ -120,7 +120,7 @@ def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("pieces", [1, 2, 3, 5])
-def test_it_may_be_left_at_any_piece(name: str, depth: int, pieces: int) -> None:
+def test_the_caller_may_stop_at_any_piece(name: str, depth: int, pieces: int) -> None:
     state = read(FAMILIES[name], PROMPT)
     answer = generation(FAMILIES[name], state, PROMPT, depth=depth, max_tokens=NUM)
     for _, _piece in zip(range(pieces), answer, strict=False):
@@ -139,7 +139,7 @@ def test_the_first_token_may_end_it() -> None:
 
 
 def test_a_stop_string_after_many_tokens_without_draft_rows() -> None:
-    """As many as are made at once, one less and one more: the stop string's tokens are given but never become state."""
+    """As many as one batch, one less and one more: the stop string's tokens are emitted but never become state."""
     long = tuple(answered(max_tokens=70)[0].tokens)
     for num in range(60, 70):
         stop = tokenizer().decode(long[num - 3 : num])
@@ -149,7 +149,7 @@ def test_a_stop_string_after_many_tokens_without_draft_rows() -> None:
             check_stored("tiny", answer, state, 0)
 
 
-def test_what_could_have_been_a_stop_string_is_shown_at_the_end() -> None:
+def test_a_partial_stop_string_is_shown_at_the_end() -> None:
     text = answered(max_tokens=12)[2]
     assert answered(max_tokens=12, stop=(text[-3:] + "never",))[2] == text
 
@@ -173,7 +173,7 @@ def test_a_bias_decides() -> None:
 
 @pytest.mark.parametrize("depth", [0, 3])
 @pytest.mark.parametrize("penalised", [replace(GREEDY, presence_penalty=100.0), replace(GREEDY, frequency_penalty=100.0)])
-def test_penalties_of_the_answer_keep_it_from_saying_things_twice(depth: int, penalised: Sampling) -> None:
+def test_penalties_prevent_repeated_tokens(depth: int, penalised: Sampling) -> None:
     tokens = answered(sampling=penalised, max_tokens=NUM, depth=depth)[0].tokens
     assert len(set(tokens)) == NUM > len(set(answered(sampling=GREEDY, max_tokens=NUM)[0].tokens))
     assert set(tokens) & set(PROMPT)  # the prompt is not counted

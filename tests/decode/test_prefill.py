@@ -1,4 +1,4 @@
-"""Reading a prompt: an absolute grid, marks that cut no chunk, a cache that is whole between chunks, draft rows beside the trunk's."""
+"""Prefill: an absolute grid, snapshots that split no chunk, a complete cache between chunks, draft rows too."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def lengths(start: int, snapshot_positions: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [0, 100, 512])
-def test_chunks_end_on_the_grid_whatever_is_marked(start: int) -> None:
+def test_chunks_end_on_the_grid_whatever_the_snapshots(start: int) -> None:
     expected = [border for border in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(TOKENS)) if border > start]
     assert lengths(start, set()) == lengths(start, {600, 601, 1024, 1299}) == expected
 
 
-def test_marks_come_with_their_chunk_each_once() -> None:
+def test_each_snapshot_comes_once_with_its_chunk() -> None:
     found = [[m.position for m in new] for new in prefill(FAKE, empty(FAKE), TOKENS, [0, 5, 512, 513, 1300, 1301])]
     assert found == [[5, 512], [513], [1300]]
 
@@ -53,18 +53,18 @@ def test_pauses_change_no_bit(borders: list[int]) -> None:
     assert differing(read(FAMILY, TOKENS, cache), cold(TOKENS)) == []
 
 
-def test_a_prompt_that_is_held_already_costs_nothing() -> None:
+def test_a_fully_cached_prompt_needs_no_prefill() -> None:
     assert list(prefill(FAMILY, read(FAMILY, TOKENS[:70]), TOKENS[:70], [70])) == []
 
 
-def test_a_mark_goes_on_as_its_prompt_would() -> None:
+def test_a_cache_truncated_to_a_snapshot_continues_like_its_prompt() -> None:
     cache, (snapshot,) = snapshots(FAMILY, TOKENS[:600], [333])
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     other = TOKENS[:333] + tiny.words("other", 50)
     assert mx.array_equal(logits(FAMILY, read(FAMILY, other, cache)), logits(FAMILY, cold(other)))
 
 
-def test_without_a_draft_head_there_is_state_to_keep_too() -> None:
+def test_prefill_without_a_draft_head() -> None:
     config = tiny.CONFIG | {"text_config": tiny.CONFIG["text_config"] | {"mtp_num_hidden_layers": 0}}
     tensors = {name: tensor for name, tensor in tiny.weights(0).items() if not name.startswith("mtp.")}
     family = tiny.built(config, tensors)

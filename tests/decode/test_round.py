@@ -1,4 +1,4 @@
-"""Rounds under the reference numerics: whatever is drafted, the tokens, the logits and the state of plain decoding, bit for bit."""
+"""Rounds under exact numerics: whatever is drafted, the tokens, the logits and the state of plain decoding, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIXED = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # some of its drafts are 
 PROMPT = tiny.words("round", 250)
 DEPTHS = [0, 1, 2, 3, 7]
 NUM = 16
-LAWS = {
+SAMPLINGS = {
     "greedy": GREEDY,
     "seeded": SEEDED,
     "seeded, usual": replace(SEEDED, temperature=0.8, top_p=0.95, top_k=20, min_p=0.02),
@@ -38,7 +38,7 @@ LAWS = {
 
 
 def plain(family: Family, prompt: list[int], sampling: Sampling, num: int) -> tuple[list[int], Cache[Any]]:
-    """`num` tokens, each by a round without drafts on a state made by one forward; and the state that ends with the last but one."""
+    """`num` tokens, each by a round without drafts on a state from one forward; and the state after the last but one."""
     cache = read(family, prompt)
     tokens: list[int] = []
     while len(tokens) < num:
@@ -46,7 +46,7 @@ def plain(family: Family, prompt: list[int], sampling: Sampling, num: int) -> tu
             step(family, cache, tokens[-1:])
         rounds = Rounds(StepTable(family, eager_reason="test"), cache, prompt, sampling)
         if tokens:
-            rounds.give(tokens)
+            rounds.append(tokens)
         tokens.append(rounds.first())
     return tokens, cache
 
@@ -60,27 +60,27 @@ def drafted(family: Family, prompt: list[int], sampling: Sampling, num: int, dep
     def take(new: list[int]) -> int:
         kept = new[: num - len(tokens)]
         tokens.extend(kept)
-        rounds.give(kept)
+        rounds.append(kept)
         return len(kept)
 
     take([rounds.first()])
     while len(tokens) < num:
         rounds.run(depths(), take)
-    rounds.settle()
+    rounds.complete_draft_rows()
     return tokens, cache
 
 
 @cache
-def plain_of(probs: str) -> tuple[list[int], Cache[Any]]:
-    """Look, do not touch."""
-    return plain(FAMILY, PROMPT, LAWS[probs], NUM)
+def plain_of(rule: str) -> tuple[list[int], Cache[Any]]:
+    """Shared: do not modify it."""
+    return plain(FAMILY, PROMPT, SAMPLINGS[rule], NUM)
 
 
-@pytest.mark.parametrize("probs", LAWS)
+@pytest.mark.parametrize("rule", SAMPLINGS)
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_drafts_change_no_token_and_no_bit(probs: str, depth: int) -> None:
-    expected, state = plain_of(probs)
-    tokens, cache = drafted(FAMILY, PROMPT, LAWS[probs], NUM, lambda: depth)
+def test_drafts_change_no_token_and_no_bit(rule: str, depth: int) -> None:
+    expected, state = plain_of(rule)
+    tokens, cache = drafted(FAMILY, PROMPT, SAMPLINGS[rule], NUM, lambda: depth)
     assert tokens == expected
     assert differing(cache, state) == []
     assert mx.array_equal(logits(FAMILY, cache), logits(FAMILY, state))
@@ -111,7 +111,7 @@ def test_depth_may_change_from_round_to_round() -> None:
     assert differing(cache, state) == []
 
 
-def test_draft_rows_that_lag_are_made_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lagging_draft_rows_are_computed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_module, "PRIME_ROWS", 6)
     expected = plain(MIXED, PROMPT, GREEDY, 16)[0]
     for zeros in range(4, 9):
@@ -123,8 +123,8 @@ def test_draft_rows_that_lag_are_made_in_batches(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kept", range(4))
-def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop string that began in tokens before: they are given, but do not become state."""
+def test_fewer_rows_than_tokens_may_be_kept(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop string that began in earlier tokens: tokens are emitted but do not become state."""
     monkeypatch.setattr(round_module, "PRIME_ROWS", 6)
     for before in (1, 4, 5, 6, 7):
         cache = read(MIXED, PROMPT)
@@ -133,7 +133,7 @@ def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPa
 
         def take(new: list[int], rows: int, rounds: Rounds = rounds, tokens: list[int] = tokens) -> int:
             tokens += new
-            rounds.give(new)
+            rounds.append(new)
             return min(rows, len(new))
 
         take([rounds.first()], 1)
@@ -141,7 +141,7 @@ def test_fewer_rows_than_tokens_may_stay(kept: int, monkeypatch: pytest.MonkeyPa
             rounds.run(0, lambda new: take(new, len(new)))
         length = cache.length
         result = rounds.run(3, lambda new: take(new, kept))
-        rounds.settle()
+        rounds.complete_draft_rows()
         assert cache.length == length + min(kept, len(result.tokens))
         assert differing(cache, read(MIXED, (PROMPT + tokens)[: cache.length])) == []
 
@@ -153,7 +153,7 @@ def test_a_fresh_seed_for_each_request_without_one() -> None:
 
 
 class Spoiled:
-    """A family whose `head` gives something else for some of the rows; the rest is the tiny model's."""
+    """The tiny model, with a `head` that changes some rows."""
 
     def __init__(self, spoil: Callable[[mx.array, int], mx.array]) -> None:
         self._spoil, self._calls = spoil, 0
@@ -185,25 +185,25 @@ def never(tokens: list[int]) -> int:
 BAD = [nan_everywhere, one_infinite, one_nan]
 
 
-@pytest.mark.parametrize("probs", ["greedy", "seeded", "fresh"])
+@pytest.mark.parametrize("rule", ["greedy", "seeded", "fresh"])
 @pytest.mark.parametrize("bad", BAD)
-def test_the_first_token_is_never_made_of_what_is_no_number(probs: str, bad: Callable[[mx.array], mx.array]) -> None:
-    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[probs]
+def test_the_first_token_is_never_drawn_from_bad_logits(rule: str, bad: Callable[[mx.array], mx.array]) -> None:
+    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[rule]
     family: Any = Spoiled(lambda found, call: bad(found))
     with pytest.raises(NumericsError):
         Rounds(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT[:30]), PROMPT[:30], sampling).first()
 
 
-@pytest.mark.parametrize("probs", ["greedy", "seeded", "fresh"])
+@pytest.mark.parametrize("rule", ["greedy", "seeded", "fresh"])
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("call", [2, 3, 4])
-def test_no_token_is_made_of_what_is_no_number(probs: str, bad: Callable[[mx.array], mx.array], call: int) -> None:
-    """call 2, 3: of the drafts; 4: of the verification. The cache is broken then: nothing of it can be kept."""
-    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[probs]
+def test_no_token_is_drawn_from_bad_logits(rule: str, bad: Callable[[mx.array], mx.array], call: int) -> None:
+    """call 2, 3: of the drafts; 4: of the verification. The cache is broken then and cannot be stored."""
+    sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[rule]
     family: Any = Spoiled(lambda found, now: bad(found) if now == call else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], sampling)
-    rounds.give([rounds.first()])
+    rounds.append([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)
     with pytest.raises(RuntimeError, match="broken"), lend([cache], FAMILY.numerics):
@@ -215,6 +215,6 @@ def test_a_single_bad_row_of_a_verification_is_enough() -> None:
     family: Any = Spoiled(lambda found, now: mx.concatenate([found[:-1], found[-1:] * mx.nan]) if now == 4 else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], GREEDY)
-    rounds.give([rounds.first()])
+    rounds.append([rounds.first()])
     with pytest.raises(NumericsError):
         rounds.run(2, never)

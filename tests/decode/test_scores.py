@@ -1,4 +1,4 @@
-"""Scores of an answer's and a prompt's tokens: in reference numerics those of plain decoding, bit for bit, however they came about."""
+"""Scores of an answer's and a prompt's tokens: under exact numerics those of plain decoding, bit for bit, however they are computed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from forerun.values import GREEDY, Sampling
 FAMILY = tiny.family()
 PROMPT = tiny.words("scores", 250)
 NUM, TOP = 24, 4
-LAWS = {"greedy": GREEDY, "seeded, penalised": SEEDED}
+SAMPLINGS = {"greedy": GREEDY, "seeded, penalised": SEEDED}
 
 
 @cache
-def plain_of(probs: str) -> tuple[TextPrompt, list[Score]]:
-    """Plain decoding, and the scores that its logits give one row at a time. Look, do not touch."""
-    plain = plainly(FAMILY, PROMPT, LAWS[probs], NUM)
+def plain_of(rule: str) -> tuple[TextPrompt, list[Score]]:
+    """Plain decoding, and the scores of its logits, one row at a time. Shared: do not modify it."""
+    plain = plainly(FAMILY, PROMPT, SAMPLINGS[rule], NUM)
     rows = [logprobs(plain.logits[i : i + 1], mx.array([token], dtype=mx.int32), TOP) for i, token in enumerate(plain.tokens)]
     return plain, [score for row in rows for score in scores(row)]
 
@@ -53,12 +53,12 @@ def answered(steps: StepTable, state: Cache[Any], sampling: Sampling, depth: int
     return answer.sampled, answer.scores
 
 
-@pytest.mark.parametrize("probs", LAWS)
+@pytest.mark.parametrize("rule", SAMPLINGS)
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
-def test_drafts_change_no_score(probs: str, depth: int) -> None:
-    plain, expected = plain_of(probs)
+def test_drafts_change_no_score(rule: str, depth: int) -> None:
+    plain, expected = plain_of(rule)
     family: Any = Guessing(FAMILY, plain.tokens, 0.6, seed=depth)
-    tokens, found = answered(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT), LAWS[probs], depth)
+    tokens, found = answered(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT), SAMPLINGS[rule], depth)
     assert tokens == plain.tokens
     assert found == expected
     assert all(list(score.top) == sorted(score.top, key=lambda each: -each[1]) and len(score.top) == TOP for score in found)
@@ -92,7 +92,7 @@ def test_the_token_that_ends_an_answer_has_a_score_too() -> None:
     assert answered(steps, read(FAMILY, PROMPT), GREEDY, 3, stop_ids=frozenset([stop])) == (plain.tokens[:last], expected[:last])
 
 
-def test_nothing_is_computed_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_nobody_requested_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: object) -> None:
         raise AssertionError(args)
 
@@ -111,11 +111,11 @@ def test_nothing_is_computed_that_nobody_asked_for(monkeypatch: pytest.MonkeyPat
 def of_prompt(tokens: Sequence[int]) -> list[Score]:
     found = list[Score]()
 
-    def look(start: int, hidden: mx.array) -> None:
+    def on_chunk(start: int, hidden: mx.array) -> None:
         assert len(found) == start
         found.extend(prompt_scores(FAMILY, hidden, tokens[start + 1 : start + 1 + hidden.shape[0]], TOP))
 
-    for _ in prefill(FAMILY, empty(FAMILY), tokens, [300], look):
+    for _ in prefill(FAMILY, empty(FAMILY), tokens, [300], on_chunk):
         pass
     return found
 
@@ -131,12 +131,12 @@ def test_a_prompts_scores_come_chunk_by_chunk_in_order() -> None:
     tokens = tiny.words("long", 1100)
     found = of_prompt(tokens)
     assert len(found) == len(tokens) - 1
-    for place in (1, 32, 33, 512, 513, 1099):
-        state = read(FAMILY, tokens[:place])
-        (expected,) = scores(logprobs(FAMILY.head(state.hidden[None]), mx.array(tokens[place : place + 1], dtype=mx.int32), TOP))
-        assert found[place - 1] == expected
+    for position in (1, 32, 33, 512, 513, 1099):
+        state = read(FAMILY, tokens[:position])
+        (expected,) = scores(logprobs(FAMILY.head(state.hidden[None]), mx.array(tokens[position : position + 1], dtype=mx.int32), TOP))
+        assert found[position - 1] == expected
 
 
-def test_a_prompts_score_that_is_no_number_is_an_error() -> None:
+def test_a_prompts_score_that_is_not_finite_is_an_error() -> None:
     with pytest.raises(NumericsError):
         prompt_scores(FAMILY, mx.full((3, tiny.HIDDEN), np.nan), [1, 2, 3], TOP)

@@ -1,4 +1,4 @@
-"""The laws of the two draws and of the noise."""
+"""The distributions of the two draws and of the noise."""
 
 import mlx.core as mx
 import numpy as np
@@ -10,17 +10,17 @@ from forerun.sampling import Purpose, draw_coupled, gumbel, uniforms
 LAW = np.array([[0.5, 0.0, 0.2, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 1e-5, 0.4, 0.59999], [0.25, 0.25, 0.25, 0.25]])
 
 
-def test_a_draw_has_the_law_it_is_given() -> None:
-    np.testing.assert_allclose(toy.plain_draw_law(LAW), LAW, atol=2e-7, rtol=0)
+def test_a_draw_has_the_given_distribution() -> None:
+    np.testing.assert_allclose(toy.plain_draw_distribution(LAW), LAW, atol=2e-7, rtol=0)
 
 
-def test_a_draw_needs_no_normalised_law() -> None:
-    np.testing.assert_allclose(toy.plain_draw_law(LAW * 1e-9), LAW, atol=2e-7, rtol=0)
+def test_a_draw_needs_no_normalised_probabilities() -> None:
+    np.testing.assert_allclose(toy.plain_draw_distribution(LAW * 1e-9), LAW, atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 2), (2, 3), (3, 0)])
 def test_of_two_tokens_a_coupled_draw_prefers_by_log_odds(one: int, other: int) -> None:
-    """With Gumbel noise, an argmax that turns where g_one - g_other = log p_other - log p_one has the law p (Gumbel-max theorem)."""
+    """Gumbel-max theorem: an argmax that changes where g_one - g_other = log p_other - log p_one has the distribution p."""
     low, high = -20.0, 20.0
     for _ in range(40):
         g = np.full((1, 4), -100.0, dtype=np.float32)
@@ -44,12 +44,12 @@ def test_uniforms_are_uniform_and_independent_of_their_neighbours(purpose: Purpo
     assert abs(((cells - 39_999 / 64) ** 2 / (39_999 / 64)).sum() - 63) < 4 * np.sqrt(126)
 
 
-def test_gumbel_noise_has_the_gumbel_law() -> None:
+def test_gumbel_noise_has_the_gumbel_distribution() -> None:
     g = np.array(gumbel(3, mx.arange(8), 5_000), dtype=np.float64)
     assert _ks(np.exp(-np.exp(-g)).ravel()) < 1.6
     assert abs(np.corrcoef(g)[np.triu_indices(8, 1)]).max() < 0.06
 
 
 def _ks(u: np.ndarray) -> float:
-    """Kolmogorov-Smirnov distance from the uniform law, times sqrt(n): above 1.6 once in a hundred samples."""
+    """Kolmogorov-Smirnov distance from the uniform distribution, times sqrt(n): above 1.6 once in a hundred samples."""
     return float(np.abs(np.sort(u) - (np.arange(u.size) + 0.5) / u.size).max() * np.sqrt(u.size))

@@ -14,6 +14,6 @@ def test_a_mutant_changes_a_line_that_is_there(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("text", ["other\n", "same\nsame\n"])
-def test_a_line_that_is_gone_or_not_alone_is_an_error(text: str) -> None:
+def test_a_line_that_is_missing_or_repeated_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="want 1"):
         Mutant("w", "f", "same", "new", []).applied(text)

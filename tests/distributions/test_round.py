@@ -1,4 +1,4 @@
-"""What a round emits has the target's law, exactly, at every depth and under every rule."""
+"""The tokens that a round emits have exactly the target's distribution, at every depth and with every sampling rule."""
 
 from itertools import product
 
@@ -12,10 +12,10 @@ from forerun.sampling import draw, draw_coupled, gumbel, uniforms, verify, verif
 
 @pytest.mark.parametrize("depth", range(5))
 @pytest.mark.parametrize("name", toy.FILTERS)
-def test_the_emitted_law_is_the_targets(name: str, depth: int) -> None:
+def test_emitted_tokens_have_the_targets_distribution(name: str, depth: int) -> None:
     vocab = 4 if depth < 4 else 3
-    emitted = toy.round_law(toy.FILTERS[name], depth, vocab)
-    np.testing.assert_allclose(emitted, toy.target_law(toy.FILTERS[name], depth + 1, vocab), atol=1e-6, rtol=0)
+    emitted = toy.round_distribution(toy.FILTERS[name], depth, vocab)
+    np.testing.assert_allclose(emitted, toy.target_distribution(toy.FILTERS[name], depth + 1, vocab), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("depth", range(5))
@@ -41,7 +41,7 @@ def test_many_rounds_with_real_noise(name: str) -> None:
     rounds = mx.arange(num) * 8
     every = list(product(range(vocab), repeat=depth))
     targets = mx.stack([toy.distributions("target", prefix, depth + 1, sampling, vocab) for prefix in every])
-    draft_table = mx.stack([toy.draft_laws(prefix, sampling, vocab) for prefix in every])
+    draft_table = mx.stack([toy.draft_distributions(prefix, sampling, vocab) for prefix in every])
     row = np.zeros(num, dtype=np.int64)
     for i in range(depth):
         probs = draft_table[mx.array(row), i]
@@ -53,7 +53,7 @@ def test_many_rounds_with_real_noise(name: str) -> None:
     verdict = verify(targets[index], draft_table[index], mx.array(drafts), u_accept, uniforms(11, rounds, "next"))
     first = np.where(np.array(verdict.accepted) > 0, drafts[:, 0], np.array(verdict.token))
     second = np.where(np.array(verdict.accepted) > 1, drafts[:, 1], np.array(verdict.token))
-    joint = toy.target_law(sampling, 2, vocab)
+    joint = toy.target_distribution(sampling, 2, vocab)
     assert surprise(np.bincount(first, minlength=vocab), joint.sum(axis=1)) < 5
     for token in range(vocab):
         among = (first == token) & (np.array(verdict.accepted) > 0)
@@ -61,7 +61,7 @@ def test_many_rounds_with_real_noise(name: str) -> None:
 
 
 def surprise(seen: np.ndarray, probs: np.ndarray) -> float:
-    """Pearson's chi-square of the counts `seen` under `law`, as standard deviations of a normal law (Wilson and Hilferty 1931)."""
+    """Pearson's chi-square of the counts `seen` under `probs`, as normal standard deviations (Wilson and Hilferty 1931)."""
     possible = probs > 0
     assert seen[~possible].sum() == 0
     expected = probs[possible] * seen.sum()

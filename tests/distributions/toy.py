@@ -1,5 +1,5 @@
-"""A toy world in which every law can be written down: a few tokens, random logits for each prefix, sampling rules in float64, and the
-exact law of what a draw or a round emits, by enumerating drafts and locating each step of the decision over its uniform number."""
+"""A toy model with exact distributions: a few tokens, random logits for each prefix, sampling rules in float64, and the distribution of
+the tokens of a draw or a round, by enumerating drafts and locating each step of the decision over its uniform number."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def logits(which: str, prefix: Prefix, vocab: int) -> np.ndarray:
 
 
 def rule(values: np.ndarray, sampling: Sampling, prompt: Prefix, answer: Prefix) -> np.ndarray:
-    """The law [vocab] float64 of one row, as the words say it, one token after the other."""
+    """The distribution [vocab] float64 of one row, computed directly, token by token."""
     x = [float(v) for v in values]
     for token in range(len(x)):
         if token in prompt or token in answer:
@@ -68,8 +68,8 @@ def rule(values: np.ndarray, sampling: Sampling, prompt: Prefix, answer: Prefix)
     return probs / probs.sum()
 
 
-def target_law(sampling: Sampling, length: int, vocab: int) -> np.ndarray:
-    """The joint law [vocab] * length of the next `length` tokens of the target alone, by `rule`."""
+def target_distribution(sampling: Sampling, length: int, vocab: int) -> np.ndarray:
+    """The joint distribution [vocab] * length of the next `length` tokens of the target alone, by `rule`."""
     joint = np.zeros((vocab,) * length)
     for tokens in product(range(vocab), repeat=length):
         joint[tokens] = np.prod(
@@ -79,7 +79,7 @@ def target_law(sampling: Sampling, length: int, vocab: int) -> np.ndarray:
 
 
 def distributions(which: str, drafts: Prefix, rows: int, sampling: Sampling, vocab: int) -> mx.array:
-    """What `distribution` makes of the last `rows` prefixes of `drafts`: [rows, vocab]."""
+    """`distribution` for the last `rows` prefixes of `drafts`: [rows, vocab]."""
     counts: Counts = count_prompt(mx.array(PROMPT), vocab).extended(mx.array(ANSWER))
     counts = counts._replace(drafts=mx.array(drafts, dtype=mx.int32))
     prefixes = [drafts[:i] for i in range(len(drafts) - rows + 1, len(drafts) + 1)]
@@ -100,33 +100,33 @@ def boundary(holds: Callable[[mx.array], mx.array], size: int) -> np.ndarray:
     return edge
 
 
-def draw_law(choose: Callable[[mx.array], mx.array], size: int, vocab: int) -> np.ndarray:
-    """The law [size, vocab] of a token that `choose` makes of u [size * vocab], `vocab` lanes a row, and that only grows with u."""
+def draw_distribution(choose: Callable[[mx.array], mx.array], size: int, vocab: int) -> np.ndarray:
+    """The distribution [size, vocab] of a token that `choose` makes of u [size * vocab], `vocab` lanes a row, monotonic in u."""
     lanes = np.tile(np.arange(vocab), size)
     edges = boundary(lambda u: choose(u) <= mx.array(lanes), size * vocab).reshape(size, vocab)
     return np.diff(edges, axis=1, prepend=0.0)
 
 
-def plain_draw_law(probs: np.ndarray) -> np.ndarray:
-    """The exact law [rows, vocab] of `draw`."""
+def plain_draw_distribution(probs: np.ndarray) -> np.ndarray:
+    """The exact distribution [rows, vocab] of `draw`."""
     rows, vocab = probs.shape
     lanes = mx.array(np.repeat(probs.astype(np.float32), vocab, axis=0))
-    return draw_law(lambda u: draw(lanes, u), rows, vocab)
+    return draw_distribution(lambda u: draw(lanes, u), rows, vocab)
 
 
-def round_law(sampling: Sampling, depth: int, vocab: int) -> np.ndarray:
-    """The exact joint law [vocab] * (depth + 1) of the tokens that follow a round with `depth` drafts, the rest drawn by `rule`."""
+def round_distribution(sampling: Sampling, depth: int, vocab: int) -> np.ndarray:
+    """The exact joint distribution [vocab] * (depth + 1) of the tokens after a round with `depth` drafts, the rest drawn by `rule`."""
     every = list(product(range(vocab), repeat=depth))
     target = mx.stack([distributions("target", drafts, depth + 1, sampling, vocab) for drafts in every])
-    draft = mx.stack([draft_laws(drafts, sampling, vocab) for drafts in every])
+    draft = mx.stack([draft_distributions(drafts, sampling, vocab) for drafts in every])
     drafts = mx.array(np.array(every, dtype=np.int32).reshape(len(every), depth))
-    stands = _acceptance(target, draft, drafts)
-    token = _token_law(target, draft, drafts)
+    accepted = _acceptance(target, draft, drafts)
+    token = _token_distribution(target, draft, drafts)
     drawn = np.array(mx.prod(mx.take_along_axis(draft, drafts[..., None], axis=-1)[..., 0], axis=1))
-    return _completed(every, drawn, stands, token, target_law(sampling, depth + 1, vocab))
+    return _completed(every, drawn, accepted, token, target_distribution(sampling, depth + 1, vocab))
 
 
-def draft_laws(drafts: Prefix, sampling: Sampling, vocab: int) -> mx.array:
+def draft_distributions(drafts: Prefix, sampling: Sampling, vocab: int) -> mx.array:
     rows = [distributions("draft", drafts[:i], 1, sampling, vocab) for i in range(len(drafts))]
     return mx.concatenate(rows) if rows else mx.zeros((0, vocab))
 
@@ -136,7 +136,7 @@ def _noise(u: np.ndarray) -> mx.array:
 
 
 def _acceptance(target: mx.array, draft: mx.array, drafts: mx.array) -> np.ndarray:
-    """The probability [n, depth] that draft i stands given that those before it do."""
+    """The probability [n, depth] that draft i is accepted if those before it were."""
     num, depth = drafts.shape
     column = np.tile(np.arange(depth), num)
     which = np.repeat(np.arange(num), depth)
@@ -149,27 +149,27 @@ def _acceptance(target: mx.array, draft: mx.array, drafts: mx.array) -> np.ndarr
     return boundary(holds, num * depth).reshape(num, depth) if depth else np.zeros((num, 0))
 
 
-def _token_law(target: mx.array, draft: mx.array, drafts: mx.array) -> np.ndarray:
-    """The law [n, depth + 1, vocab] of the token that follows i accepted drafts, the next one rejected."""
+def _token_distribution(target: mx.array, draft: mx.array, drafts: mx.array) -> np.ndarray:
+    """The distribution [n, depth + 1, vocab] of the token that follows i accepted drafts, the next one rejected."""
     num, depth = drafts.shape
     vocab = target.shape[-1]
     column = mx.array(np.tile(np.repeat(np.arange(depth + 1), vocab), num))
     which = mx.array(np.repeat(np.arange(num), (depth + 1) * vocab))
     u_accept = mx.where(mx.arange(depth) < column[:, None], SMALLEST, LARGEST)
-    probs = draw_law(lambda u: verify(target[which], draft[which], drafts[which], u_accept, u).token, num * (depth + 1), vocab)
+    probs = draw_distribution(lambda u: verify(target[which], draft[which], drafts[which], u_accept, u).token, num * (depth + 1), vocab)
     return probs.reshape(num, depth + 1, vocab)
 
 
-def _completed(every: list[Prefix], drawn: np.ndarray, stands: np.ndarray, token: np.ndarray, joint: np.ndarray) -> np.ndarray:
+def _completed(every: list[Prefix], drawn: np.ndarray, acceptance: np.ndarray, token: np.ndarray, joint: np.ndarray) -> np.ndarray:
     emitted = np.zeros_like(joint)
     depth, vocab = joint.ndim - 1, joint.shape[0]
     for row, drafts in enumerate(every):
         for accepted in range(depth + 1):
-            rejected = 1 - stands[row, accepted] if accepted < depth else 1.0
-            weight = drawn[row] * stands[row, :accepted].prod() * rejected
+            rejected = 1 - acceptance[row, accepted] if accepted < depth else 1.0
+            weight = drawn[row] * acceptance[row, :accepted].prod() * rejected
             for after in range(vocab):
-                place = (*drafts[:accepted], after)
-                emitted[place] += weight * token[row, accepted, after] * _conditional(joint[place])
+                tokens = (*drafts[:accepted], after)
+                emitted[tokens] += weight * token[row, accepted, after] * _conditional(joint[tokens])
     return emitted
 
 

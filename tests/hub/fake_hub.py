@@ -1,4 +1,4 @@
-"""A hub on loopback: the routes of the real one that a download uses, real files, and connections that break when they are told to.
+"""A hub on loopback: the routes of the real one that a download uses, real files, and connections that break on request.
 
 Source of the routes and headers: huggingface_hub 2.4 (`hf_api.py`, `file_download.py`).
 """
@@ -28,7 +28,7 @@ REPO = "acme/tiny"
 class Hub:
     """One repository. commits: by hash, files by name; branches: names of commits. cut_at: bytes after which a large file's connection
     breaks, once each, in this order; refuse: status for requests for the rest of a file; stall: where a broken
-    connection stays open and silent until it is set; sizes: what to claim instead of the truth."""
+    connection stays open and silent until it is set; sizes: false sizes to report."""
 
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
@@ -44,11 +44,11 @@ class Hub:
 
     @property
     def other_url(self) -> str:
-        """The host of large files is another one, as in reality: the library follows redirects to its own host only."""
+        """Large files are on another host, as in reality: the library follows redirects to its own host only."""
         return self.url.replace("127.0.0.1", "localhost")
 
     def environ(self, home: Path) -> dict[str, str]:
-        """What a process needs to know only this hub and only this home."""
+        """The environment of a process that uses only this hub and this home."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "FORERUN_"))}
         caches = {"HF_ENDPOINT": self.url, "HF_HOME": str(home / "hf"), "XDG_CACHE_HOME": str(home / "cache")}
         return (
@@ -56,7 +56,7 @@ class Hub:
         )
 
     def command(self, *arguments: object) -> list[str]:
-        """The command line of a process of its own."""
+        """The command line of a forerun process."""
         return [sys.executable, "-m", "forerun.cli", *map(str, arguments)]
 
     def forerun(self, home: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         if path.startswith("/cdn/"):
             self._large(path.removeprefix("/cdn/"))
         elif path.startswith(f"/api/models/{REPO}/revision/"):
-            self._told(path)
+            self._refs(path)
         elif path.startswith(f"/api/models/{REPO}/tree/"):
             commit = path.split("/tree/")[1].rstrip("/")
             self._json([self._described(name, content) for name, content in self.hub.commits[commit].items()])
@@ -106,12 +106,12 @@ class Handler(BaseHTTPRequestHandler):
             self._resolve(send=True)
 
     def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        names = [unquote(pair.removeprefix("paths=")) for pair in asked.split("&") if pair.startswith("paths=")]
+        requested = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        names = [unquote(pair.removeprefix("paths=")) for pair in requested.split("&") if pair.startswith("paths=")]
         files = self.hub.commits[self.path.split("/paths-info/")[1]]
         self._json([self._described(name, files[name]) for name in names])
 
-    def _told(self, path: str) -> None:
+    def _refs(self, path: str) -> None:
         revision = unquote(path.split("/revision/")[1])
         commit = self.hub.branches.get(revision, revision)
         if commit not in self.hub.commits:
@@ -139,10 +139,10 @@ class Handler(BaseHTTPRequestHandler):
         files = (content for commit in self.hub.commits.values() for content in commit.values())
         content = next(content for content in files if hashlib.sha256(content).hexdigest() == digest)
         self.hub.tokens["cdn"].add(self.headers.get("Authorization", ""))
-        asked = self.headers.get("Range", "")
-        self.hub.ranges.append(asked)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
-        if asked and self.hub.refuse:
+        requested = self.headers.get("Range", "")
+        self.hub.ranges.append(requested)
+        start = int(requested.removeprefix("bytes=").rstrip("-")) if requested else 0
+        if requested and self.hub.refuse:
             return self._error(self.hub.refuse, "")
         body = bytes(len(content) - start) if self.hub.damaged else content[start:]
         length = {"Content-Length": str(len(body)), "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}

@@ -1,4 +1,4 @@
-"""Names and folders: what is found, and what is said of what is not."""
+"""Names and folders: how models are found, and the errors for those that are not."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_folder_of_that_name_comes_first(entry: PulledModel, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut off", "gone"])
-def test_what_is_not_complete_is_not_served(entry: PulledModel, damage: str) -> None:
+def test_an_incomplete_model_is_refused(entry: PulledModel, damage: str) -> None:
     path = entry.folder / "config.json"
     path.write_text("{") if damage == "cut off" else path.unlink()
     with pytest.raises(ModelError, match=r"acme/tiny is not complete: config\.json") as caught:
         catalogue.locate("acme/tiny")
-    assert "`forerun models pull acme/tiny` goes on" in caught.value.hint
+    assert "`forerun models pull acme/tiny` resumes the download" in caught.value.hint
 
 
 @pytest.mark.usefixtures("entry")
@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_there(model: str) -> None:
         catalogue.locate(model)
 
 
-def test_forgotten(entry: PulledModel) -> None:
+def test_a_forgotten_model_is_not_found(entry: PulledModel) -> None:
     catalogue.forget("acme/tiny")
     assert catalogue.pulled() == []
     with pytest.raises(ModelError, match="was not pulled"):

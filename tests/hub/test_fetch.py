@@ -1,13 +1,15 @@
-"""One file over connections of every kind of badness."""
+"""One file over unreliable connections."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -58,7 +60,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     [[ALL], [HALF, ALL], [HALF, HALF], [NOTHING, BUSY, ALL], [HALF, BUSY, NOTHING, BUSY, NOTHING, HALF], [HALF, FROM_THE_START]],
     ids=["whole", "half", "halves", "busy", "patience", "from the start"],
 )
-def test_it_comes_whole(source: Source, tmp_path: Path, answers: list[Answer]) -> None:
+def test_the_file_is_complete(source: Source, tmp_path: Path, answers: list[Answer]) -> None:
     Handler.answers, counted = list(answers), list[int]()
     fetch(source, tmp_path / "x", counted.append)
     assert (tmp_path / "x").read_bytes() == CONTENT
@@ -75,10 +77,10 @@ def test_it_gives_up_after_attempts_without_a_byte(source: Source, tmp_path: Pat
 
 
 @pytest.mark.parametrize("begun", [CONTENT[:-1] + b"x", b"x", CONTENT + b"x"], ids=["last byte", "first byte", "too long"])
-def test_a_beginning_that_is_not_the_files(source: Source, tmp_path: Path, begun: bytes) -> None:
+def test_a_partial_file_with_other_content(source: Source, tmp_path: Path, begun: bytes) -> None:
     part_of(tmp_path / "x").write_bytes(begun)
     Handler.answers = [ALL]
-    with pytest.raises(ForerunError, match="is not what the hub describes"):
+    with pytest.raises(ForerunError, match="does not match the hub's checksum"):
         fetch(source, tmp_path / "x", lambda num: None)
     assert list(tmp_path.iterdir()) == []
 
@@ -91,3 +93,34 @@ def test_two_at_a_time(source: Source, tmp_path: Path) -> None:
     Handler.answers = [ALL]
     fetch(source, tmp_path / "x", second)
     assert (tmp_path / "x").read_bytes() == CONTENT
+
+
+def test_another_process_finishes_between_open_and_lock(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, lock = tmp_path / "x", fcntl.flock
+
+    def lock_too_late(stream: BinaryIO, operation: int) -> None:
+        if not target.exists():
+            part_of(target).replace(target)
+        lock(stream, operation)
+
+    part_of(target).write_bytes(CONTENT)
+    monkeypatch.setattr(fetch_module.fcntl, "flock", lock_too_late)
+    Handler.answers = [ALL]
+    fetch(source, target, lambda num: None)
+    assert target.read_bytes() == CONTENT
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_file_gets_its_name_under_the_lock(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, replace = tmp_path / "x", Path.replace
+
+    def replace_while_locked(part: Path, name: Path) -> Path:
+        assert part.read_bytes() == CONTENT
+        with part.open("rb") as stream, pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return replace(part, name)
+
+    monkeypatch.setattr(Path, "replace", replace_while_locked)
+    Handler.answers = [ALL]
+    fetch(source, target, lambda num: None)
+    assert target.read_bytes() == CONTENT

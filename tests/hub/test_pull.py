@@ -1,4 +1,4 @@
-"""Pulling from a hub that answers, breaks off, refuses and lies; the command in processes of its own."""
+"""Pulling from a hub that answers, breaks off, refuses and sends wrong data; each command in its own process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pulled(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_what_serving_needs_at_the_commit_that_is_written_down(hub: Hub, tmp_path: Path) -> None:
+def test_pull_fetches_what_serving_needs_at_one_commit(hub: Hub, tmp_path: Path) -> None:
     entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_TOKEN="secret"))
     assert hub.tokens == {"hub": {"Bearer secret"}, "cdn": {""}}, "the token is for the hub alone"
     assert (entry["repo"], entry["revision"], entry["commit"], entry["missing"]) == (REPO, "main", OLD, [])
@@ -56,20 +56,20 @@ def test_what_serving_needs_at_the_commit_that_is_written_down(hub: Hub, tmp_pat
     assert hub.sent_bytes == 3_001_000, "the weights are the same, and were not fetched again"
 
 
-def test_a_cut_connection_goes_on_by_itself(hub: Hub, tmp_path: Path) -> None:
+def test_a_cut_connection_is_resumed(hub: Hub, tmp_path: Path) -> None:
     hub.cut_at = [1_000_000, 2_500_000]
     entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
-    assert [asked for asked in hub.ranges if asked] == ["bytes=1000000-", "bytes=2500000-"]
+    assert [requested for requested in hub.ranges if requested] == ["bytes=1000000-", "bytes=2500000-"]
     assert hub.sent_bytes == 3_001_000
 
 
-def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> None:
+def test_another_process_resumes_where_one_gave_up(hub: Hub, tmp_path: Path) -> None:
     hub.cut_at, hub.refuse = [2_000_000], 403
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
     assert ran.returncode == 1
     assert "HTTP 403 to a request for bytes from 2,000,000" in ran.stderr
-    assert "pull again to go on" in ran.stderr
+    assert "pull again to resume" in ran.stderr
     hub.refuse = 0
     entry = pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     assert (Path(entry["folder"]) / "model-00001-of-00001.safetensors").read_bytes() == WEIGHTS
@@ -77,7 +77,7 @@ def test_another_process_goes_on_where_one_gave_up(hub: Hub, tmp_path: Path) -> 
     assert list((tmp_path / "hf").rglob("*part")) == []
 
 
-def test_another_process_goes_on_where_one_was_killed(hub: Hub, tmp_path: Path) -> None:
+def test_another_process_resumes_where_one_was_killed(hub: Hub, tmp_path: Path) -> None:
     hub.cut_at, hub.stall = [2_000_000], threading.Event()
     with subprocess.Popen(hub.command("models", "pull", REPO), env=hub.environ(tmp_path)) as process:
         while sum(part.stat().st_size for part in (tmp_path / "hf").rglob("*part")) < 2_000_000 - 8192:
@@ -98,22 +98,22 @@ def test_a_pulled_model_is_served_by_its_name(hub: Hub, tmp_path: Path) -> None:
     with subprocess.Popen(command, env=hub.environ(tmp_path), stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            told = json.loads(server.stdout.readline())
-            assert (told["model"], told["family"], told["demo"]) == (REPO, "qwen3_5", False)
-            assert [model["id"] for model in httpx.get(told["url"] + "/v1/models", timeout=LIMIT_S).json()["data"]] == [REPO]
+            started = json.loads(server.stdout.readline())
+            assert (started["model"], started["family"], started["demo"]) == (REPO, "qwen3_5", False)
+            assert [model["id"] for model in httpx.get(started["url"] + "/v1/models", timeout=LIMIT_S).json()["data"]] == [REPO]
         finally:
             server.kill()
 
 
-def test_what_is_not_what_the_hub_describes_is_removed(hub: Hub, tmp_path: Path) -> None:
+def test_content_with_a_wrong_checksum_is_removed(hub: Hub, tmp_path: Path) -> None:
     hub.damaged = True
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
-    assert (ran.returncode, "what came is not what the hub describes" in ran.stderr) == (1, True)
+    assert (ran.returncode, "does not match the hub's checksum" in ran.stderr) == (1, True)
     hub.damaged = False
     assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))["missing"] == []
 
 
-def test_a_disk_that_is_too_small_is_seen_before_the_download(hub: Hub, tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_detected_before_the_download(hub: Hub, tmp_path: Path) -> None:
     hub.sizes["mtp.safetensors"] = 10**16
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
     assert ran.returncode == 1
@@ -131,7 +131,7 @@ def test_removed(hub: Hub, tmp_path: Path) -> None:
     assert (ran.returncode, f"{REPO} was not pulled" in ran.stderr) == (1, True)
 
 
-def test_what_was_begun_is_removed_too(hub: Hub, tmp_path: Path) -> None:
+def test_a_partial_download_is_removed_too(hub: Hub, tmp_path: Path) -> None:
     hub.cut_at, hub.refuse = [2_000_000], 403
     hub.forerun(tmp_path, "models", "pull", REPO)
     assert "not complete" in hub.forerun(tmp_path, "models", "ls").stdout
@@ -139,20 +139,22 @@ def test_what_was_begun_is_removed_too(hub: Hub, tmp_path: Path) -> None:
     assert list((tmp_path / "hf").rglob("*part")) == []
 
 
-def test_offline_what_was_pulled_is_there(hub: Hub, tmp_path: Path) -> None:
+def test_a_pulled_model_is_available_offline(hub: Hub, tmp_path: Path) -> None:
     pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json"))
     hub.url = "http://127.0.0.1:9"
     assert pulled(hub.forerun(tmp_path, "models", "pull", REPO, "--json", HF_HUB_OFFLINE="1"))["commit"] == OLD
     ran = hub.forerun(tmp_path, "models", "pull", REPO)
-    assert (ran.returncode, "http://127.0.0.1:9 cannot be asked" in ran.stderr) == (1, True)
+    assert (ran.returncode, "http://127.0.0.1:9 cannot be queried" in ran.stderr) == (1, True)
     ran = hub.forerun(tmp_path, "models", "pull", "acme/other", HF_HUB_OFFLINE="1")
     assert (ran.returncode, "acme/other at main is not in the cache, and HF_HUB_OFFLINE is set" in ran.stderr) == (1, True)
 
 
-def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
+def test_missing_models_and_revisions(hub: Hub, tmp_path: Path) -> None:
     hub.commits["c" * 40], hub.branches["gguf"] = {"config.json": b"{}"}, "c" * 40
-    asked = [("acme/none", "main"), (REPO, "v9"), ("a/b/c", "main"), (REPO, "gguf"), ("acme/gated", "main")]
-    ran = subprocess.run([sys.executable, "-c", COMPLAINTS, json.dumps(asked)], env=hub.environ(tmp_path), capture_output=True, check=True)
+    requested = [("acme/none", "main"), (REPO, "v9"), ("a/b/c", "main"), (REPO, "gguf"), ("acme/gated", "main")]
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPLAINTS, json.dumps(requested)], env=hub.environ(tmp_path), capture_output=True, check=True
+    )
     assert json.loads(ran.stdout) == [
         ["the hub has no model acme/none", "check the spelling; a private one needs HF_TOKEN"],
         [f"{REPO} has no revision 'v9'", "leave --revision out for its newest state"],
@@ -176,5 +178,5 @@ def complaint(repo, revision):
     except ModelError as error:
         return str(error), error.hint
 
-print(json.dumps([complaint(*asked) for asked in json.loads(sys.argv[1])]))
+print(json.dumps([complaint(*requested) for requested in json.loads(sys.argv[1])]))
 """

@@ -18,12 +18,12 @@ KERNELS = Path(forerun.kernels.__file__).parent
 
 
 def body(name: str) -> str:
-    """The source of a kernel, to be put in a function that sees its arrays and constants."""
+    """The source of a kernel, for a function with its arrays and constants in scope."""
     return (KERNELS / f"{name}.cu").read_text()
 
 
 def written(constants: Mapping[str, int]) -> str:
-    """Constants as MLX writes them before a body."""
+    """Constants in the form that MLX puts before a body."""
     return "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
 
 
@@ -38,7 +38,7 @@ def compiled(folder: Path, source: str) -> ctypes.CDLL:
 
 
 def bits(array: mx.array) -> np.ndarray:
-    """The array as the kernels see it, bfloat16 as uint16."""
+    """The array as the kernels read it, bfloat16 as uint16."""
     return np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array, order="C")
 
 

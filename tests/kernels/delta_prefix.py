@@ -1,4 +1,4 @@
-"""The gated delta rule as kernels/gated_delta.py has it, a row at a time in float64."""
+"""The gated delta rule of kernels/gated_delta.py, row by row in float64."""
 
 from __future__ import annotations
 

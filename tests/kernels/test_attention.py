@@ -1,4 +1,4 @@
-"""Attention of new rows: one law, two ways. The reference must give a row the same bits whatever is computed beside or behind it."""
+"""Attention of new rows: both functions against float64. `blocked` gives a row the same bits with any other rows and later keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def positions(start: int, rows: int) -> mx.array:
 
 
 def plain(q: mx.array, keys: mx.array, values: mx.array, start: int, first: int) -> np.ndarray:
-    """The law in float64, row after row."""
+    """Attention in float64, row by row."""
     q64, k64, v64 = (np.array(x, dtype=np.float64) for x in (q, keys, values))
     out = np.zeros(q64.shape)
     for head in range(HEADS):
@@ -42,11 +42,11 @@ def plain(q: mx.array, keys: mx.array, values: mx.array, start: int, first: int)
     return out
 
 
-@pytest.mark.parametrize("probs", [blocked, fused])
+@pytest.mark.parametrize("attend", [blocked, fused])
 @pytest.mark.parametrize(("start", "first"), [(START, 0), (START, 1), (0, 0), (0, 1), (BLOCK_KEYS, 1)])
-def test_agrees_with_float64(inputs: tuple[mx.array, mx.array, mx.array], probs: Attend, start: int, first: int) -> None:
+def test_agrees_with_float64(inputs: tuple[mx.array, mx.array, mx.array], attend: Attend, start: int, first: int) -> None:
     q, keys, values = inputs
-    found = probs(q, keys, values, positions(start, ROWS), first)
+    found = attend(q, keys, values, positions(start, ROWS), first)
     assert np.abs(np.array(found) - plain(q, keys, values, start, first)).max() < 1e-5
 
 
@@ -58,7 +58,7 @@ def test_a_row_has_the_same_bits_however_rows_are_split(inputs: tuple[mx.array, 
     assert mx.array_equal(whole, mx.concatenate(parts, axis=1))
 
 
-def test_keys_behind_a_row_change_no_bit(inputs: tuple[mx.array, mx.array, mx.array]) -> None:
+def test_keys_beyond_a_row_change_no_bit(inputs: tuple[mx.array, mx.array, mx.array]) -> None:
     q, keys, values = inputs
     near = 3 * BLOCK_KEYS
     few = blocked(q, keys[:, :near], values[:, :near], positions(START, ROWS), 0)
@@ -67,22 +67,24 @@ def test_keys_behind_a_row_change_no_bit(inputs: tuple[mx.array, mx.array, mx.ar
     assert mx.array_equal(few, blocked(q, mx.where(beyond, 1e4, keys), mx.where(beyond, -1e4, values), positions(START, ROWS), 0))
 
 
-def test_many_rows_at_once_are_cut_without_a_trace(inputs: tuple[mx.array, mx.array, mx.array], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splitting_many_rows_changes_no_bit(inputs: tuple[mx.array, mx.array, mx.array], monkeypatch: pytest.MonkeyPatch) -> None:
     q, keys, values = inputs
     whole = blocked(q, keys, values, positions(START, ROWS), 0)
     monkeypatch.setattr(attention, "_BLOCKED_SCORE_BYTES", 9 * HEADS * CAPACITY * 4)
     assert mx.array_equal(whole, blocked(q, keys, values, positions(START, ROWS), 0))
 
 
-@pytest.mark.parametrize(("probs", "limit", "arrays"), [(blocked, "_BLOCKED_SCORE_BYTES", 4), (fused, "SCORE_BYTES", 2)])
-def test_the_scores_of_a_long_context_never_exist_at_once(probs: Attend, limit: str, arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("attend", "limit", "arrays"), [(blocked, "_BLOCKED_SCORE_BYTES", 4), (fused, "SCORE_BYTES", 2)])
+def test_the_scores_of_a_long_context_are_never_materialised_at_once(
+    attend: Attend, limit: str, arrays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows, keys, most_bytes = 256, 16 * BLOCK_KEYS, 1 << 20
     monkeypatch.setattr(attention, limit, most_bytes)
     q, k, v = normal(0, HEADS, rows, DIM), normal(1, KV_HEADS, keys, DIM), normal(2, KV_HEADS, keys, DIM)
     mx.eval(q, k, v)
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    mx.eval(probs(q, k, v, positions(keys - rows, rows), 0))
+    mx.eval(attend(q, k, v, positions(keys - rows, rows), 0))
     scores_bytes, small_bytes = HEADS * rows * keys * 4, k.nbytes + v.nbytes + 2 * q.nbytes
     assert mx.get_peak_memory() - before < arrays * most_bytes + small_bytes < scores_bytes
 

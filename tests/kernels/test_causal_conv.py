@@ -1,4 +1,4 @@
-"""The short convolution: its law, and the same bits for a row however rows are split."""
+"""The short convolution: its definition, and the same bits for a row however rows are split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def normal(seed: int, *shape: int) -> mx.array:
 TAIL, X, WEIGHT = normal(0, WIDTH - 1, CHANNELS), normal(1, ROWS, CHANNELS), normal(2, WIDTH, CHANNELS)
 
 
-def test_a_row_weighs_itself_and_the_rows_before_it() -> None:
+def test_a_row_is_the_weighted_sum_of_itself_and_the_rows_before_it() -> None:
     inputs, weight = np.concatenate([np.array(TAIL), np.array(X)]).astype(np.float64), np.array(WEIGHT)
     y, tail = causal_conv(TAIL, X, WEIGHT)
     assert np.abs(np.array(y) - [(inputs[i : i + WIDTH] * weight).sum(0) for i in range(ROWS)]).max() < 1e-5

@@ -1,4 +1,4 @@
-"""Inputs of the delta rule: the portable form and the CUDA source, run on the CPU, are the law; rows may come in any split."""
+"""Inputs of the delta rule: the portable form and the CUDA source, run on the CPU, against float64; any split of the rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def given(case: Case) -> Arrays:
     return [mx.random.normal(s, key=mx.random.key(i)).astype(case.dtype) for i, s in enumerate(shapes)]
 
 
-def probs(case: Case, arrays: Arrays) -> list[np.ndarray]:
+def inputs_in_float64(case: Case, arrays: Arrays) -> list[np.ndarray]:
     """In float64: q, k, v and the next tail."""
     tail, x, weight = (np.array(a.astype(mx.float32), dtype=np.float64) for a in arrays)
     padded, (key_heads, dim, value_heads, _) = np.concatenate([tail, x]), case.heads
@@ -53,18 +53,18 @@ def probs(case: Case, arrays: Arrays) -> list[np.ndarray]:
     return [qk[:, :key_heads] / dim**0.5, qk[:, key_heads:], v, padded[case.rows :]]
 
 
-Gather = Callable[[Case, Arrays], list[np.ndarray]]
+Kernel = Callable[[Case, Arrays], list[np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def gather(tmp_path_factory: pytest.TempPathFactory) -> Gather:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
     return lambda case, arrays: run(library, CASES.index(case), case, arrays)
 
 
 def functions(number: int, case: Case) -> str:
-    """The kernel of a case, and `gather_<number>` that runs it block by block."""
+    """The kernel of a case, and `run_<number>` that runs it block by block."""
     constants = {"KEY_HEADS": case.heads.key_heads, "VALUE_HEADS": case.heads.value_heads, "DIM": case.heads.key_dim, "WIDTH": case.width}
     return f"""
 namespace case_{number} {{
@@ -76,7 +76,7 @@ static T *q, *k, *v, *after;
 void run() {{
 {cuda.body("delta_inputs")}
 }}
-extern "C" void gather_{number}(const int* shape_, const T* tail_, const T* x_, const T* weight_, T* q_, T* k_, T* v_, T* after_) {{
+extern "C" void run_{number}(const int* shape_, const T* tail_, const T* x_, const T* weight_, T* q_, T* k_, T* v_, T* after_) {{
   x_shape = shape_, tail = tail_, x = x_, weight = weight_, q = q_, k = k_, v = v_, after = after_;
   const int warps = x_shape[0] * (2 * KEY_HEADS + VALUE_HEADS), blocks = (32 * warps + THREADS - 1) / THREADS;
   for (int block = 0; block < blocks; ++block) blockIdx = {{block, 0}}, fibres.run(THREADS, run);
@@ -86,33 +86,33 @@ extern "C" void gather_{number}(const int* shape_, const T* tail_, const T* x_, 
 
 
 def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays) -> list[np.ndarray]:
-    """In float32. What the kernel must write is poisoned before, and the rows are those of x, whatever the case has."""
+    """In float32. The outputs are poisoned before; the number of rows is that of x, whatever the case."""
     shape, rows, heads = np.array(arrays[1].shape, np.int32), arrays[1].shape[0], case.heads
     shapes = [(rows, heads.key_heads, heads.key_dim)] * 2 + [(rows, heads.value_heads, heads.value_dim), arrays[0].shape]
     fill = (0x7FC0, np.uint16) if case.dtype == mx.bfloat16 else (np.nan, np.float32)
     found = [np.full(s, *fill) for s in shapes]
-    getattr(library, f"gather_{number}")(*cuda.pointers(shape, *map(cuda.bits, arrays), *found))
+    getattr(library, f"run_{number}")(*cuda.pointers(shape, *map(cuda.bits, arrays), *found))
     return [cuda.floats(a) if a.dtype == np.uint16 else a for a in found]
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_both_are_the_law(gather: Gather, case: Case) -> None:
+def test_both_agree_with_float64(on_cuda: Kernel, case: Case) -> None:
     arrays = given(case)
     assert not has_cuda_kernel(arrays[1], arrays[2], case.heads)
     assert errors(mx.Device(mx.cpu, 0)) == []
-    expected, tolerance = probs(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
+    expected, tolerance = inputs_in_float64(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
     portable = [np.array(a.astype(mx.float32)) for a in delta_inputs(*arrays, case.heads)]
-    for ours, plain, right in zip(gather(case, arrays), portable, expected, strict=True):
+    for ours, plain, right in zip(on_cuda(case, arrays), portable, expected, strict=True):
         assert np.abs(ours - right).max() <= tolerance * np.abs(right).max()
         assert np.abs(plain - right).max() <= 10 * tolerance * np.abs(right).max()  # rounds after every operation
 
 
-def test_rows_in_parts_have_the_same_bits(gather: Gather) -> None:
+def test_rows_in_parts_have_the_same_bits(on_cuda: Kernel) -> None:
     case = CASES[2]
     tail, x, weight = given(case)
-    whole, parts = gather(case, [tail, x, weight]), []
+    whole, parts = on_cuda(case, [tail, x, weight]), []
     for start, stop in ((0, 1), (1, 3), (3, 7)):
-        *rows, after = gather(case, [tail, x[start:stop], weight])
+        *rows, after = on_cuda(case, [tail, x[start:stop], weight])
         tail, parts = mx.array(after), [*parts, rows]
     assert all(np.array_equal(np.concatenate(p), w) for p, w in zip(zip(*parts, strict=True), whole[:3], strict=True))
     assert np.array_equal(after, whole[3])

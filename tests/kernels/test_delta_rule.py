@@ -1,4 +1,4 @@
-"""The gated delta rule as served: by chunks here; the CUDA source, run on the CPU, is the rule, the same bits under any split."""
+"""The gated delta rule of fast numerics: by chunks here; the CUDA source, run on the CPU, has the same bits under any split."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def inputs(case: Case) -> Inputs:
     shapes = (keys, keys, values, values[:2], values[:2], (case.value_heads, case.value_dim, case.key_dim))
     q, k, v, g, beta, state = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
     q, k = q * case.key_dim**-0.5, k / mx.linalg.norm(k, axis=-1, keepdims=True)
-    g = mx.where(g > 1, 0.0, mx.exp(-mx.abs(g)))  # forgets everything now and then
+    g = mx.where(g > 1, 0.0, mx.exp(-mx.abs(g)))  # sometimes forgets everything
     return Inputs(*(x.astype(case.dtype) for x in (q, k, v)), g, mx.sigmoid(beta).astype(case.dtype), state)
 
 
-def test_without_the_device_it_goes_by_chunks() -> None:
+def test_without_cuda_it_uses_chunks() -> None:
     given = inputs(Case(70, 2, 4, 64, 32, mx.float32))
     assert not has_cuda_kernel(given.q, given.v)
     assert errors(mx.Device(mx.cpu, 0)) == []
@@ -66,18 +66,18 @@ def test_without_the_device_it_goes_by_chunks() -> None:
         assert mx.array_equal(found, expected)
 
 
-Sweep = Callable[[Case, Inputs], tuple[np.ndarray, np.ndarray]]
+Kernel = Callable[[Case, Inputs], tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
     return lambda case, given: run(library, CASES.index(case), given)
 
 
 def functions(number: int, case: Case) -> str:
-    """The kernel of a case, and `sweep_<number>` that runs it block by block."""
+    """The kernel of a case, and `run_<number>` that runs it block by block."""
     constants = {"KEY_HEADS": case.key_heads, "KEY_DIM": case.key_dim, "VALUE_HEADS": case.value_heads, "VALUE_DIM": case.value_dim}
     return f"""
 namespace case_{number} {{
@@ -91,7 +91,7 @@ static float* after;
 void run() {{
 {cuda.body("delta_rule")}
 }}
-extern "C" void sweep_{number}(const int* shape_, const T* q_, const T* k_, const T* v_, const float* g_, const T* beta_,
+extern "C" void run_{number}(const int* shape_, const T* q_, const T* k_, const T* v_, const float* g_, const T* beta_,
     const float* state_, T* y_, float* after_) {{
   v_shape = shape_, q = q_, k = k_, v = v_, g = g_, beta = beta_, state = state_, y = y_, after = after_;
   for (int head = 0; head < VALUE_HEADS; ++head)
@@ -102,32 +102,32 @@ extern "C" void sweep_{number}(const int* shape_, const T* q_, const T* k_, cons
 
 
 def run(library: ctypes.CDLL, number: int, given: Inputs) -> tuple[np.ndarray, np.ndarray]:
-    """y and the state in float32. What the kernel must write is poisoned before."""
+    """y and the state in float32. The outputs are poisoned before."""
     shape, arrays = np.array(given.v.shape, np.int32), [cuda.bits(x) for x in given]
     y = np.full(given.v.shape, 0x7FC0, np.uint16) if given.v.dtype == mx.bfloat16 else np.full(given.v.shape, np.nan, np.float32)
     after = np.full(given.state.shape, np.nan, np.float32)
-    getattr(library, f"sweep_{number}")(*cuda.pointers(shape, *arrays, y, after))
+    getattr(library, f"run_{number}")(*cuda.pointers(shape, *arrays, y, after))
     return cuda.floats(y) if y.dtype == np.uint16 else y, after
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.key_heads}to{case.value_heads}d{case.key_dim}")
-def test_the_cuda_kernel_is_the_rule(sweep: Sweep, case: Case) -> None:
+def test_the_cuda_kernel_is_the_rule(on_cuda: Kernel, case: Case) -> None:
     given = inputs(case)
-    found, expected = sweep(case, given), plain(given)
+    found, expected = on_cuda(case, given), plain(given)
     errors = [np.abs(f - e).max() / np.abs(e).max() for f, e in zip(found, expected, strict=True)]
     assert errors[0] < (1e-5 if case.dtype == mx.float32 else 5e-3)
     assert errors[1] < 1e-5
 
 
 @pytest.mark.parametrize("sizes", [(1,) * 20, (7, 13), (19, 1)], ids=len)
-def test_the_cuda_kernel_has_the_same_bits_however_rows_are_split(sweep: Sweep, sizes: tuple[int, ...]) -> None:
+def test_the_cuda_kernel_has_the_same_bits_however_rows_are_split(on_cuda: Kernel, sizes: tuple[int, ...]) -> None:
     case, start, parts = CASES[3], 0, []
     whole = inputs(case)
     given = whole
     for size in sizes:
-        y, state = sweep(case, given.rows(start, start + size))
+        y, state = on_cuda(case, given.rows(start, start + size))
         given, start = given._replace(state=mx.array(state)), start + size
         parts.append(y)
-    y, after = sweep(case, whole)
+    y, after = on_cuda(case, whole)
     assert np.array_equal(np.concatenate(parts), y)
     assert np.array_equal(state, after)

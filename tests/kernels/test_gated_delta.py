@@ -1,4 +1,4 @@
-"""The gated delta rule: steps against float64 and under splits; chunks against steps where keys repeat and where memory is short."""
+"""The gated delta rule: steps against float64 and under splits; chunks against float64 with repeated keys and strong decay."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = {
 
 
 def error(found: tuple[mx.array, mx.array], expected: tuple[np.ndarray, np.ndarray]) -> float:
-    """The larger of both largest differences, relative to the largest number."""
+    """The larger of both maximum errors, relative to the maximum value."""
     return max(float(np.abs(np.array(f) - e).max() / np.abs(e).max()) for f, e in zip(found, expected, strict=True))
 
 

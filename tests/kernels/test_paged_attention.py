@@ -1,4 +1,4 @@
-"""Attention over pages: the portable form has the bits of one buffer; the CUDA source, run on the CPU, has the values of the law."""
+"""Attention over pages: the portable form has the bits of one buffer; the CUDA source, run on the CPU, agrees with float64."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
 
 
 def inputs(case: Case, dtype: mx.Dtype) -> Inputs:
-    """Pages in random order among others that are not the sequence's."""
+    """Pages in random order among those of other sequences."""
     num_blocks = 1 if case.block_tokens == ONE_PAGE_TOKENS else -(-case.length // case.block_tokens)
     order = np.random.default_rng(0).permutation(num_blocks + 2)[:num_blocks] if case.block_tokens != ONE_PAGE_TOKENS else [0]
     num_places = case.length + 5 if case.block_tokens == ONE_PAGE_TOKENS else (num_blocks + 2) * case.block_tokens
@@ -57,7 +57,7 @@ def inputs(case: Case, dtype: mx.Dtype) -> Inputs:
     return Inputs(q, keys, values, mx.array(order, dtype=mx.int32), mx.arange(case.length - case.rows, case.length, dtype=mx.int32))
 
 
-def probs(case: Case, given: Inputs) -> np.ndarray:
+def attention_in_float64(case: Case, given: Inputs) -> np.ndarray:
     """In float64, a row at a time, [heads, rows, dim]."""
     q, keys, values = (np.array(x.astype(mx.float32), dtype=np.float64) for x in given[:3])
     blocks, out = np.array(given.blocks), np.zeros(q.shape)
@@ -79,13 +79,13 @@ def test_the_portable_form_has_the_bits_of_one_buffer(numerics: Numerics, stop: 
     given = inputs(case, mx.float32)
     order = given.blocks.tolist() + [b for b in range(12) if b not in given.blocks.tolist()]
     blocks = mx.array(order, dtype=mx.int32)
-    room = 12 * 64 if stop is None or numerics is EXACT else 600
-    assert room % BLOCK_KEYS == 0 or numerics is FAST
-    buffers = [x.reshape(2, 12, 64, 16)[:, blocks].reshape(2, 12 * 64, 16)[:, :room] for x in (given.keys, given.values)]
+    capacity = 12 * 64 if stop is None or numerics is EXACT else 600
+    assert capacity % BLOCK_KEYS == 0 or numerics is FAST
+    buffers = [x.reshape(2, 12, 64, 16)[:, blocks].reshape(2, 12 * 64, 16)[:, :capacity] for x in (given.keys, given.values)]
     expected = numerics.attention(given.q, *buffers, given.positions, 1)
     pages = Pages(given.keys, given.values, blocks, 64)
     assert mx.array_equal(paged_attention(given.q, pages, given.positions, stop, 1, numerics), expected)
-    assert np.abs(np.array(expected) - probs(case, given)).max() < 1e-5
+    assert np.abs(np.array(expected) - attention_in_float64(case, given)).max() < 1e-5
 
 
 def test_the_kernel_does_not_run_here() -> None:
@@ -93,18 +93,18 @@ def test_the_kernel_does_not_run_here() -> None:
     assert errors(mx.Device(mx.cpu, 0)) == []
 
 
-Walk = Callable[[Case, Inputs], np.ndarray]
+Kernel = Callable[[Case, Inputs], np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
     return lambda case, given: run(library, CASES.index(case), case, given)
 
 
 def functions(number: int, case: Case) -> str:
-    """Both kernels of a case, and `walk_<number>` that runs them block by block."""
+    """Both kernels of a case, and `run_<number>` that runs them block by block."""
     tiles = -(-case.rows * case.heads // case.kv_heads // 16)
     constants = {"ROWS": case.rows, "HEADS": case.heads, "KV_HEADS": case.kv_heads, "DIM": case.dim, "TILES": tiles}
     constants |= {"PARTS": case.parts, "BLOCK_TOKENS": case.block_tokens, "FIRST": case.first}
@@ -121,7 +121,7 @@ void run_partition() {{
 void run_join() {{
 {cuda.body("paged_attention_join")}
 }}
-extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
+extern "C" void run_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
     const int* blocks_, const int* positions_, float* partial_, float* scale_, __nv_bfloat16* out_) {{
   q = q_, keys = keys_, keys_shape = shape_, values = values_, blocks = blocks_, positions = positions_;
   partial = partial_, scale = scale_, out = out_;
@@ -135,28 +135,28 @@ extern "C" void walk_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys
 
 
 def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndarray:
-    """[heads, rows, dim] float32. What the kernels must write is poisoned before."""
+    """[heads, rows, dim] float32. The outputs are poisoned before."""
     arrays = [cuda.bits(x) for x in (given.q.swapaxes(0, 1), given.keys, given.values)]
     tables = [np.array(x) for x in (mx.array(given.keys.shape, dtype=mx.int32), given.blocks, given.positions)]
     partial = np.full((case.parts, case.rows, case.heads, case.dim), np.nan, np.float32)
     scale, out = np.full((*partial.shape[:3], 2), np.nan, np.float32), np.full(partial.shape[1:], 0x7FC0, np.uint16)
     order = (arrays[0], arrays[1], tables[0], arrays[2], tables[1], tables[2], partial, scale, out)
-    getattr(library, f"walk_{number}")(*cuda.pointers(*order))
+    getattr(library, f"run_{number}")(*cuda.pointers(*order))
     return cuda.floats(out).swapaxes(0, 1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rows}x{case.heads}of{case.kv_heads}d{case.dim}n{case.length}")
-def test_the_cuda_kernel_has_the_values_of_the_law(on_cuda: Walk, case: Case) -> None:
+def test_the_cuda_kernel_agrees_with_float64(on_cuda: Kernel, case: Case) -> None:
     given = inputs(case, mx.bfloat16)
-    expected = probs(case, given)
+    expected = attention_in_float64(case, given)
     assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_keys_behind_the_last_row_are_not_seen(on_cuda: Walk) -> None:
+def test_keys_beyond_the_last_row_are_not_read(on_cuda: Kernel) -> None:
     case = CASES[3]
     given = inputs(case, mx.bfloat16)
-    place = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
+    row = int(given.blocks[-1]) * case.block_tokens + case.length % case.block_tokens
     for pool in (given.keys, given.values):
-        pool[:, place : place + case.block_tokens - case.length % case.block_tokens] = 1e4
-    expected = probs(case, given)
+        pool[:, row : row + case.block_tokens - case.length % case.block_tokens] = 1e4
+    expected = attention_in_float64(case, given)
     assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()

@@ -1,4 +1,4 @@
-"""A fast kernel that is wrong on this device is seen before a model is served."""
+"""A fast kernel that is wrong on this device is detected before a model is served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RIGHT = mx.fast.scaled_dot_product_attention
 
 
 def blind_beyond(most: int, q: mx.array, keys: mx.array, values: mx.array, *, mask: mx.array, scale: float) -> mx.array:
-    """Attention that sees no key beyond the first `most`, as it was on some GPUs."""
+    """Attention that ignores keys beyond the first `most`, as on some GPUs."""
     return RIGHT(q, keys[:, :, :most], values[:, :, :most], mask=mask[..., :most], scale=scale)
 
 
@@ -35,8 +35,8 @@ def _nothing_proved_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_a_proof_is_remembered_for_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it compiles kernels for the better part of a minute, at every start."""
+def test_a_proof_is_cached_for_its_kernels_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each start would otherwise compile kernels for most of a minute."""
     proved: list[str] = []
     monkeypatch.setattr(proof, "prove", lambda: proved.append("") or {"attention": 0.0})
     for blas in ("one", "one", "another", "one"):
@@ -47,14 +47,14 @@ def test_a_proof_is_remembered_for_what_it_is_of(monkeypatch: pytest.MonkeyPatch
     assert len(proved) == 3
 
 
-def test_a_proof_that_cannot_be_remembered_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server did not start where its cache folder was full or read only."""
+def test_a_proof_that_cannot_be_cached_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server must start although its cache folder is full or read-only."""
     monkeypatch.setattr(proof, "prove", lambda: {"attention": 0.0})
     (tmp_path / "forerun").write_text("")
     proof.prove_once("one")
 
 
-def test_what_is_wrong_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_proof_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", without_numbers)
     for _ in range(2):
         with pytest.raises(UnsupportedError):
@@ -68,7 +68,7 @@ def test_kernels_are_right_here() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda *a, **k: blind_beyond(8192, *a, **k), without_numbers], ids=["beyond 8,192", "not a number"])
-def test_a_wrong_kernel_is_not_served_with(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_refused(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", wrong)
     settings = Config.model_validate({"bank_disk_bytes": 0})
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))

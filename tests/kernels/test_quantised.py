@@ -1,4 +1,4 @@
-"""Products with quantised weights: every way is the law; the CUDA source, run on CPU, gives a row the same bits in any company."""
+"""Products with quantised weights against float64; the CUDA source, run on the CPU, gives a row the same bits with any other rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 CASES = (Case(1, 4, 32), Case(4, 4, 64), Case(1, 4, 128), Case(8, 4, 128), Case(1, 8, 32), Case(3, 8, 64), Case(8, 8, 128))
-ByRows = Callable[[Case, mx.array, PackedMatrix], np.ndarray]
+Kernel = Callable[[Case, mx.array, PackedMatrix], np.ndarray]
 
 
 def given(case: Case) -> tuple[mx.array, PackedMatrix]:
@@ -31,7 +31,7 @@ def given(case: Case) -> tuple[mx.array, PackedMatrix]:
     return x, quantise(w, Scheme("affine", case.bits, case.group))
 
 
-def probs(x: mx.array, weight: PackedMatrix) -> np.ndarray:
+def product_in_float64(x: mx.array, weight: PackedMatrix) -> np.ndarray:
     """In float64, from the packed bits."""
     packed, bits = np.array(weight.integers), weight.scheme.bits
     integers = np.stack([packed >> shift & (1 << bits) - 1 for shift in range(0, 32, bits)], axis=-1).reshape(OUT, INNER)
@@ -41,7 +41,7 @@ def probs(x: mx.array, weight: PackedMatrix) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> ByRows:
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
 
@@ -77,18 +77,18 @@ extern "C" void product_{number}(const int* xs, const int* ps, const __nv_bfloat
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_are_the_law(on_cuda: ByRows, case: Case) -> None:
+def test_both_agree_with_float64(on_cuda: Kernel, case: Case) -> None:
     x, weight = given(case)
     assert not has_cuda_kernel(x, weight)
     assert errors(mx.Device(mx.cpu, 0)) == []
-    right = probs(x, weight)
+    right = product_in_float64(x, weight)
     assert np.abs(on_cuda(case, x, weight) - right).max() <= 0.006 * np.abs(right).max()  # weights and results rounded to bfloat16
     plain = np.array(product(x.astype(mx.float32), weight._replace(scales=_f32(weight.scales), biases=_f32(weight.biases))))
     assert np.abs(plain - right).max() <= 1e-5 * np.abs(right).max()
     assert np.abs(np.array(x.astype(mx.float32) @ dequantise(weight, mx.float32).T) - right).max() <= 1e-5 * np.abs(right).max()
 
 
-def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: ByRows) -> None:
+def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: Kernel) -> None:
     one, eight = Case(1, 4, 128), Case(8, 4, 128)
     x, weight = given(eight)
     alone = [on_cuda(one, x[i : i + 1], weight) for i in range(8)]
@@ -96,7 +96,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(on_cuda: ByRows) -> None
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
-def test_other_packings_come_back(mode: str) -> None:
+def test_other_modes_round_trip(mode: str) -> None:
     scheme = Scheme(mode, 8 if mode == "mxfp8" else 4, 16 if mode == "nvfp4" else 32)
     w = mx.random.normal((OUT, INNER), key=mx.random.key(5))
     weight = quantise(w, scheme)

@@ -1,4 +1,4 @@
-"""What is converted loads here and in mlx-lm, with the same logits; its draft head is the one of the source; memory stays at a shard."""
+"""Converted models load here and in mlx-lm, with the same logits; the draft head is that of the source; memory stays at one shard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def silent(doing: str, done_frac: float) -> None:
 
 @pytest.fixture(autouse=True)
 def _not_compiled() -> Iterator[None]:
-    """mlx-lm compiles parts of its models, which takes the better part of a minute on a new machine."""
+    """mlx-lm compiles parts of its models, which takes most of a minute on a new machine."""
     mx.disable_compile()
     yield
     mx.enable_compile()
@@ -84,7 +84,7 @@ def test_mlx_lm_computes_the_same(hub: Path, recipe: Recipe) -> None:
     assert difference(ours, mlx_lm_logits(in_float32(folder), TOKENS)) < 2e-4
 
 
-def test_the_very_tensors_that_mlx_lm_makes(hub: Path, tmp_path: Path) -> None:
+def test_the_same_tensors_as_mlx_lm(hub: Path, tmp_path: Path) -> None:
     theirs = stored(write_mlx(tmp_path / "theirs", hub, group_size=32, bits=4, quant_predicate=plain_routers))
     ours = {name: tensor for name, tensor in stored(made(hub, FOUR)).items() if not name.startswith("mtp.")}
     assert ours.keys() == theirs.keys()
@@ -110,10 +110,10 @@ def test_the_draft_head_is_that_of_the_source(dense: Path) -> None:
     source, head = tensors("qwen3_5"), mx.load(str(folder / "mtp.safetensors"))
     assert head.keys() == {name for name in source if name.startswith("mtp.")}
     assert all(mx.array_equal(tensor, source[name]) for name, tensor in head.items())
-    assert {"norms of the trunk: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(folder).notes)
+    assert {"norms of the target: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(folder).notes)
 
 
-def test_a_draft_head_that_is_quantised_all_the_same(dense: Path) -> None:
+def test_a_draft_head_that_is_quantised_by_force(dense: Path) -> None:
     folder = made(dense, Recipe(Scheme("affine", 8, 32), (), (), True))
     assert "mtp.fc.scales" in mx.load(str(folder / "mtp.safetensors"))
     assert loaded(folder).mtp == "mtp1"
@@ -133,28 +133,28 @@ def test_memory_is_that_of_a_shard(tmp_path: Path) -> None:
     config = checkpoints.dense(512, 8, 4096, 2, 2, 16)
     config["text_config"]["vocab_size"] = 16384
     source = checkpoints.write(tmp_path / "source", config, checkpoints.tensors(config))
-    (tmp_path / "place").mkdir()
+    (tmp_path / "new").mkdir()
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    written = write(Folder.find(source.parent).open(), tmp_path / "place", FOUR, silent, shard_bytes=4 << 20)
+    written = write(Folder.find(source.parent).open(), tmp_path / "new", FOUR, silent, shard_bytes=4 << 20)
     peak_bytes, largest_bytes = mx.get_peak_memory() - before, 16384 * 512 * 2
     assert source.stat().st_size > 10 * largest_bytes
     assert peak_bytes < (4 << 20) + 2.5 * largest_bytes
     assert len(set(written.files.values())) > 10
 
 
-def test_nothing_is_left_of_what_failed(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_leaves_nothing(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert_module, "load", lambda *_: (_ for _ in ()).throw(ModelError("does not load")))
     with pytest.raises(ModelError, match="does not load"):
         convert(dense, dense.parent / "mlx", FOUR, silent)
     assert [path.name for path in dense.parent.iterdir()] == ["hub"]
 
 
-def test_what_is_checked_before_anything_is_written(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_before_anything_is_written(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForerunError, match="exists"):
         convert(dense, dense, FOUR, silent)
-    with pytest.raises(ConfigError, match="no matrix of this model is called so"):
+    with pytest.raises(ConfigError, match="no matrix of this model matches"):
         convert(dense, dense.parent / "mlx", Recipe(FOUR.default, (), (("*.nothing", 8),), False), silent)
     monkeypatch.setattr(convert_module, "free_bytes", lambda path: 1000)
     with pytest.raises(ForerunError, match=r"would take 0\.0 GB"):
@@ -162,14 +162,14 @@ def test_what_is_checked_before_anything_is_written(dense: Path, monkeypatch: py
     assert [path.name for path in dense.parent.iterdir()] == ["hub"]
 
 
-def test_values_that_are_no_numbers(tmp_path: Path) -> None:
+def test_values_that_are_not_finite(tmp_path: Path) -> None:
     named = tensors("qwen3_5")
     named["lm_head.weight"] = named["lm_head.weight"] * float("nan")
-    with pytest.raises(ModelError, match=r"lm_head\.weight has values that are no numbers"):
+    with pytest.raises(ModelError, match=r"lm_head\.weight has values that are not finite"):
         convert(write_hub(tmp_path / "hub", "qwen3_5", named), tmp_path / "mlx", FOUR, silent)
 
 
-def test_texts_go_along(dense: Path) -> None:
+def test_text_files_are_copied(dense: Path) -> None:
     (dense / "tokenizer.json").write_text("{}")
     (dense / "chat_template.jinja").write_text("{{ messages }}")
     folder = made(dense, FOUR)
@@ -179,7 +179,7 @@ def test_texts_go_along(dense: Path) -> None:
     assert set(index["weight_map"].values()) == {"model-00001-of-00001.safetensors"}
 
 
-def test_what_was_written_is_told(dense: Path, tmp_path: Path) -> None:
+def test_the_result_names_what_was_written(dense: Path, tmp_path: Path) -> None:
     written = convert(dense, tmp_path / "mlx", FOUR, silent)
     assert isinstance(written, ConversionResult)
     assert written.num_params == sum(tensor.size for tensor in tensors("qwen3_5").values())

@@ -1,5 +1,5 @@
-"""What a model holds is computed when it is loaded. Else the first compiled step computes it each time, and one that is traced after it was
-computed is made of other kernels, for which a request waits seconds on a GPU.
+"""All arrays of a model are evaluated on load. Otherwise each run of the first compiled step computes them, and a step traced after their
+evaluation has other kernels, for which a request waits seconds on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_computed(array: mx.array) -> bool:
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "quantised"])
 @pytest.mark.parametrize("kind", sorted(families.CONFIGS))
-def test_nothing_that_a_model_holds_is_left_to_be_computed(kind: str, is_packed: bool) -> None:
+def test_all_arrays_of_a_model_are_evaluated(kind: str, is_packed: bool) -> None:
     config, tensors = families.CONFIGS[kind], families.tensors(kind)
     mx.eval(tensors)
     if is_packed:
@@ -32,10 +32,10 @@ def test_nothing_that_a_model_holds_is_left_to_be_computed(kind: str, is_packed:
     assert [(array.shape, array.dtype) for array in held if not is_computed(array)] == []
 
 
-def test_stretched_periods_are_computed() -> None:
+def test_scaled_periods_are_evaluated() -> None:
     (periods,) = arrays_of(families.built(LLAMA | {"rope_scaling": LLAMA3}, families.tensors("llama")).config)
     assert is_computed(periods)
 
 
-def test_what_is_not_computed_is_seen() -> None:
+def test_an_unevaluated_array_is_detected() -> None:
     assert not is_computed(mx.exp(tiny.family().head(mx.zeros((1, tiny.HIDDEN)))))

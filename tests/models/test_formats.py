@@ -1,6 +1,6 @@
-"""Folders as the hub and as MLX have them, each way of quantising, the MTP head inside or beside: the same logits as mlx-lm's.
+"""Hub and MLX folders, each quantisation mode, the MTP head inside or in its own file: the same logits as mlx-lm's.
 
-What is damaged, or not what it says it is, is refused by name.
+Damaged or wrongly declared tensors are refused by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {f"affine {b} {g}": {"bits": b, "group_size": 
 
 @pytest.fixture(autouse=True)
 def _not_compiled() -> Iterator[None]:
-    """mlx-lm compiles parts of its models, which takes the better part of a minute on a new machine."""
+    """mlx-lm compiles parts of its models, which takes most of a minute on a new machine."""
     mx.disable_compile()
     yield
     mx.enable_compile()
@@ -58,7 +58,7 @@ def difference(one: mx.array, other: mx.array) -> float:
 
 
 def mixed(path: str, module: Any) -> bool | dict[str, Any]:
-    """Overrides as people make them: some modules finer, one not at all, so that stacked projections are packed differently."""
+    """Typical overrides: some modules with more bits, one plain, so that stacked projections have different schemes."""
     if path.endswith("k_proj"):
         return {"group_size": 32, "bits": 8}
     return not path.endswith(("up_proj", "embed_tokens"))
@@ -86,7 +86,7 @@ def test_quantised_with_overrides(tmp_path: Path, hub: Path) -> None:
 
 
 @pytest.mark.parametrize("predicate", [None, mixed])
-def test_quantised_matrices_that_are_used_as_they_are(
+def test_quantised_matrices_that_are_not_dequantised(
     tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch, predicate: Callable[..., Any] | None
 ) -> None:
     mlx = write_mlx(tmp_path / "mlx", hub, bits=4, group_size=32, quant_predicate=predicate)
@@ -97,12 +97,12 @@ def test_quantised_matrices_that_are_used_as_they_are(
     assert difference(our_logits(mlx), dense) < 2e-4
 
 
-def with_head(folder: Path, kind: str, beside: bool, *, is_folded: bool) -> Path:
-    """The folder with the MTP head of the hub's checkpoint, in a file of the model or in one of its own."""
+def with_head(folder: Path, kind: str, is_separate: bool, *, is_folded: bool) -> Path:
+    """The folder with the MTP head of the hub's checkpoint, in a file of the model or in its own file."""
     head = {name: tensor for name, tensor in tensors(kind).items() if name.startswith("mtp.")}
     if is_folded:
         head = {name: tensor + 1.0 if name.endswith("norm.weight") or "norm_" in name else tensor for name, tensor in head.items()}
-    if beside:
+    if is_separate:
         mx.save_safetensors(str(folder / "mtp.safetensors"), head)
         return folder
     file = folder / "model.safetensors"
@@ -114,9 +114,9 @@ def with_head(folder: Path, kind: str, beside: bool, *, is_folded: bool) -> Path
 
 @pytest.mark.parametrize("kind", [kind for kind in families.CONFIGS if kind != "llama"])
 @pytest.mark.parametrize("is_folded", [True, False], ids=["folded", "zero-centred"])
-@pytest.mark.parametrize("beside", [True, False], ids=["beside", "inside"])
-def test_the_head_of_an_mlx_folder(tmp_path: Path, kind: str, hub: Path, beside: bool, is_folded: bool) -> None:
-    mlx = with_head(write_mlx(tmp_path / "mlx", hub), kind, beside, is_folded=is_folded)
+@pytest.mark.parametrize("is_separate", [True, False], ids=["own file", "inside"])
+def test_the_head_of_an_mlx_folder(tmp_path: Path, kind: str, hub: Path, is_separate: bool, is_folded: bool) -> None:
+    mlx = with_head(write_mlx(tmp_path / "mlx", hub), kind, is_separate, is_folded=is_folded)
     ours, same = loaded(hub).family, loaded(mlx)
     assert same.mtp == "mtp1"
     assert difference(drafted(same.family), drafted(ours)) < 1e-5
@@ -134,7 +134,7 @@ def drafted(family: Any) -> mx.array:
         return family.head(family.draft(hidden[:-1], ids[1:], [len(TOKENS) - 1], view))
 
 
-# What is wrong is told.
+# Faults are reported.
 
 
 def edit(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
@@ -169,7 +169,7 @@ def test_matrices_that_are_packed_otherwise_than_declared(packed: Path) -> None:
     assert "packed wrongly: model.layers.1.self_attn.k_proj: 8 bit affine, groups of 32, declared" in refusal(packed)
 
 
-def test_matrices_that_are_packed_in_no_known_way(packed: Path) -> None:
+def test_matrices_with_unknown_packing(packed: Path) -> None:
     name = "language_model.model.layers.0.mlp.down_proj.scales"
     edit(packed, lambda named: named.update({name: named[name][:, :3]}))
     assert "packed wrongly: model.layers.0.mlp.down_proj: [128, 32] with scales [128, 3] for [128, 256]" in refusal(packed)
@@ -182,14 +182,14 @@ def test_part_of_a_draft_head(tmp_path: Path) -> None:
     assert "missing: mtp.fc.weight, mtp.layers.0.mlp.up_proj.weight" in refusal(folder)
 
 
-def test_a_draft_head_whose_norms_say_nothing(tmp_path: Path) -> None:
+def test_a_draft_head_with_ambiguous_norms(tmp_path: Path) -> None:
     mlx = write_mlx(tmp_path / "mlx", write_hub(tmp_path / "hub", "qwen3_5", tensors("qwen3_5")))
-    with_head(mlx, "qwen3_5", beside=False, is_folded=False)
+    with_head(mlx, "qwen3_5", is_separate=False, is_folded=False)
     edit(mlx, lambda named: named.update({"language_model.mtp.layers.0.self_attn.q_norm.weight": mx.full((families.DIM,), 1.4)}))
     assert "neither clearly gains nor differences from 1" in refusal(mlx)
     config = json.loads((mlx / "config.json").read_text())
-    (mlx / "config.json").write_text(json.dumps(config | {"forerun_norms": {"trunk": "folded", "mtp": "zero-centred"}}))
-    assert {"norms of the trunk: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(mlx).notes)
+    (mlx / "config.json").write_text(json.dumps(config | {"forerun_norms": {"target": "folded", "mtp": "zero-centred"}}))
+    assert {"norms of the target: folded (declared)", "norms of the MTP head: zero-centred (declared)"} <= set(loaded(mlx).notes)
 
 
 def test_a_shard_that_is_missing(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_the_same_tensor_twice(tmp_path: Path) -> None:
     assert "two tensors are model.norm.weight" in refusal(write_hub(tmp_path / "hub", "qwen3_5", named))
 
 
-def test_weights_that_others_packed(tmp_path: Path) -> None:
+def test_weights_of_other_quantisers(tmp_path: Path) -> None:
     folder = write_hub(tmp_path / "hub", "qwen3_5", tensors("qwen3_5"))
     config = families.QWEN3_5 | {"quantization_config": {"quant_method": "awq"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -212,7 +212,7 @@ def test_weights_that_others_packed(tmp_path: Path) -> None:
         loaded(folder)
 
 
-def test_what_is_not_read_is_told(tmp_path: Path) -> None:
+def test_unread_tensors_are_noted(tmp_path: Path) -> None:
     named = tensors("qwen3_5") | {f"model.visual.blocks.{i}.weight": mx.zeros((3,)) for i in range(4)}
     folder = write_hub(tmp_path / "hub", "qwen3_5", named)
     (folder / "config.json").write_text(json.dumps(families.QWEN3_5 | {"tie_word_embeddings": True}))
@@ -221,7 +221,7 @@ def test_what_is_not_read_is_told(tmp_path: Path) -> None:
     notes = loaded(folder).notes
     assert "not read: 4 tensors model.visual.*" in notes
     assert "not read: lm_head.weight (the head is the embedding)" in notes
-    assert "norms of the trunk: zero-centred (conv1d as on the hub)" in notes
+    assert "norms of the target: zero-centred (conv1d as on the hub)" in notes
 
 
 def test_no_second_copy_of_the_weights(tmp_path: Path) -> None:

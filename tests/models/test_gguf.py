@@ -1,4 +1,4 @@
-"""A Llama in a GGUF file is the Llama of the hub's folder; what cannot be read is told."""
+"""A Llama in a GGUF file equals that of the hub's folder; unreadable files are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_another_architecture(tmp_path: Path) -> None:
         GgufFile.find(gguf.write(tmp_path / "other.gguf", general__architecture="mamba"))
 
 
-def test_positions_of_another_kind(tmp_path: Path) -> None:
+def test_unsupported_rope_scaling(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="rope_type 'yarn' is not supported"):
         loaded(gguf.write(tmp_path / "other.gguf", llama__rope__scaling__type="yarn"))
 

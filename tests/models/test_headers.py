@@ -1,4 +1,4 @@
-"""What headers say, and files that are not what their header says."""
+"""Headers, and files that do not match their header."""
 
 from __future__ import annotations
 

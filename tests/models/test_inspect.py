@@ -1,4 +1,4 @@
-"""What a checkpoint is and costs, against the published sizes of the family; no weight is there to be read."""
+"""Modules and cost of a checkpoint, against the published sizes of the family; the files have no weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """4-bit, with a plain MTP head in a file beside."""
+    """4-bit, with a plain MTP head in its own file."""
     folder = tmp_path_factory.mktemp("large")
     config = LARGE | {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}}
     found = checkpoints.tensors(LARGE)
@@ -71,7 +71,7 @@ def test_kinds_and_how_they_are_stored(large: Checkpoint) -> None:
     assert set(kinds["other"].formats) == {"BF16", "F32"}
 
 
-def test_the_vision_tower_is_seen_and_not_counted(small: Checkpoint) -> None:
+def test_the_vision_tower_is_listed_and_not_counted(small: Checkpoint) -> None:
     assert [kind.name for kind in small.kinds()][-1] == "not read"
     assert small.num_params == sum(kind.num_params for kind in small.kinds()) - 64 * 64
 
@@ -136,7 +136,7 @@ def test_a_shard_that_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(families.CONFIGS))
-def test_it_says_what_loading_shows(tmp_path: Path, kind: str) -> None:
+def test_it_agrees_with_the_loaded_model(tmp_path: Path, kind: str) -> None:
     folder = families.write_hub(tmp_path, kind, families.tensors(kind))
     checkpoint, family = read_checkpoint(folder), families.loaded(folder).family
     found = fit(checkpoint, CPU)
@@ -159,7 +159,7 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-def test_quantised_but_the_configuration_does_not_say_how(tmp_path: Path) -> None:
+def test_quantised_without_a_declaration(tmp_path: Path) -> None:
     checkpoints.write(tmp_path, SMALL, checkpoints.quantised(checkpoints.tensors(SMALL), 4, 64))
-    with pytest.raises(ModelError, match="does not say how"):
+    with pytest.raises(ModelError, match="does not declare how"):
         read_checkpoint(tmp_path)

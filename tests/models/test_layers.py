@@ -1,4 +1,4 @@
-"""Rotary positions: rows turned in parts, as CUDA needs it, have the bits of all at once."""
+"""Rotary positions: rows rotated in parts, as CUDA needs it, have the bits of all at once."""
 
 from __future__ import annotations
 

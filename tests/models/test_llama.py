@@ -1,4 +1,4 @@
-"""Llama: stretched positions against mlx-lm, heads whose pairs are neighbours, and what is refused."""
+"""Llama: scaled rotary periods against mlx-lm, heads with adjacent pairs, and refused configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def logits(config: dict[str, Any], named: families.Tensors) -> mx.array:
     return step(family, empty(family), TOKENS)
 
 
-def test_stretched_positions(tmp_path: Path) -> None:
+def test_scaled_rotary_periods(tmp_path: Path) -> None:
     named, config = families.tensors("llama"), LLAMA | {"rope_scaling": LLAMA3}
     folder = families.write_hub(tmp_path / "hub", "llama", named)
     (folder / "config.json").write_text(json.dumps(config))
@@ -32,7 +32,7 @@ def test_stretched_positions(tmp_path: Path) -> None:
     assert float(mx.abs(logits(LLAMA, named) - expected).max()) > 1e-2
 
 
-def test_rows_of_heads_whose_pairs_are_neighbours() -> None:
+def test_heads_with_adjacent_rotary_pairs() -> None:
     named = families.tensors("llama")
     turned = {
         name: w.reshape(-1, 2, DIM // 2, HIDDEN).swapaxes(1, 2).reshape(-1, HIDDEN)
@@ -50,7 +50,7 @@ def test_what_is_not_supported_is_refused(change: dict[str, Any]) -> None:
         families.built(LLAMA | change, families.tensors("llama"))
 
 
-def test_other_kinds_of_positions_are_refused() -> None:
+def test_other_rope_types_are_refused() -> None:
     with pytest.raises(ModelError, match="rope_type 'yarn' is not supported"):
         families.built(LLAMA | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, families.tensors("llama"))
 

@@ -1,4 +1,4 @@
-"""From a folder to a model: what is missing, damaged or not supported is said; the digest is of the weights alone."""
+"""From a folder to a model: errors for missing, damaged or unsupported parts; the digest is of the weights alone."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_all_files_of_a_checkpoint_are_read(folder: Path) -> None:
 
 
 def test_progress_runs_from_0_to_1(folder: Path) -> None:
-    told: dict[str, list[float]] = {}
-    load(folder, EXACT, "float32", lambda doing, done_frac: told.setdefault(doing, []).append(done_frac))
-    assert told["reading weights"] == sorted(told["reading weights"])
-    assert told["reading weights"][-1] == 1.0
+    progress: dict[str, list[float]] = {}
+    load(folder, EXACT, "float32", lambda doing, done_frac: progress.setdefault(doing, []).append(done_frac))
+    assert progress["reading weights"] == sorted(progress["reading weights"])
+    assert progress["reading weights"][-1] == 1.0
 
 
 def test_the_digest_is_of_the_weights(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_no_weights(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "complaint"), [("{", "cannot be read"), ("[]", "is not a JSON object")])
-def test_a_config_that_is_none(folder: Path, text: str, complaint: str) -> None:
+def test_an_invalid_config(folder: Path, text: str, complaint: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(ModelError, match=complaint):
         loaded(folder)
@@ -90,7 +90,7 @@ def test_another_family(folder: Path) -> None:
     assert "qwen3_5" in caught.value.hint
 
 
-def test_the_digest_is_remembered_as_long_as_the_files_are_untouched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_is_cached_while_the_files_are_unchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def age(seconds: int) -> None:
         for file in folder.iterdir():
             os.utime(file, (1_700_000_000 + seconds, 1_700_000_000 + seconds))
@@ -104,14 +104,14 @@ def test_the_digest_is_remembered_as_long_as_the_files_are_untouched(folder: Pat
         loaded(folder)
 
 
-def test_a_file_that_was_written_just_now_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_of_a_recently_written_file_is_not_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(folder)
     monkeypatch.setattr(WeightsDigest, "add", lambda self, name, tensor: pytest.fail("digested again"))
     with pytest.raises(pytest.fail.Exception, match="digested again"):
         loaded(folder)
 
 
-def test_a_remembered_digest_that_is_damaged_is_taken_again(folder: Path) -> None:
+def test_a_damaged_cached_digest_is_computed_again(folder: Path) -> None:
     for file in folder.iterdir():
         os.utime(file, (1_700_000_000, 1_700_000_000))
     digest = loaded(folder).digest

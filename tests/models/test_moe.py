@@ -1,4 +1,4 @@
-"""Experts fused, apart or numbered are the same model; what is missing is told."""
+"""Fused, separate or numbered experts are the same model; missing ones are reported."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def logits(config: dict[str, Any], named: families.Tensors) -> mx.array:
     return step(family, empty(family), TOKENS)
 
 
-def apart(named: families.Tensors, *, is_numbered: bool) -> families.Tensors:
-    """Fused experts taken apart."""
+def separate(named: families.Tensors, *, is_numbered: bool) -> families.Tensors:
+    """Fused experts, split."""
     made: families.Tensors = {}
     for name, tensor in named.items():
         if not name.endswith("_proj"):
@@ -37,10 +37,10 @@ def apart(named: families.Tensors, *, is_numbered: bool) -> families.Tensors:
     return made
 
 
-@pytest.mark.parametrize("is_numbered", [True, False], ids=["numbered", "apart"])
-def test_experts_however_they_are_stored(is_numbered: bool) -> None:
+@pytest.mark.parametrize("is_numbered", [True, False], ids=["numbered", "separate"])
+def test_all_ways_to_store_experts(is_numbered: bool) -> None:
     named = families.tensors("qwen3_5_moe")
-    assert mx.array_equal(logits(QWEN3_5_MOE, apart(named, is_numbered=is_numbered)), logits(QWEN3_5_MOE, named))
+    assert mx.array_equal(logits(QWEN3_5_MOE, separate(named, is_numbered=is_numbered)), logits(QWEN3_5_MOE, named))
 
 
 def test_an_expert_that_is_missing() -> None:
@@ -52,7 +52,7 @@ def test_an_expert_that_is_missing() -> None:
         families.built(QWEN3_NEXT, named)
 
 
-def test_names_by_the_hundred_are_counted() -> None:
+def test_many_missing_names_are_counted() -> None:
     named = {name: tensor for name, tensor in families.tensors("qwen3_5_moe").items() if not name.startswith("model.")}
     with pytest.raises(ModelError, match=r"missing: .*model\.layers\.1\.post_attention_layernorm\.weight and 7 more$"):
         families.built(QWEN3_5_MOE, named)
@@ -65,7 +65,7 @@ def test_an_expert_of_another_shape() -> None:
         families.built(QWEN3_NEXT, named)
 
 
-def test_weights_of_experts_that_are_not_made_to_sum_to_1() -> None:
+def test_expert_weights_without_normalisation() -> None:
     named = families.tensors("qwen3_next")
     assert float(mx.abs(logits(QWEN3_NEXT | {"norm_topk_prob": False}, named) - logits(QWEN3_NEXT, named)).max()) > 1e-3
 

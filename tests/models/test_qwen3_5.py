@@ -48,7 +48,7 @@ def drafts(family: Any, cache: Cache[Any], token: int) -> list[int]:
 
 @pytest.fixture
 def _not_compiled() -> Iterator[None]:
-    """mlx-lm compiles parts of its models, which takes the better part of a minute on a new machine."""
+    """mlx-lm compiles parts of its models, which takes most of a minute on a new machine."""
     mx.disable_compile()
     yield
     mx.enable_compile()
@@ -81,7 +81,7 @@ def mlx_lm_model(tensors: dict[str, mx.array]) -> Any:
     return model
 
 
-def test_every_wrong_name_is_told() -> None:
+def test_every_wrong_name_is_listed() -> None:
     tensors = tiny.weights(0)
     del tensors["mtp.fc.weight"]
     tensors["mtp.fc.bias"] = tensors["sound.weight"] = mx.zeros((3,))
@@ -111,11 +111,11 @@ def test_a_checkpoint_without_a_draft_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "told"), [("hidden_size", "hidden_size"), ("rope_parameters", "partial_rotary_factor"), ("linear_conv_kernel_dim",) * 2]
+    ("field", "named"), [("hidden_size", "hidden_size"), ("rope_parameters", "partial_rotary_factor"), ("linear_conv_kernel_dim",) * 2]
 )
-def test_a_missing_field_is_named(field: str, told: str) -> None:
+def test_a_missing_field_is_named(field: str, named: str) -> None:
     text = {name: value for name, value in tiny.CONFIG["text_config"].items() if name != field}
-    with pytest.raises(ModelError, match=f"config.json lacks '{told}'"):
+    with pytest.raises(ModelError, match=f"config.json lacks '{named}'"):
         Config.parse({"text_config": text})
 
 

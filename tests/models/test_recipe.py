@@ -44,11 +44,11 @@ def test_the_mix_of_the_original_report() -> None:
         (Recipe(Scheme("affine", 7, 32), (), (), False), "7 bits in groups of 32"),
         (Recipe(Scheme("affine", 4, 48), (), (), False), "4 bits in groups of 48"),
         (Recipe(FOUR, (), (("lm_head", 1),), False), "1 bits"),
-        (Recipe(FOUR, (), (("*.down", 8),), False), r"\*\.down: no matrix of this model is called so"),
+        (Recipe(FOUR, (), (("*.down", 8),), False), r"\*\.down: no matrix of this model matches"),
         (Recipe(FOUR, (), (("mtp.*", 8),), False), "the MTP head stays as it is"),
     ],
 )
-def test_what_cannot_be(recipe: Recipe, complaint: str) -> None:
+def test_invalid_recipes(recipe: Recipe, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         recipe.check(PATHS)
 

@@ -31,7 +31,7 @@ def random_logits(rows: int, vocab: int, steps: int) -> np.ndarray:
 
 @pytest.mark.parametrize("vocab", [5, 64, 1000, 4099])
 @pytest.mark.parametrize("name", WIDE)
-def test_is_the_law_that_the_words_say(name: str, vocab: int) -> None:
+def test_agrees_with_a_direct_implementation(name: str, vocab: int) -> None:
     values = random_logits(3, vocab, 8)
     prompt, answer, drafts = (0, 3, vocab - 1), (1, 3, 3), (2, 1)
     counts = count_prompt(mx.array(prompt), vocab).extended(mx.array(answer))._replace(drafts=mx.array(drafts))
@@ -71,7 +71,7 @@ def test_top_k_beyond_the_possible_tokens_keeps_those() -> None:
     assert probs([-INF, 1.0, -INF, 1.0], replace(NEUTRAL, top_k=3)) == [0, 0.5, 0, 0.5]
 
 
-def test_top_p_counts_the_mass_that_top_k_left() -> None:
+def test_top_p_counts_the_mass_after_top_k() -> None:
     row = np.log([0.3, 0.3, 0.2, 0.2]).tolist()
     assert probs(row, replace(NEUTRAL, top_k=2, top_p=0.4)) == pytest.approx([1, 0, 0, 0])
     assert probs(row, replace(NEUTRAL, top_k=2, top_p=0.6)) == pytest.approx([0.5, 0.5, 0, 0])
@@ -88,7 +88,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("row", [[0.0, NAN, 1.0, 2.0, 3.0], [0.0, INF, 1.0, -INF, INF], [-INF] * 5], ids=["nan", "inf", "nothing"])
-def test_a_row_without_a_law_is_seen(name: str, row: list[float]) -> None:
+def test_a_row_without_a_distribution_is_detected(name: str, row: list[float]) -> None:
     values = mx.array([row, [0.0, -INF, 1.0, 2.0, 3.0]])
     assert is_finite(values).tolist() == [False, True]
     got = np.array(distribution(values, FILTERS[name], count_prompt(mx.array([0]), 5)))
@@ -102,7 +102,7 @@ def test_a_single_row_follows_all_the_drafts() -> None:
     np.testing.assert_allclose(got, rule(np.zeros(4), replace(NEUTRAL, frequency_penalty=1.0), (0,), (1, 1, 3)), atol=1e-7)
 
 
-def test_extended_counts_forget_the_drafts() -> None:
+def test_extended_counts_have_no_drafts() -> None:
     counts = count_prompt(mx.array([2, 2]), 4)._replace(drafts=mx.array([1])).extended(mx.array([3, 0, 3]))
     assert counts.prompt.tolist() == [False, False, True, False]
     assert counts.answer.tolist() == [1, 0, 0, 2]
@@ -126,7 +126,7 @@ def test_a_bias_outside_the_vocabulary_is_refused(token: int) -> None:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_never_waits_for_the_device(name: str) -> None:
+def test_is_lazy(name: str) -> None:
     """Tracing for compilation refuses to evaluate anything, so a host synchronisation would raise."""
 
     def step(logits: mx.array, prompt: mx.array, answer: mx.array, drafts: mx.array) -> tuple[mx.array, mx.array]:

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from forerun.sampling import logprobs
-from forerun.sampling.logprobs import LEAST
+from forerun.sampling.logprobs import MIN_LOGPROB
 
 ROWS = mx.random.normal((5, 300), key=mx.random.key(3)) * 4
 TOKENS = mx.array([0, 299, 7, 7, 150], dtype=mx.int32)
@@ -31,9 +31,9 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         assert all(mx.array_equal(a[row : row + 1], b) for a, b in zip(together, alone, strict=True))
 
 
-def test_what_cannot_be_has_a_number_and_what_is_none_has_not() -> None:
+def test_an_impossible_token_has_the_minimum_and_a_bad_row_has_nan() -> None:
     logits = mx.array([[0.0, -mx.inf, -1e6], [0.0, mx.nan, 1.0]])
     found = logprobs(logits, mx.array([1, 0], dtype=mx.int32), 3)
-    assert found.chosen[0].item() == LEAST
-    assert found.top[0].tolist() == [0.0, LEAST, LEAST]
+    assert found.chosen[0].item() == MIN_LOGPROB
+    assert found.top[0].tolist() == [0.0, MIN_LOGPROB, MIN_LOGPROB]
     assert not mx.isfinite(found.chosen[1]).item()

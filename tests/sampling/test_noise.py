@@ -50,6 +50,6 @@ def test_fresh_seeds_differ() -> None:
     assert len({fresh_seed() for _ in range(100)}) == 100
 
 
-def test_never_waits_for_the_device() -> None:
+def test_is_lazy() -> None:
     traced = mx.compile(lambda positions: (uniforms(1, positions, "draft"), gumbel(1, positions, 5)))(mx.arange(2))
     assert [array.shape for array in traced] == [(2,), (2, 5)]

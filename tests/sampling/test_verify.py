@@ -18,7 +18,7 @@ def plain(verdict: Verdict) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("u", [SMALLEST, LARGEST])
-def test_one_hot_laws_accept_what_agrees_and_correct_what_does_not(u: float) -> None:
+def test_one_hot_distributions_accept_equal_drafts_and_replace_others(u: float) -> None:
     target = one_hot([[1, 2, 3], [1, 2, 3], [1, 2, 3]])
     drafts = mx.array([[1, 2], [1, 0], [0, 2]])
     verdict = verify(target, one_hot(drafts.tolist()), drafts, mx.full((3, 2), u), mx.full((3,), u))
@@ -49,7 +49,7 @@ def test_a_rejection_that_only_rounding_explains_draws_from_the_target() -> None
     assert plain(verdict) == [(0, 1)]
 
 
-def test_a_sequence_is_judged_alone_and_among_others_alike() -> None:
+def test_a_sequence_has_the_same_verdict_alone_and_among_others() -> None:
     random = np.random.default_rng(0)
     target, draft = (mx.softmax(mx.array(random.normal(size=(6, rows, 50)).astype(np.float32)), axis=-1) for rows in (4, 3))
     drafts = mx.array(random.integers(0, 50, (6, 3)))
@@ -60,7 +60,7 @@ def test_a_sequence_is_judged_alone_and_among_others_alike() -> None:
         assert plain(verify(target[at], draft[at], drafts[at], u_accept[at], u_next[at])) == together[at]
 
 
-def test_never_waits_for_the_device() -> None:
+def test_is_lazy() -> None:
     def step(target: mx.array, draft: mx.array, drafts: mx.array, u: mx.array) -> tuple[Verdict, Verdict]:
         return verify(target, draft, drafts, u[:, 1:], u[:, 0]), verify_coupled(target, drafts, target)
 

@@ -1,4 +1,4 @@
-"""Live state under the reference numerics: whatever the split, the company or the detour, the same bits as one token at a time."""
+"""Live state under exact numerics: the same bits as one token at a time, for any split, other sequences in the pass, or rejected rows."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ TOKENS = tiny.words("state", 560)
 
 
 def stepped(tokens: Sequence[int]) -> Cache[Any]:
-    """The cache after these tokens, read one at a time."""
+    """The cache after these tokens, one step each."""
     cache = empty(FAMILY)
     for token in tokens:
         step(FAMILY, cache, [token])
     return cache
 
 
-def test_reading_in_chunks_is_stepping() -> None:
+def test_prefill_in_chunks_equals_single_steps() -> None:
     assert differing(read(FAMILY, TOKENS[:270]), stepped(TOKENS[:270])) == []
 
 
-def test_a_mark_made_by_replay_is_the_state_there() -> None:
+def test_a_snapshot_by_replay_is_the_state_at_its_position() -> None:
     positions = [1, 2, 63, 64, 65, 299, 511, 512, 513, 559]
     whole, found = snapshots(FAMILY, TOKENS, positions)
     assert [snapshot.position for snapshot in found] == positions
-    assert differing(whole, read(FAMILY, TOKENS)) == []  # marks cut no chunk and leave no trace
+    assert differing(whole, read(FAMILY, TOKENS)) == []  # snapshots split no chunk and change nothing
     for snapshot in found:
         expected = read(FAMILY, TOKENS[: snapshot.position]).snapshot()
         assert all(mx.array_equal(a, b) for a, b in zip(snapshot.arrays(), expected.arrays(), strict=True)), snapshot.position
 
 
 @pytest.mark.parametrize("position", [99, 100, 105])
-def test_a_mark_outside_the_new_rows_is_refused(position: int) -> None:
+def test_a_snapshot_outside_the_new_rows_is_refused(position: int) -> None:
     cache = read(FAMILY, TOKENS[:100])
     with lend([cache], EXACT) as view:
         hidden = FAMILY.forward(mx.array(TOKENS[100:104]), [4], view)
@@ -52,7 +52,7 @@ def test_a_mark_outside_the_new_rows_is_refused(position: int) -> None:
 
 
 @pytest.mark.parametrize("kept", range(7))
-def test_keeping_some_of_the_rows_is_reading_them_alone(kept: int) -> None:
+def test_keeping_some_rows_equals_prefill_of_these_alone(kept: int) -> None:
     cache = read(FAMILY, TOKENS[:254])  # the rows cross the end of the first block and of the first capacity
     step(FAMILY, cache, TOKENS[254:260], keep=kept)
     expected = read(FAMILY, TOKENS[: 254 + kept])
@@ -67,12 +67,12 @@ def test_verified_rows_have_the_logits_of_single_steps() -> None:
     assert mx.array_equal(rows, mx.concatenate([step(FAMILY, single, [token]) for token in TOKENS[300:308]]))
 
 
-def test_company_changes_nothing() -> None:
+def test_other_sequences_in_the_pass_change_nothing() -> None:
     lengths, spans, kept = [5, 300, 0, 254], [3, 1, 4, 6], [2, 1, 0, 6]
     together = [read(FAMILY, tiny.words(i, n)) if n else empty(FAMILY) for i, n in enumerate(lengths)]
     alone = [read(FAMILY, tiny.words(i, n)) if n else empty(FAMILY) for i, n in enumerate(lengths)]
     new = [tiny.words(10 + i, n) for i, n in enumerate(spans)]
-    found = in_company(together, new, kept)
+    found = batched(together, new, kept)
     for cache, other, tokens, n, rows in zip(together, alone, new, kept, found, strict=True):
         assert mx.array_equal(rows, step(FAMILY, other, tokens, keep=n))
         assert differing(cache, other) == []
@@ -82,8 +82,8 @@ def ids(tokens: Iterable[list[int]]) -> mx.array:
     return mx.array([token for own in tokens for token in own])
 
 
-def in_company(caches: list[Cache[Any]], tokens: list[list[int]], kept: list[int]) -> list[mx.array]:
-    """Logits of each sequence's rows, of one forward for all. The first `kept` of each become state, draft rows too."""
+def batched(caches: list[Cache[Any]], tokens: list[list[int]], kept: list[int]) -> list[mx.array]:
+    """Logits of each sequence's rows, from one forward for all. The first `kept` of each become state, draft rows too."""
     spans, before = [len(t) for t in tokens], [c.hidden for c in caches]
     stops = [sum(spans[: i + 1]) for i in range(len(spans))][:-1]
     with lend(caches, EXACT) as view:
@@ -120,11 +120,11 @@ def test_a_step_copies_no_buffer() -> None:
     assert mx.get_peak_memory() - before < cache.store.buffers[0].nbytes / 2
 
 
-def test_a_snapshot_stays_while_the_cache_goes_on() -> None:
+def test_a_snapshot_is_valid_while_the_cache_continues() -> None:
     cache = read(FAMILY, TOKENS[:100])
     snapshot = cache.snapshot()
     step(FAMILY, cache, TOKENS[100:150])
-    cache.cut(snapshot)
+    cache.truncate(snapshot)
     assert differing(cache, read(FAMILY, TOKENS[:100])) == []
     other = TOKENS[:100] + tiny.words("other", 60)
     assert differing(read(FAMILY, other, cache), read(FAMILY, other)) == []
@@ -132,20 +132,20 @@ def test_a_snapshot_stays_while_the_cache_goes_on() -> None:
 
 def test_a_lent_cache_cannot_be_lent_again() -> None:
     cache = empty(FAMILY)
-    with lend([cache], EXACT), pytest.raises(RuntimeError, match="lent already"), lend([cache], EXACT):
+    with lend([cache], EXACT), pytest.raises(RuntimeError, match="already lent"), lend([cache], EXACT):
         pass
     assert not cache.is_lent
 
 
 def test_a_cache_cannot_be_lent_twice_at_once() -> None:
     cache = empty(FAMILY)
-    with pytest.raises(RuntimeError, match="lent already"), lend([cache, cache], EXACT):
+    with pytest.raises(RuntimeError, match="already lent"), lend([cache, cache], EXACT):
         pass
     with lend([cache], EXACT):
         pass  # refused is not broken
 
 
-def test_one_that_cannot_be_lent_leaves_the_others_free() -> None:
+def test_a_refused_lend_leaves_the_other_caches_free() -> None:
     one, other = empty(FAMILY), empty(FAMILY)
     with lend([other], EXACT), pytest.raises(RuntimeError), lend([one, other], EXACT):
         pass
@@ -165,7 +165,7 @@ def test_a_failed_step_breaks_its_caches_for_good() -> None:
 def test_rows_beyond_the_length_are_finite_after_nan_was_in_memory() -> None:
     nan = [mx.full((tiny.KV_HEADS, 1024, tiny.HEAD_DIM), mx.nan) for _ in range(64)]
     mx.eval(nan)
-    del nan  # MLX hands these buffers out again
+    del nan  # MLX allocates these buffers again
     cache = read(FAMILY, TOKENS[:100], empty(FAMILY, 900))
     assert all(bool(mx.all(mx.isfinite(array))) for array in cache.store.buffers)
     step(FAMILY, cache, tiny.words(0, 1000))  # grows
@@ -210,8 +210,8 @@ def test_nothing_is_kept_of_a_draft_pass() -> None:
 
 
 @pytest.mark.parametrize("layout", [Contiguous(), Paged(256)], ids=str)
-def test_growth_takes_little_more_and_one_layer_at_a_time(layout: Any) -> None:
-    """The old rows of a layer are free before the next layer grows: memory never holds the conversation twice."""
+def test_growth_allocates_one_layer_at_a_time(layout: Any) -> None:
+    """The old array of a layer is freed before the next layer grows: memory never holds the conversation twice."""
     store = Arena(FAMILY.spec).store(layout, 1 << 16)
     rows, old_bytes, capacity = mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), store.buffers[0].nbytes, store.capacity
     store.put(0, [rows] * len(store.buffers))
@@ -228,8 +228,8 @@ def test_growth_takes_little_more_and_one_layer_at_a_time(layout: Any) -> None:
     assert all(mx.array_equal(part, rows) for part in store.take(0, 100))
 
 
-def test_a_cache_that_has_grown_is_as_large_as_one_made_for_its_length() -> None:
-    """Else one from SSD would decode faster than one from RAM: a compiled step attends over the capacity."""
+def test_a_grown_cache_has_the_capacity_of_a_new_one_of_its_length() -> None:
+    """Otherwise a cache from SSD would decode faster than one from RAM: a compiled step attends over the capacity."""
     grown = empty(FAMILY)
     for tokens in range(100, 6000, 700):
         grown.store.reserve(tokens)

@@ -1,4 +1,4 @@
-"""Pages hold the same rows as one array does, and caches share their pool without touching each other's."""
+"""Pages hold the same rows as one array, and caches share a pool without sharing pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_one(cache: Cache[Any]) -> Cache[Contiguous]:
 
 
 @pytest.mark.parametrize("block_tokens", [16, 64, 256])
-def test_reading_into_pages_gives_the_same_state(block_tokens: int) -> None:
+def test_prefill_into_pages_gives_the_same_state(block_tokens: int) -> None:
     paged = read(FAMILY, TOKENS, materialise(Arena(FAMILY.spec), [], None, Paged(block_tokens), 10))
     assert differing(as_one(paged), read(FAMILY, TOKENS)) == []
 
@@ -41,7 +41,7 @@ def test_relayout_in_the_middle_of_a_conversation_changes_nothing(monkeypatch: p
     assert differing(as_one(moved), plain) == []
 
 
-def test_caches_share_a_pool_and_do_not_meet() -> None:
+def test_caches_share_a_pool_and_no_page() -> None:
     arena = Arena(FAMILY.spec)
     one, other = (materialise(arena, [], None, Paged(16), 10) for _ in range(2))
     for start in range(0, 600, 100):  # they grow in turn, so that their pages interleave
@@ -51,32 +51,32 @@ def test_caches_share_a_pool_and_do_not_meet() -> None:
     assert bytes(extract(other, 0, 600)) == bytes(extract(read(FAMILY, TOKENS[100:700]), 0, 600))
 
 
-def test_pages_go_back_when_a_cache_goes_and_are_taken_again() -> None:
+def test_freed_pages_are_allocated_again() -> None:
     pool = Pool.empty(FAMILY.spec.attention, 16)
-    first = pool.take(20)
+    first = pool.allocate(20)
     assert sorted(first) == list(range(20))
-    pool.give_back(first[:7])
-    assert sorted(pool.take(7)) == sorted(first[:7])
+    pool.free(first[:7])
+    assert sorted(pool.allocate(7)) == sorted(first[:7])
     assert pool.num_blocks == 20
 
 
-def test_free_pages_at_the_end_give_their_memory_back() -> None:
+def test_shrink_releases_free_pages_at_the_end() -> None:
     pool = Pool.empty(FAMILY.spec.attention, 16)
-    first, second, third = pool.take(16), pool.take(8), pool.take(4)
-    pool.give_back(second)
+    first, second, third = pool.allocate(16), pool.take(8), pool.take(4)
+    pool.free(second)
     pool.shrink()
-    assert (pool.num_blocks, pool.num_free) == (28, 8)  # the last pages are held
-    pool.give_back(third)
+    assert (pool.num_blocks, pool.num_free) == (28, 8)  # the last pages are in use
+    pool.free(third)
     pool.shrink()
     assert (pool.num_blocks, pool.num_free) == (16, 0)
     assert all(buffer.shape[1] == 16 * 16 for buffer in pool.buffers)
-    assert sorted(pool.take(4)) == [16, 17, 18, 19]
-    pool.give_back([*first, 16, 17, 18, 19])
+    assert sorted(pool.allocate(4)) == [16, 17, 18, 19]
+    pool.free([*first, 16, 17, 18, 19])
     pool.shrink()
     assert pool.num_blocks == 0
 
 
-def test_a_pool_that_shrank_keeps_the_rows_of_those_who_stayed() -> None:
+def test_shrink_keeps_the_rows_of_other_caches() -> None:
     arena = Arena(FAMILY.spec)
     stays = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
     goes = read(FAMILY, TOKENS[100:400], materialise(arena, [], None, Paged(16), 300))
@@ -88,7 +88,7 @@ def test_a_pool_that_shrank_keeps_the_rows_of_those_who_stayed() -> None:
     assert differing(as_one(read(FAMILY, TOKENS[:320], stays)), read(FAMILY, TOKENS[:320])) == []
 
 
-def test_a_store_gives_its_pages_back() -> None:
+def test_a_store_frees_its_pages() -> None:
     arena = Arena(FAMILY.spec)
     cache = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
     pages = cache.store.num_blocks
@@ -103,7 +103,7 @@ def test_a_page_must_divide_the_step_of_capacity() -> None:
         materialise(Arena(FAMILY.spec), [], None, Paged(48), 0)
 
 
-def test_pages_of_a_broken_cache_are_clean_for_the_next() -> None:
+def test_pages_of_a_broken_cache_are_cleared() -> None:
     arena = Arena(FAMILY.spec)
     broken = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
     for buffer in broken.store.buffers:

@@ -35,7 +35,7 @@ def segments_of(cache: Cache[Any], tokens: list[int]) -> list[Record]:
     return found
 
 
-def mark_of(snapshot: Snapshot, tokens: list[int]) -> Record:
+def snapshot_record(snapshot: Snapshot, tokens: list[int]) -> Record:
     start = snapshot.position // SEGMENT_TOKENS * SEGMENT_TOKENS
     parent, own = HASHER.nodes(tokens)[start // SEGMENT_TOKENS], tuple(tokens[start : snapshot.position])
     return Record("snapshot", HASHER.key("snapshot", parent, own), HASHER.root, parent, start, own, extract_snapshot(snapshot))
@@ -48,7 +48,7 @@ def whole() -> tuple[Cache[Any], list[Snapshot]]:
 
 @pytest.fixture(params=["memory shared", "memory apart"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a device whose arrays the host must not look at, too."""
+    """Also as on a device with separate memory."""
     if request.param == "memory apart":
         for module in (contiguous, paged, records):
             monkeypatch.setattr(module, "is_shared", lambda: False)
@@ -58,7 +58,7 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("memory")
 def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -> None:
     cache, (*_, last) = whole
-    back = materialise(Arena(FAMILY.spec), segments_of(cache, TOKENS), mark_of(last, TOKENS), Contiguous(), 10)
+    back = materialise(Arena(FAMILY.spec), segments_of(cache, TOKENS), snapshot_record(last, TOKENS), Contiguous(), 10)
     assert differing(back, cache) == []
     assert mx.array_equal(logits(FAMILY, back), logits(FAMILY, cache))
     more = tiny.words("more", 70)
@@ -67,32 +67,35 @@ def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -
 
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("which", range(3))
-def test_a_mark_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
+def test_a_snapshot_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
     cache, found = whole
     segments, snapshot = segments_of(cache, TOKENS), found[which]
     needed = [s for s in segments if s.start < snapshot.position]
-    back = materialise(Arena(FAMILY.spec), needed, mark_of(snapshot, TOKENS), Contiguous(), 10)
+    back = materialise(Arena(FAMILY.spec), needed, snapshot_record(snapshot, TOKENS), Contiguous(), 10)
     assert differing(back, read(FAMILY, TOKENS[: snapshot.position])) == []
-    assert all(float(mx.abs(a[:, snapshot.position :]).max()) == 0 for a in back.store.buffers)  # nothing of what lies beyond
+    assert all(float(mx.abs(a[:, snapshot.position :]).max()) == 0 for a in back.store.buffers)  # nothing beyond
 
 
-def test_a_record_stays_while_the_cache_goes_on() -> None:
+def test_a_record_is_valid_while_the_cache_continues() -> None:
     cache = read(FAMILY, TOKENS[:100])
-    (segment,), snapshot = segments_of(cache, TOKENS[:100]), mark_of(cache.snapshot(), TOKENS[:100])
+    (segment,), snapshot = segments_of(cache, TOKENS[:100]), snapshot_record(cache.snapshot(), TOKENS[:100])
     read(FAMILY, TOKENS[:130], cache)
     cache.store.write(0, 0, mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)))
     mx.eval(cache.arrays())
     one, other = (materialise(Arena(FAMILY.spec), [segment], snapshot, Contiguous(), 50) for _ in range(2))
-    read(FAMILY, TOKENS[:100] + tiny.words("beside", 30), other)
+    read(FAMILY, TOKENS[:100] + tiny.words("other", 30), other)
     assert differing(one, read(FAMILY, TOKENS[:100])) == []
 
 
-@pytest.mark.parametrize("room", [0, 1, 156, 157, 1000])
-def test_room_is_made_for_what_comes(room: int) -> None:
-    assert materialise(Arena(FAMILY.spec), [], None, Contiguous(), room).store.capacity == max(2, -(-room // 256)) * CAPACITY_STEP_TOKENS
+@pytest.mark.parametrize("headroom", [0, 1, 156, 157, 1000])
+def test_capacity_includes_the_headroom(headroom: int) -> None:
+    assert (
+        materialise(Arena(FAMILY.spec), [], None, Contiguous(), headroom).store.capacity
+        == max(2, -(-headroom // 256)) * CAPACITY_STEP_TOKENS
+    )
 
 
-def test_an_empty_cache_reads_as_any() -> None:
+def test_capacity_does_not_change_a_prefill() -> None:
     assert differing(read(FAMILY, TOKENS[:60], empty(FAMILY, 0)), read(FAMILY, TOKENS[:60], empty(FAMILY, 5000))) == []
 
 
@@ -110,10 +113,10 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
         rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
         cache.store.write(layer, 0, rows[0], -rows[1])
     made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.snapshot_arrays]
-    cache.cut(Snapshot(270, ((made[0], made[1]),), made[2]))
+    cache.truncate(Snapshot(270, ((made[0], made[1]),), made[2]))
     cache.draft_length = 270
     tokens = tiny.words(0, 270)
-    segments, snapshot = segments_of(cache, tokens), mark_of(cache.snapshot(), tokens)
+    segments, snapshot = segments_of(cache, tokens), snapshot_record(cache.snapshot(), tokens)
     assert [len(r.payload) for r in (*segments, snapshot)] == [270 * spec.bytes_per_token, spec.bytes_per_snapshot]
     back = materialise(Arena(spec), segments, snapshot, layout, 10)
     assert differing(back, cache) == []
@@ -129,21 +132,21 @@ def _shorter(records: list[Record]) -> list[Record]:
     [
         (lambda r: r[1:], "does not fit after 0 tokens"),
         (lambda r: [r[0], r[0], *r[1:]], f"does not fit after {SEGMENT_TOKENS} tokens"),
-        (lambda r: [r[0], r[2]], f"segments end at {SEGMENT_TOKENS}, the mark is at {len(TOKENS)}"),
+        (lambda r: [r[0], r[2]], f"segments end at {SEGMENT_TOKENS}, the snapshot is at {len(TOKENS)}"),
         (_shorter, "does not fit after 0 tokens"),
-        (lambda r: [*r[:2], replace(r[2], payload=r[2].payload[:-4])], "the model's marks have"),
+        (lambda r: [*r[:2], replace(r[2], payload=r[2].payload[:-4])], "the model's snapshots have"),
     ],
-    ids=["gap", "twice", "too short", "fewer bytes", "fewer bytes of a mark"],
+    ids=["gap", "twice", "too short", "fewer bytes", "fewer bytes of a snapshot"],
 )
 def test_records_that_do_not_fit_are_refused(whole: tuple[Cache[Any], list[Snapshot]], spoil: Any, complaint: str) -> None:
     cache, (*_, last) = whole
-    *segments, snapshot = spoil([*segments_of(cache, TOKENS), mark_of(last, TOKENS)])
+    *segments, snapshot = spoil([*segments_of(cache, TOKENS), snapshot_record(last, TOKENS)])
     with pytest.raises(DamagedRecordError, match=complaint):
         materialise(Arena(FAMILY.spec), segments, snapshot, Contiguous(), 0)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (5, 5), (-1, 5), (90, 101), (6, 5)])
-def test_only_what_is_there_can_be_extracted(start: int, stop: int) -> None:
+def test_only_spans_within_the_cache_can_be_extracted(start: int, stop: int) -> None:
     with pytest.raises(ValueError, match="is not within the 100 tokens"):
         extract(read(FAMILY, TOKENS[:100]), start, stop)
 
@@ -179,12 +182,12 @@ def test_layouts_are_values() -> None:
     assert {Contiguous(), Paged(16), Paged(16), Paged(32)} == {Contiguous(), Paged(16), Paged(32)}
 
 
-def test_decode_is_contiguous_up_to_the_ceiling_and_prefill_always() -> None:
+def test_decode_is_contiguous_up_to_the_limit_and_prefill_always() -> None:
     limits = Limits(1000, 64)
     assert layout_for("decode", 1000, limits) == layout_for("prefill", 1_000_000, limits) == Contiguous()
     assert layout_for("decode", 1001, limits) == Paged(64)
 
 
 @pytest.mark.parametrize(("memory_bytes", "dense_tokens"), [(1 << 50, 131_072), (100_000 * 1000, 80_000), (0, 0)])
-def test_the_ceiling_leaves_room_to_grow_by_a_quarter(memory_bytes: int, dense_tokens: int) -> None:
+def test_the_limit_leaves_memory_to_grow_by_a_quarter(memory_bytes: int, dense_tokens: int) -> None:
     assert limits_of(1000, memory_bytes) == Limits(dense_tokens, 64)

@@ -18,7 +18,7 @@ from exercises import exercise
 from facts import SourceFile, read_source
 from messages import TOOLS
 from sources import Source, chance, is_acceptable, manifest, texts_of
-from tokens import MARKS, VOCAB, pack
+from tokens import ADDED_TOKENS, VOCAB, pack
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tools" / "demo_model"
@@ -155,11 +155,11 @@ def test_chance_is_even_and_fixed() -> None:
 
 def test_a_stream_holds_every_document_and_an_end_after_each() -> None:
     tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
-    end = tokenizer.token_to_id(MARKS[0])
+    end = tokenizer.token_to_id(ADDED_TOKENS[0])
     documents = small_chats(600)
     ids = pack(tokenizer, list(documents)).tolist()
     assert max(ids) < VOCAB
     assert ids[-1] == end
     assert ids.count(end) == len(documents)
-    parts = tokenizer.decode(ids, skip_special_tokens=False).split(MARKS[0])
+    parts = tokenizer.decode(ids, skip_special_tokens=False).split(ADDED_TOKENS[0])
     assert sorted(parts) == sorted([*documents, ""])

@@ -1,4 +1,4 @@
-"""How many of the demo model's drafts are accepted, over text that its trunk generates."""
+"""How many of the demo model's drafts are accepted, over text that its target generates."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def acceptance(
         if len(made) >= DEPTH + 2:
             sequence = ids + made
             found.append(accepted(read(model, sequence), sequence, len(ids), sampling))
-    return _summary(found, has_cuda_kernel=sampling is None)
+    return _summary(found, is_greedy=sampling is None)
 
 
 def accepted(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance that the draft of a depth and all before it are accepted, from each position on.
 
-    Greedy (sampling None): 0 or 1. Sampled: the expected acceptance sum of min(p, q), exact over the trunk's law, weighted by the chance
-    that the generated tokens before it would have been accepted as drafts.
+    Greedy (sampling None): 0 or 1. Sampled: the expected acceptance sum of min(p, q), exact over the target's distribution, weighted by
+    the chance that the generated tokens before it would have been accepted as drafts.
     """
     start, stop = num_prompt - 1, len(sequence) - 1 - DEPTH
     tokens, columns = torch.tensor(sequence), []
@@ -56,7 +56,7 @@ def steps_of_a_walk(chances: Tensor) -> tuple[int, int]:
     return num_tokens, num_steps
 
 
-def _summary(found: list[Tensor], *, has_cuda_kernel: bool) -> dict[str, Any]:
+def _summary(found: list[Tensor], *, is_greedy: bool) -> dict[str, Any]:
     every = torch.cat(found)
     joint = every.mean(0)
     conditional = joint / torch.cat([torch.ones(1), joint[:-1]])
@@ -66,7 +66,7 @@ def _summary(found: list[Tensor], *, has_cuda_kernel: bool) -> dict[str, Any]:
         "conditional_by_depth": [round(share, 4) for share in conditional.tolist()],
         "expected_tokens_a_step_depth3": round(1 + joint.sum().item(), 3),
     }
-    if has_cuda_kernel:
+    if is_greedy:
         num_tokens, num_steps = map(sum, zip(*map(steps_of_a_walk, found), strict=True))
         summary["measured_tokens_a_step_depth3"] = round(num_tokens / num_steps, 3)
     return summary

@@ -3,7 +3,7 @@
     acceptance_of_prompts.py --model MODEL --prompts prompts.json --out acceptance.json [--new 96] [--repeats 12]
 
 prompts.json: a list of lists of token ids. evaluate.py takes every position of an answer; a server verifies DEPTH drafts at once, and meets
-the hard places more often, since it jumps over the easy ones. So the answers are also walked through as a server does: `walked` counts its
+hard positions more often, since it skips easy ones. So the answers are also walked through as a server does: `walked` counts its
 steps, and how many of them accepted the draft of each depth.
 """
 
@@ -34,13 +34,13 @@ def main(
     new: int = 96,
     repeats: int = 12,
 ) -> None:
-    """Write OUT: the prompts, and the acceptance under each law; sampled answers are made `repeats` times."""
+    """Write OUT: the prompts, and the acceptance with each sampling; sampled answers are made `repeats` times."""
     torch.manual_seed(0)
-    tokenizer, asked = Tokenizer.from_file(str(model / "tokenizer.json")), json.loads(prompts.read_text())
+    tokenizer, requested = Tokenizer.from_file(str(model / "tokenizer.json")), json.loads(prompts.read_text())
     own, other, stop = load_own(model), load_transformers(model), {tokenizer.token_to_id(name) for name in STOPS}
-    stats: dict[str, Any] = {"torch": torch.__version__, "new_tokens": new, "repeats": repeats, "prompts": asked}
+    stats: dict[str, Any] = {"torch": torch.__version__, "new_tokens": new, "repeats": repeats, "prompts": requested}
     for name, sampling in LAWS.items():
-        again = asked * (repeats if sampling else 1)
+        again = requested * (repeats if sampling else 1)
         answers = [(ids, generate(other, ids, new, sampling, stop)) for ids in again]
         stats[name] = figures_of(own, [answer for answer in answers if len(answer[1]) >= DEPTH + 2], sampling)
     out.write_text(json.dumps(stats) + "\n")
@@ -62,7 +62,7 @@ def figures_of(model: Model, answers: list[tuple[list[int], list[int]]], samplin
 def stood(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance, given what was generated, that it came from accepted drafts of all depths up to this one.
 
-    A token that the trunk drew is an accepted draft with the chance min(1, q / p).
+    A token that the target drew is an accepted draft with the chance min(1, q / p).
     """
     start, stop = num_prompt - 1, len(sequence) - 1 - DEPTH
     tokens, columns = torch.tensor(sequence), []

@@ -1,4 +1,4 @@
-"""The two Triton kernels of the chunked gated delta rule; deltanet.py says what they compute and holds the same in plain PyTorch."""
+"""The two Triton kernels of the chunked gated delta rule; deltanet.py defines what they compute, in plain PyTorch."""
 
 from __future__ import annotations
 

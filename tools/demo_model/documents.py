@@ -142,7 +142,7 @@ def _draw_exchange(rng: Random, function: Function) -> Exchange | None:
 
 
 def _chat(rng: Random, exchanges: Iterable[Exchange], keep_thought: float = 0.45) -> list[Message]:
-    """The exchanges as messages, half of the time after a system prompt; `keep_thought` is the share of the thoughts that are kept."""
+    """The exchanges as messages, half of the time after a system prompt; `keep_thought` is the share of thoughts that stay."""
     messages = [message("system", rng.choice(SYSTEMS))] if rng.random() < 0.5 else []
     for question, thought, answer in exchanges:
         kept = thought if thought and rng.random() < keep_thought else None

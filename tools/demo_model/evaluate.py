@@ -3,7 +3,7 @@
     evaluate.py --model MODEL --data WORK --out figures.json [--prompts 20] [--new 80]
     evaluate.py --model MODEL --data WORK --reference reference.json
 
-Trunk logits and generations come from transformers; the MTP module is run by the training code, whose drafts reference.json compares
+Target logits and generations come from transformers; the MTP module is run by the training code, whose drafts reference.json compares
 with those of transformers' MtpModel.
 """
 

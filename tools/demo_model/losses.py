@@ -1,4 +1,4 @@
-"""What the demo model is trained on: the next token for the trunk; for the MTP module the tokens after it and the trunk's own opinion."""
+"""What the demo model is trained on: the next token for the target; for the MTP module the tokens after it and the target's own opinion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEPTH = 3
 
 
 class Losses(NamedTuple):
-    """Mean losses of a batch, in nats: the trunk's, and each draft step's."""
+    """Mean losses of a batch, in nats: the target's, and each draft step's."""
 
     target: Tensor
     first: Tensor
@@ -27,7 +27,7 @@ class Losses(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """On held-out text: the trunk's loss, and how often each draft step's choice is the trunk's."""
+    """On held-out text: the target's loss, and how often each draft step's choice is the target's."""
 
     loss: float
     by_depth: list[float]
@@ -37,7 +37,7 @@ class Objective:
     """Measures a model on windows of token ids [rows, length + DEPTH + 1].
 
     window: the deeper draft steps are taken on windows of so many tokens (a divisor of the length), `num_windows` of them a batch.
-    soft: the share of a draft loss that is taken from the trunk's distribution. Compiled: one graph a layer.
+    soft: the share of a draft loss that is taken from the target's distribution. Compiled: one graph a layer.
     """
 
     def __init__(self, model: Model, dtype: torch.dtype, window: int, num_windows: int, soft: float) -> None:
@@ -62,19 +62,19 @@ class Objective:
         teacher = hidden.to(self._dtype)
         target = self._next_token_loss(_rows(teacher), head, windows[:, 1 : length + 1].flatten())
         first = self._model.mtp(hidden, self._model.model.embed_tokens(windows[:, 1 : length + 1])).to(self._dtype)
-        # The trunk's prediction of the token that a draft step predicts stands one place later for each step.
+        # The target's prediction of the token that a draft step predicts is one position later for each step.
         targets = windows[:, 2 : length + 1]
         losses = [self._draft_loss(_rows(first[:, :-1]), head, targets.flatten(), _rows(teacher[:, 1:]), self._soft)]
         for step, draft in enumerate(self._drafts(hidden, windows)):
             if step:
                 last = draft.shape[1] - 1 - step
                 targets = self._cut(windows[:, step + 2 : step + 2 + length])[:, :last]
-                told = _rows(self._cut(teacher)[:, 1 + step :])
-                losses.append(self._draft_loss(_rows(draft[:, :last].to(self._dtype)), head, targets.flatten(), told, self._soft))
+                later = _rows(self._cut(teacher)[:, 1 + step :])
+                losses.append(self._draft_loss(_rows(draft[:, :last].to(self._dtype)), head, targets.flatten(), later, self._soft))
         return Losses(target, *losses)
 
     def agreement(self, windows: Tensor) -> Agreement:
-        """The same windows judged without drafts being trained. Gradients are kept so that the graphs of training serve; drop them."""
+        """The losses of the same windows, without updating. Gradients come along, since the training graphs are reused; drop them."""
         length, head = windows.shape[1] - DEPTH - 1, self._model.model.embed_tokens.weight
         hidden = self._model.model(windows[:, :length])
         loss = self._next_token_loss(_rows(hidden.to(self._dtype)), head, windows[:, 1 : length + 1].flatten())
@@ -87,7 +87,7 @@ class Objective:
         """Hidden vectors of every draft step [num_windows, window, hidden]."""
         length, embeddings = hidden.shape[1], self._model.model.embed_tokens(windows[:, 1:])
         shifted = [self._cut(embeddings[:, step : step + length]) for step in range(DEPTH)]
-        return iter(self._model.mtp.hasher(self._cut(hidden), shifted))
+        return iter(self._model.mtp.draft_steps(self._cut(hidden), shifted))
 
     def _cut(self, rows: Tensor) -> Tensor:
         """The first windows of [rows, length, ...]."""
@@ -104,13 +104,13 @@ def next_token_loss(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
 
 
 def draft_loss(hidden: Tensor, head: Tensor, targets: Tensor, teacher: Tensor, soft: float) -> Tensor:
-    """Mean cross-entropy of drafts: a share `soft` against the trunk's distribution for the same place, the rest against the true token."""
+    """Mean cross-entropy of drafts: a share `soft` against the target's distribution, the rest against the true token."""
     logits = F.linear(hidden, head.to(hidden.dtype)).float()
     normaliser = torch.logsumexp(logits, -1)
     hard = normaliser - logits.gather(1, targets[:, None])[:, 0]
     with torch.no_grad():
-        told = torch.softmax(F.linear(teacher.detach(), head.detach().to(hidden.dtype)).float(), -1)
-    return ((1 - soft) * hard + soft * (normaliser - (told * logits).sum(-1))).mean()
+        soft_targets = torch.softmax(F.linear(teacher.detach(), head.detach().to(hidden.dtype)).float(), -1)
+    return ((1 - soft) * hard + soft * (normaliser - (soft_targets * logits).sum(-1))).mean()
 
 
 def _rows(hidden: Tensor) -> Tensor:

@@ -205,7 +205,7 @@ class Mtp(nn.Module):
         self.dtype = torch.float32
 
     def join(self, embedding: Tensor, hidden: Tensor) -> Tensor:
-        """Rows [batch, tokens, hidden] of the module's layer: a token's embedding beside the hidden vector before it."""
+        """Rows [batch, tokens, hidden] of the module's layer: a token's embedding next to the hidden vector before it."""
         parts = [self.pre_fc_norm_embedding(embedding, self.dtype), self.pre_fc_norm_hidden(hidden, self.dtype)]
         return self.fc(torch.cat(parts, -1)).float()
 
@@ -213,10 +213,10 @@ class Mtp(nn.Module):
         """The first draft step of every position: row p sees rows 0..p."""
         return self.norm(self.layers[0](self.join(embedding, hidden)))
 
-    def hasher(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
+    def draft_steps(self, hidden: Tensor, embeddings: Sequence[Tensor]) -> list[Tensor]:
         """Hidden vectors of all draft steps of every position, with the attention that drafting has.
 
-        Step s of position p attends to the first-step rows 0..p, which are made of the trunk's hidden vectors, and to the rows of its
+        Step s of position p attends to the first-step rows 0..p, which are made of the target's hidden vectors, and to the rows of its
         own later steps. embeddings[s] [batch, tokens, hidden]: of the token that step s reads at each position.
         """
         layer, made = self.layers[0], []
@@ -245,7 +245,7 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight)
 
 
-class Trunk(nn.Module):
+class Target(nn.Module):
     """From token ids [batch, tokens] to hidden vectors after the final norm."""
 
     def __init__(self, config: Config) -> None:
@@ -263,11 +263,11 @@ class Trunk(nn.Module):
 
 
 class Model(nn.Module):
-    """Trunk and MTP module; embedding and output head are shared."""
+    """Target and MTP module; embedding and output head are shared."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.model, self.mtp = Trunk(config), Mtp(config)
+        self.model, self.mtp = Target(config), Mtp(config)
 
     def compute_in(self, dtype: torch.dtype) -> None:
         """Compute products in `dtype` from now on; weights and residual stream stay as they are."""
@@ -276,7 +276,7 @@ class Model(nn.Module):
                 module.dtype = dtype
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [..., vocab] of hidden vectors of the trunk or of a draft step."""
+        """Logits [..., vocab] of hidden vectors of the target or of a draft step."""
         return F.linear(hidden, self.model.embed_tokens.weight.to(hidden.dtype))
 
 

@@ -63,10 +63,10 @@ def ask_complete(rng: Random, function: Function) -> Exchange:
 
 def ask_docstring(rng: Random, function: Function) -> Exchange:
     """From function to docstring."""
-    sampled_text = rng.choice(["Write a docstring for this function.", "Add a docstring."])
+    wording = rng.choice(["Write a docstring for this function.", "Add a docstring."])
     doc = function.doc if len(function.doc) < 600 else function.summary
     thought = f"The docstring should say what `{function.name}` does in one line first."
-    return Exchange(f"{sampled_text}\n\n{python(function.code_without_doc)}", thought, python(f'"""{doc}"""'))
+    return Exchange(f"{wording}\n\n{python(function.code_without_doc)}", thought, python(f'"""{doc}"""'))
 
 
 def ask_overview(rng: Random, file: SourceFile) -> Exchange:

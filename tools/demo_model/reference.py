@@ -15,7 +15,7 @@ from runs import drafts, drafts_of_transformers, generate
 HOW = (
     "Prompt logits (last position), greedy tokens: transformers Qwen3_5ForCausalLM in float32 on a CPU, weights as stored. Greedy "
     "decoding does not stop at end tokens. Drafts: after the prompt and the first greedy token t (mtp_first_token), the MTP module "
-    "sees every prompt row (trunk hidden after the final norm, embedding of the next token), the last row joining t; it drafts "
+    "sees every prompt row (target hidden after the final norm, embedding of the next token), the last row joining t; it drafts "
     "three tokens, each later step fed its own post-norm hidden state and its own draft, in float32."
 )
 NUM_GREEDY = 32

@@ -21,7 +21,7 @@ from model import Model, read_config
 
 
 class Sampling(NamedTuple):
-    """A law to draw tokens from."""
+    """The settings of a distribution to draw tokens from."""
 
     temperature: float
     top_p: float
@@ -29,7 +29,7 @@ class Sampling(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A sequence as the training code reads it: logits [tokens, vocab] of the trunk and of each draft step."""
+    """A sequence as the training code computes it: logits [tokens, vocab] of the target and of each draft step."""
 
     target: Tensor
     drafts: list[Tensor]
@@ -58,7 +58,7 @@ def read(model: Model, ids: list[int]) -> Read:
     hidden, embedded = model.model(padded)[:, : len(ids)], model.model.embed_tokens(padded[:, : len(ids)])
     # The last rows have no true token to read; the first row's stands in for it and their logits are never used.
     shifted = [torch.cat([embedded[:, step:], embedded[:, :1].expand(-1, step, -1)], 1) for step in range(1, DEPTH + 1)]
-    return Read(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.hasher(hidden, shifted)])
+    return Read(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.draft_steps(hidden, shifted)])
 
 
 @torch.no_grad()
@@ -80,12 +80,12 @@ def probs(logits: Tensor, sampling: Sampling) -> Tensor:
     least = logits.topk(sampling.top_k, -1).values[..., -1:]
     ordered, ids = torch.softmax(logits.masked_fill(logits < least, -math.inf), -1).sort(-1, descending=True)
     is_kept = ordered.cumsum(-1) - ordered < sampling.top_p
-    kept = torch.zeros_like(ordered).scatter(-1, ids, ordered * is_kept)
-    return kept / kept.sum(-1, keepdim=True)
+    left = torch.zeros_like(ordered).scatter(-1, ids, ordered * is_kept)
+    return left / left.sum(-1, keepdim=True)
 
 
 def drafts(model: Model, ids: list[int], first: int) -> list[int]:
-    """The greedy drafts after `ids` once the trunk has emitted `first`, each step fed its own predecessor, by the training code."""
+    """The greedy drafts after `ids` once the target has emitted `first`, each step fed its own predecessor, by the training code."""
     sequence = [*ids, first]
     for step in range(DEPTH):
         sequence.append(int(read(model, sequence).drafts[step][len(ids) - 1].argmax()))

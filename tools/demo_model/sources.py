@@ -1,4 +1,4 @@
-"""The sources of the corpus: what the manifest says of each, and which of its files are read. Knows nothing of conversations or tokens."""
+"""The sources of the corpus: the manifest's entry and the files of each. Knows nothing of conversations or tokens."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 VOCAB = 8192
 END_OF_DOCUMENT = "<|endoftext|>"
-CHAT_MARKS = (END_OF_DOCUMENT, "<|im_start|>", "<|im_end|>")
-TEXT_MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-MARKS = CHAT_MARKS + TEXT_MARKS
+CHAT_TOKENS = (END_OF_DOCUMENT, "<|im_start|>", "<|im_end|>")
+TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+ADDED_TOKENS = CHAT_TOKENS + TEXT_TOKENS
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,15 +25,15 @@ BATCH_DOCUMENTS = 512
 
 
 def train_tokenizer(base: Sequence[str], chat: Sequence[str]) -> Tokenizer:
-    """A byte-level BPE of VOCAB tokens, trained on a sample of the documents; the marks have the last ids."""
+    """A byte-level BPE of VOCAB tokens, trained on a sample of the documents; added tokens have the last ids."""
     tokenizer = _untrained()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB - len(MARKS), min_frequency=2, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=VOCAB - len(ADDED_TOKENS), min_frequency=2, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     tokenizer.train_from_iterator(_sample(base, chat), trainer)
-    tokenizer.add_special_tokens([AddedToken(snapshot, normalized=False, special=True) for snapshot in CHAT_MARKS])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in CHAT_TOKENS])
     # These must survive decoding: a client reads them.
-    tokenizer.add_tokens([AddedToken(snapshot, normalized=False, special=False) for snapshot in TEXT_MARKS])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in TEXT_TOKENS])
     if tokenizer.get_vocab_size() != VOCAB:
         raise ValueError(f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {VOCAB}: it is too small")
     return tokenizer
@@ -70,16 +70,16 @@ def _untrained() -> Tokenizer:
 
 
 def _sample(base: Sequence[str], chat: Sequence[str]) -> list[str]:
-    """Beginnings of documents, the marks cut out of them."""
+    """Beginnings of documents, without the added tokens."""
     rng = Random(1)
     sample = rng.sample(base, min(len(base), 3500)) + rng.sample(chat, min(len(chat), 6000))
-    snapshots = re.compile("|".join(map(re.escape, MARKS)))
-    return [part for document in sample for part in snapshots.split(document[:60_000]) if part]
+    added_tokens = re.compile("|".join(map(re.escape, ADDED_TOKENS)))
+    return [part for document in sample for part in added_tokens.split(document[:60_000]) if part]
 
 
 def _settings(tokenizer: Tokenizer) -> dict[str, object]:
     plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
-    added = {str(tokenizer.token_to_id(snapshot)): {"content": snapshot, **plain, "special": snapshot in CHAT_MARKS} for snapshot in MARKS}
+    added = {str(tokenizer.token_to_id(token)): {"content": token, **plain, "special": token in CHAT_TOKENS} for token in ADDED_TOKENS}
     return {
         "add_bos_token": False,
         "add_prefix_space": False,

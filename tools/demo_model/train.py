@@ -1,4 +1,4 @@
-"""Train the demo model: next-token loss on the trunk, draft losses on the MTP module.
+"""Train the demo model: next-token loss on the target, draft losses on the MTP module.
 
     train.py --config config.json --data WORK --out RUN --seconds 270
 
@@ -49,7 +49,7 @@ class Options:
     lr_adam: float = _option(3e-3, "learning rate of the rest")
     stable: float = _option(0.55, "share of the time before the rate falls")
     mtp: float = _option(0.3, "weight of the draft losses")
-    soft: float = _option(0.5, "share of a draft loss that is taken from the trunk's distribution")
+    soft: float = _option(0.5, "share of a draft loss that is taken from the target's distribution")
     compile: int = _option(1, "1: compile the layers on a GPU")
     max_steps: int = _option(10**9, "most steps")
 
@@ -89,7 +89,7 @@ class Trainer:
         return losses
 
     def held_out(self, streams: dict[str, Stream], rounds: int = 4) -> dict[str, tuple[float, list[float]]]:
-        """For each held-out stream the mean loss, and by depth how often the draft is the trunk's choice."""
+        """For each held-out stream the mean loss, and by depth how often the draft is the target's choice."""
         found = {}
         for name, stream in streams.items():
             torch.manual_seed(1)

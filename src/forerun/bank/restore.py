@@ -128,7 +128,7 @@ class Restoring(Generic[L]):
         live, position, reason = reach.live, reach.snapshot.position, self._reason(reach.snapshot.position, found)
         left = self.sources.saver.hand_over(live, position) if self.sources.saver else NOTHING_UNSAVED
         self.sources.ram.live.remove(live)
-        live.cache.cut(reach.snapshot)
+        live.cache.truncate(reach.snapshot)
         live.cache.store.reserve(self._headroom_after(0))
         snapshots = tuple(m for m in live.snapshots if m.position <= position)
         return Restored(relayout(live.cache, self.layout), position, "ram", reason, snapshots, live.session, live.turns, 0, left)

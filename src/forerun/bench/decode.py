@@ -121,7 +121,7 @@ class Bench:
                         run.cpu_seconds,
                         answer.draft_stats,
                     )
-            cache.cut(next_turn)
+            cache.truncate(next_turn)
 
     def _warm_up(self, arena: Arena, records: Records, prompt: Prompt) -> None:
         """A few rounds of every kind, so that none of them is compiled, or tried for the first time, while it is measured."""

@@ -1,1 +1,1 @@
-"""From a restored cache to an answer: prefill the suffix, then rounds of draft and verify until something ends them."""
+"""From a restored cache to an answer: prefill of the suffix, then rounds of draft and verify until a stop condition."""

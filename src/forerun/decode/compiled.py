@@ -1,4 +1,4 @@
-"""Steps of decoding, compiled once for each kind, layout and width. A step that runs eager has a reason with a name, and is counted.
+"""Decoding steps, compiled once per kind, layout and width. A step that runs eager has a named reason and is counted.
 
 Knows families and views; nothing of rounds, sampling or requests.
 """
@@ -21,9 +21,9 @@ NO_COMPILER = "no compiler"  # an eager_reason
 
 
 class StepTable:
-    """Compiled steps of one family. eager_reason: why all steps run eager, "" if they are to be compiled.
+    """Compiled steps of one family. eager_reason: why all steps run eager, "" if they are compiled.
 
-    num_compiled: since the start. eager: number of the other steps by reason.
+    num_compiled, eager: number of compiled steps since the start, and of eager ones by reason.
     """
 
     def __init__(self, family: Family, *, eager_reason: str) -> None:
@@ -33,31 +33,31 @@ class StepTable:
         self.eager: Counter[str] = Counter()
 
     def forward(self, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
-        """The trunk over tokens [rows] int32 of the one cache lent: hidden vectors [rows, dim]."""
+        """The target model over tokens [rows] int32 of the one lent cache: hidden vectors [rows, dim]."""
         rows = tokens.shape[0]
         if self._is_compiled(rows):
             return view.run(self._pass("verify", cache.layout, rows), rows, tokens, is_draft=False)
         return self.family.forward(tokens, [rows], view)
 
     def draft(self, hidden: mx.array, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
-        """The draft head over hidden [rows, dim] and tokens [rows] of the one cache lent: hidden vectors [rows, dim]."""
+        """The draft head over hidden [rows, dim] and tokens [rows] of the one lent cache: hidden vectors [rows, dim]."""
         rows = tokens.shape[0]
         if self._is_compiled(rows):
             return view.run(self._pass("draft", cache.layout, rows), rows, hidden, tokens, is_draft=True)
         return self.family.draft(hidden, tokens, [rows], view)
 
     def release(self) -> None:
-        """Give up all that was compiled, on the thread that ran it. No step may follow."""
-        for each in self._passes.values():
-            each.release()
+        """Release all compiled passes. Call it on the thread that ran them; no step may follow."""
+        for compiled in self._passes.values():
+            compiled.release()
         self._passes.clear()
 
     def num_traces(self) -> int:
-        """How often a step was traced: once a kind, layout and width, and once more a capacity."""
+        """How often a step was traced: once per kind, layout, width and capacity."""
         return sum(p.num_traces for p in self._passes.values())
 
     def counts(self) -> Counter[str]:
-        """Steps so far: "compiled", and the others by their reason. The difference of two of these is what lies between them."""
+        """Steps so far: "compiled", and eager ones by reason. The difference of two counts is the number of steps between them."""
         return self.eager + Counter(compiled=self.num_compiled)
 
     def _is_compiled(self, rows: int) -> bool:

@@ -1,15 +1,14 @@
-"""How many tokens to draft: the depth that gives most tokens a second, by measured acceptance and measured time.
+"""How many tokens to draft: the depth with most tokens per second, from measured acceptance and measured time.
 
-Pure policy: told of every round that came to its end, asked for the depth of the next one. One object serves all requests for the life
-of an engine, so that what was learned stays; a round that was cancelled or failed is not told, and so leaves no trace. Knows no MLX, no
-clock and no sequence.
+Pure policy: it observes every completed round and chooses the depth of the next one. One object serves all requests of an engine, so that
+measurements persist; a cancelled or failed round is not observed. Knows no MLX, no clock and no sequence.
 
-A depth k gives 1 + p1 + p1 p2 + ... + p1..pk tokens a round, pi being the chance that draft i is accepted if those before it were. A
+Depth k gives 1 + p1 + p1 p2 + ... + p1..pk tokens a round, where pi is the chance that draft i is accepted if those before it were. A
 round's time is measured as a whole, k drafts and a verification of k + 1 rows, since its only synchronisation with the host is at its end.
 
-Acceptance of deeper drafts and times of other depths go stale. So now and then another depth is tried for a few rounds. Every round saves
-up PROBE_FRAC of its time, shared among the depths, and a probe begins when its depth's savings pay for what it is expected to lose: probes
-are frequent where they cost nothing, never cease, and cost about PROBE_FRAC in all. Depths whose time is unknown are tried first, at once.
+Acceptance of deeper drafts and times of other depths go stale, so other depths are probed for a few rounds. Every round saves PROBE_FRAC of
+its time, shared among the depths; a probe begins when its depth's savings cover its expected loss. Probes are frequent where they cost
+nothing, never stop, and cost about PROBE_FRAC in all. Depths that were never timed are probed first, at once.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ MIN_CONTEXT_TOKENS = 1024
 WARN_ROUNDS, WARN_AFTER, WARN_BELOW = 200, 20, 0.05
 WARNING = (
     f"fewer than {WARN_BELOW:.0%} of the last rounds with drafts had one accepted: the draft head may be damaged, "
-    "may belong to other weights, or has never learned such text"
+    "may belong to other weights, or was not trained on such text"
 )
 
 
 class Acceptance:
-    """The chance that a draft is accepted if all before it were, by depth. The last 50 rounds or so decide, and old knowledge yields fast.
+    """The chance that a draft is accepted if all before it were, by depth. About the last 50 rounds count: it adapts fast.
 
-    is_failing: of the last WARN_ROUNDS rounds with drafts, of WARN_AFTER at least, less than WARN_BELOW had one accepted. As soon as that:
-    a head that is never right is given up within few rounds, and then only tried now and then.
+    is_failing: of the last WARN_ROUNDS rounds with drafts, at least WARN_AFTER, less than WARN_BELOW had one accepted. WARN_AFTER is small,
+    so that a head that is never right is dropped within few rounds, and then only probed.
     """
 
     PRIOR, PRIOR_ROUNDS, KEEP = 0.6, 2.0, 0.98
@@ -51,7 +50,7 @@ class Acceptance:
         self.is_failing = False
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from a round."""
+        """Update from a round."""
         if drafted:
             self._recent.append(accepted > 0)
         self.is_failing = len(self._recent) >= WARN_AFTER and sum(self._recent) < WARN_BELOW * len(self._recent)
@@ -61,7 +60,7 @@ class Acceptance:
             self.chances[i] += ((i < accepted) - self.chances[i]) / self._weights[i]
 
     def expected_tokens(self) -> list[float]:
-        """Tokens a round, by depth 0..MAX_DEPTH."""
+        """Expected tokens per round, by depth 0..MAX_DEPTH."""
         tokens, reach = [1.0], 1.0
         for chance in self.chances:
             reach *= chance
@@ -72,7 +71,7 @@ class Acceptance:
 class Times:
     """The time of a round by depth, in units of `pace_s`, for contexts of about one length.
 
-    The depth in use sets the pace, a slower machine or a longer context slows all depths; a probe measures its depth against the pace.
+    The depth in use sets the pace, since a slower machine or a longer context slows all depths; a probe measures its depth against it.
     """
 
     PRIOR_PER_DRAFT, SAMPLES, FOLLOW, LIMIT = 0.5, 4, 0.1, 2.0
@@ -82,12 +81,12 @@ class Times:
         self._samples: list[deque[float]] = [deque(maxlen=self.SAMPLES) for _ in self.ratios]
         self._pace_s = 0.0
 
-    def is_known(self, depth: int) -> bool:
-        """Whether this depth was timed in more than one probe: a single one may have met with a burst of other work."""
+    def is_measured(self, depth: int) -> bool:
+        """Whether this depth was timed in more than one probe: a single one may coincide with a burst of other work."""
         return len(self._samples[depth]) >= PROBE_ROUNDS
 
     def observe(self, depth: int, seconds: float, *, is_probe: bool) -> None:
-        """Learn from a round. One that took LIMIT times as long as expected was held up by something else, and counts as LIMIT."""
+        """Update from a round. Its deviation from the expected time is limited to a factor of LIMIT: more is other work."""
         self._pace_s = self._pace_s or seconds / self.ratios[depth]
         if is_probe:
             self._samples[depth].append(seconds / self._pace_s)
@@ -106,7 +105,7 @@ class DepthPolicy:
         self._times: dict[int, Times] = {}
         self._depth = self._probe = choices[-1]
         self._probe_rounds = 0
-        self._turns = list(reversed(choices))
+        self._probe_order = list(reversed(choices))
         self._savings = dict.fromkeys(choices, 0.0)
 
     @property
@@ -115,11 +114,11 @@ class DepthPolicy:
         return self._choices[-1]
 
     def choose(self, context_tokens: int, limit: int) -> int:
-        """The depth of the next round, at most `limit`. context_tokens: the length of what is attended to. Learns nothing."""
+        """The depth of the next round, at most `limit`. context_tokens: the length attended to. Changes nothing."""
         return min(self._probe if self._probe_rounds else self._best(self._times_at(context_tokens)), limit)
 
     def observe(self, context_tokens: int, done: Round) -> None:
-        """Learn from a round that `choose` decided for the same context, and plan the next one."""
+        """Update from a round with the depth of `choose` for the same context, and plan the next one."""
         times, is_probe = self._times_at(context_tokens), self._probe_rounds > 0 and done.drafted == self._probe
         self.acceptance.observe(done.drafted, done.accepted)
         if done.seconds is not None:
@@ -130,19 +129,19 @@ class DepthPolicy:
             self._plan(times)
 
     def _plan(self, times: Times) -> None:
-        """Settle on the best depth, save up for probes of the others, and begin the first in turn that is paid for."""
+        """Choose the best depth, add to the savings for probes, and begin the first probe in order that is due."""
         self._depth = self._best(times)
         for depth in self._choices:
             self._savings[depth] += PROBE_FRAC * times.ratios[self._depth] / len(self._choices)
-        due = next((depth for depth in self._turns if self._is_due(depth, times)), None)
+        due = next((depth for depth in self._probe_order if self._is_due(depth, times)), None)
         if due is not None:
-            self._turns.remove(due)
-            self._turns.append(due)
+            self._probe_order.remove(due)
+            self._probe_order.append(due)
             self._savings[due], self._probe, self._probe_rounds = 0.0, due, PROBE_ROUNDS
 
     def _is_due(self, depth: int, times: Times) -> bool:
-        """Whether a probe of this depth is paid for. Until its time is known it costs nothing; the depth in use needs none."""
-        if not times.is_known(depth):
+        """Whether the savings cover a probe of this depth. It is free until the depth is measured; the depth in use needs none."""
+        if not times.is_measured(depth):
             return True
         price = max(self._loss(depth, times), PROBE_FRAC * PROBE_GAP_ROUNDS)
         return depth != self._depth and self._savings[depth] >= price
@@ -159,11 +158,11 @@ class DepthPolicy:
         return best if rates[best] > BETTER_BY * rates[self._depth] else self._depth
 
     def _rates(self, times: Times) -> list[float]:
-        """Tokens in a unit of time, by depth."""
+        """Tokens per unit of time, by depth."""
         return [tokens / ratio for tokens, ratio in zip(self.acceptance.expected_tokens(), times.ratios, strict=True)]
 
     def _times_at(self, context_tokens: int) -> Times:
-        """What is known of contexts between two powers of two; at first, what is known of the nearest."""
+        """The times for contexts between two powers of two; initially a copy of the nearest."""
         size = max(context_tokens, MIN_CONTEXT_TOKENS).bit_length()
         if size not in self._times:
             nearest = min(self._times, key=lambda other: abs(other - size), default=None)

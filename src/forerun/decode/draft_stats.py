@@ -1,4 +1,4 @@
-"""What one round gave, and the sums over the rounds of an answer. Plain numbers: knows no MLX and no policy."""
+"""The result of one round, and sums over the rounds of an answer. Plain numbers: knows no MLX and no policy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MAX_DEPTH = 7
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round gave: the tokens that stand, in order; how many were drafted, and how many of the drafts were accepted.
+    """The result of a round: the emitted tokens in order, the number of drafts, and how many of them were accepted.
 
-    seconds: from its start to its one synchronisation with the host; None if that is no measure of its depth, because the round before
-    it had another one and left it other work.
+    seconds: from its start to its one synchronisation with the host; None if the round before had another depth, which leaves it
+    different work, so that the time does not measure its depth.
     """
 
     tokens: list[int]
@@ -23,7 +23,7 @@ class Round:
 
 @dataclass(slots=True)
 class DraftStats:
-    """Counts over rounds. drafted[i], accepted[i]: those in which a draft of depth i + 1 was made, was accepted; depths[k]: of k drafts."""
+    """Counts of rounds. drafted[i], accepted[i]: with a draft of depth i + 1 made, accepted; depths[k]: with k drafts."""
 
     drafted: list[int] = field(default_factory=lambda: [0] * MAX_DEPTH)
     accepted: list[int] = field(default_factory=lambda: [0] * MAX_DEPTH)

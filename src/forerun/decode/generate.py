@@ -1,4 +1,4 @@
-"""One answer: rounds until a stop token, a stop string, the length limit or the caller ends it. Keeps state and emitted tokens in step.
+"""One answer: rounds until a stop token, a stop string, the length limit or the caller ends it. Keeps cache and emitted tokens in sync.
 
 Knows tokens and text of one sequence; nothing of requests, tiers or dialects.
 """
@@ -19,10 +19,10 @@ from forerun.values import Finish, Sampling
 
 
 class Generation:
-    """Iterate for the answer's text, a piece a round; then `finish` says why it ended and `stored` which tokens the cache holds.
+    """Iterate for the answer's text, one piece per round; then `finish` is why it ended and `store` returns the tokens in the cache.
 
-    answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. tally: of all rounds so far.
-    num_top: see Rounds; scores: of `sampled`, if they are asked for.
+    answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. draft_stats: of all rounds so far.
+    num_top: see Rounds; scores: of `sampled`, if requested.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Generation:
         self._rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
         self.answer, self._cache, self._prompt = answer, cache, prompt
         self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
-        self._whole = cache.snapshot()
+        self._shown = cache.snapshot()  # after the last token that the client saw
         self._text = ""
         self.draft_stats = DraftStats()
         self.tokens: list[int] = []
@@ -50,7 +50,7 @@ class Generation:
         self.finish: Finish | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """May be left at any piece: `stored` then holds what was given out. With a limit of no tokens there is none."""
+        """The caller may stop at any piece and then call `store`. With max_tokens 0 there are no pieces."""
         if self._max_tokens == 0:
             self.finish = "length"
             return
@@ -59,7 +59,7 @@ class Generation:
         while self.finish is None:
             self._round()
             if self.answer.kept_tokens == len(self.tokens):
-                self._whole = self._cache.snapshot()
+                self._shown = self._cache.snapshot()
             yield self._piece()
 
     @property
@@ -72,21 +72,21 @@ class Generation:
         return self.answer.kept_tokens if self.answer.stopped else len(self.tokens)
 
     def store(self) -> list[int]:
-        """Bring the cache in step with what was given out, draft rows included. Returns prompt and answer tokens that it now holds."""
+        """Truncate the cache to the emitted tokens and complete its draft rows. Returns the prompt and answer tokens that it now holds."""
         if self._cache.length > len(self._prompt) + self.num_shown:
-            self._cache.cut(self._whole)
-        self._rounds.settle()
+            self._cache.truncate(self._shown)
+        self._rounds.complete_draft_rows()
         return [*self._prompt, *self.tokens][: self._cache.length]
 
     def _round(self) -> None:
-        """One round, at a depth fixed before anything is drawn. One that fails teaches the policy nothing."""
+        """One round, at a depth fixed before anything is drawn. The policy does not observe a failed round."""
         length = self._cache.length
-        done = self._rounds.run(self._policy.choose(length, self._max_tokens - len(self.tokens) - 1), self._take)
-        self.draft_stats.add(done)
-        self._policy.observe(length, done)
+        result = self._rounds.run(self._policy.choose(length, self._max_tokens - len(self.tokens) - 1), self._take)
+        self.draft_stats.add(result)
+        self._policy.observe(length, result)
 
     def _take(self, tokens: list[int]) -> int:
-        """Take tokens up to what ends the answer. Returns how many rows of the round may become state."""
+        """Append tokens up to the end of the answer. Returns how many rows of the round may become state."""
         before, taken = len(self.tokens), 0
         for token in tokens:
             taken += 1
@@ -99,7 +99,7 @@ class Generation:
             if self.answer.stopped or len(self.tokens) >= self._max_tokens:
                 self.finish = "stop" if self.answer.stopped else "length"
                 break
-        self._rounds.give(tokens[:taken])
+        self._rounds.append(tokens[:taken])
         self.scores += self._rounds.scores[:taken]
         if not self.answer.stopped:
             return taken

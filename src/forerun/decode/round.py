@@ -1,6 +1,6 @@
-"""A round: draft up to k tokens with the model's own head, verify them in one forward of k + 1 rows, keep what stands and one more.
+"""A round: draft up to k tokens with the model's own head, verify them in one forward of k + 1 rows, emit the accepted and one more.
 
-Depth 0 is plain decoding by the same arithmetic. Drafted rows are never part of the state: what is kept is made of target hiddens alone.
+Depth 0 is plain decoding by the same arithmetic. Drafted rows are never part of the state: kept rows come from target hidden vectors.
 Knows one sequence; nothing of text, stops or requests.
 """
 
@@ -41,10 +41,10 @@ PRIME_ROWS = 64
 
 
 class Rounds:
-    """The rounds of one answer. The last token given is not yet in the cache: cache.length == prompt + given - 1.
+    """The rounds of one answer. The last appended token is not yet in the cache: cache.length == prompt + appended - 1.
 
-    Draft rows lag behind: `_hidden` and `_tokens` are the target hiddens and tokens of rows draft_length, draft_length + 1, ...
-    num_top None: scores are not asked for; else how many of the likeliest tokens they name. scores: of the tokens given last, if asked for.
+    Draft rows lag behind: `_hidden` and `_tokens` are the target hidden vectors and tokens of rows draft_length, draft_length + 1, ...
+    num_top: number of likeliest tokens in `scores`, None for no scores. scores: of the tokens of the last `first` or `run`.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Rounds:
         self._depth_before: int | None = None
 
     def first(self) -> int:
-        """The first token, of the hidden vector that the cache ends with: no forward."""
+        """The first token, from the last hidden vector of the cache: no forward."""
         logits = self._family.head(self._cache.hidden[None])
-        return self._read(logits, self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
+        return self._emit(logits, self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
 
-    def give(self, tokens: Sequence[int]) -> None:
-        """Tell which tokens of the last `first` or `run` became part of the answer."""
+    def append(self, tokens: Sequence[int]) -> None:
+        """Append to the answer the first tokens of the last `first` or `run`."""
         if self._cache.spec.draft_layers:
             self._tokens += tokens
         self._last = tokens[-1]
@@ -74,26 +74,26 @@ class Rounds:
             self._counts = self._counts.extended(mx.array(list(tokens), dtype=mx.int32))
 
     def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
-        """One round. `take` gets the tokens that stand and says how many rows become state: as many as tokens are taken, or fewer."""
+        """One round. `take` gets the emitted tokens and returns how many rows become state: at most as many as tokens it took."""
         start_s, length = time.perf_counter(), self._cache.length
         with lend([self._cache], self._family.numerics) as view:
             drafts, distributions = self._draft(view, depth)
             ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
             hidden = self._steps.forward(ids, self._cache, view)
             logits = self._family.head(hidden)
-            tokens = self._read(logits, self._verdict(logits, distributions, drafts, length + 1))
+            tokens = self._emit(logits, self._verdict(logits, distributions, drafts, length + 1))
             rows = take(tokens)
             view.keep([rows], hidden)
             if self._cache.spec.draft_layers:
                 self._hidden.append(hidden[:rows])
-            # The last token's row is left to the next draft, which begins with it; with a stop string, tokens may have no row at all.
+            # The next draft begins with the last token's row; after a stop string, tokens may have no row at all.
             if self._num_lagging >= PRIME_ROWS:
                 self._prime(view, self._num_lagging)
         is_measure, self._depth_before = depth == self._depth_before, depth
         return Round(tokens, depth, len(tokens) - 1, time.perf_counter() - start_s if is_measure else None)
 
-    def settle(self) -> None:
-        """Make the draft rows that lag behind, so that the cache can be stored. No round may follow."""
+    def complete_draft_rows(self) -> None:
+        """Compute the draft rows that lag behind, so that the cache can be stored. No round may follow."""
         if self._num_lagging > 0:
             with lend([self._cache], self._family.numerics) as view:
                 self._prime(view, self._num_lagging)
@@ -104,7 +104,7 @@ class Rounds:
         return self._cache.length - self._cache.draft_length
 
     def _prime(self, view: View, rows: int) -> mx.array:
-        """Make the first `rows` draft rows that lag behind; many at once are a piece of prefill, few are a step."""
+        """Compute the first `rows` draft rows that lag behind: many as in prefill, few as a step."""
         hidden = mx.concatenate(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
         tokens = mx.array(self._tokens[:rows], dtype=mx.int32)
         if rows > MAX_WIDTH:
@@ -116,7 +116,7 @@ class Rounds:
         return drafted
 
     def _draft(self, view: View, depth: int) -> tuple[mx.array, mx.array | None]:
-        """`depth` drafts [depth] int32 and the laws [depth, vocab] that they were drawn from."""
+        """`depth` drafts [depth] int32 and the distributions [depth, vocab] that they were drawn from."""
         drafts = mx.zeros((0,), dtype=mx.int32)
         if depth == 0:
             return drafts, None
@@ -142,7 +142,7 @@ class Rounds:
         return self._counts._replace(drafts=drafts) if self._counts is not None else None
 
     def _verdict(self, logits: mx.array, distributions: mx.array | None, drafts: mx.array, position: int) -> tuple[mx.array, ...]:
-        """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab] decide the tokens at position, position + 1, ..."""
+        """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab]: for the tokens at position, position + 1, ..."""
         depth = drafts.shape[0]
         target = distribution(logits, self._sampling, self._drafted(drafts))[None]
         distributions = distributions if distributions is not None else target[0, :0]
@@ -150,29 +150,25 @@ class Rounds:
         if self._is_coupled:
             verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
         else:
-            # "next" is keyed by the round's first position: no two rounds share it, and no two uses of one number meet.
+            # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
             verdict = verify_ratio(target, distributions[None], drafts[None], u_accept[None], u_next)
-        return (
-            verdict.accepted,
-            verdict.token,
-            drafts,
-            mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)])),
-        )
+        finite = mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)]))
+        return verdict.accepted, verdict.token, drafts, finite
 
-    def _read(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
-        """The tokens that stand: the round's one host synchronisation. Their scores come with them."""
+    def _emit(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
+        """The accepted drafts and the next token: the round's one host synchronisation. Sets their scores."""
         accepted, token, drafts, finite = verdict
-        asked = self._logprobs(logits, accepted, token, drafts)
-        mx.eval(verdict, asked)
+        requested = self._logprobs(logits, accepted, token, drafts)
+        mx.eval(verdict, requested)
         if not finite.item():
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
         count = int(np.array(accepted)[0])
-        self.scores = scores(asked)[: count + 1] if asked else []
+        self.scores = scores(requested)[: count + 1] if requested else []
         return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]
 
     def _logprobs(self, logits: mx.array, accepted: mx.array, token: mx.array, drafts: mx.array) -> Logprobs | None:
-        """Of the tokens that stand, in the first accepted + 1 rows; the others are of no account. None: not asked for."""
+        """Of the emitted tokens, in the first accepted + 1 rows; other rows are ignored. None: not requested."""
         if self._num_top is None:
             return None
         drafted = mx.arange(logits.shape[0]) < accepted

@@ -1,4 +1,4 @@
-"""What a request would wait for, done before the first: steps compiled, and a short turn played. Knows families and rounds, no text."""
+"""Work that the first request would wait for: compile the steps and run a short turn. Knows families and rounds, no text."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from forerun.state.records import materialise, relayout_as_chosen
 from forerun.state.store import Arena
 from forerun.values import GREEDY
 
-PROMPT = [0] * 64  # more than a step is wide: kernels of many rows are others
+PROMPT = [0] * 64  # wider than a step: many rows use other kernels
 SAMPLINGS = (GREEDY, replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20), replace(GREEDY, temperature=1.0, top_k=20, seed=0))
 
 
 def warm_up(steps: StepTable, layout: Layout, deepest: int, progress: Callable[[str, float], None]) -> None:
-    """Compile, or try once, every step that rounds of up to `deepest` drafts take, and what reads prompts and draws tokens."""
+    """Compile, or run once, every step of rounds with up to `deepest` drafts; then prefill and sampling."""
     arena = Arena(steps.family.spec)
     warm = relayout_as_chosen(materialise(arena, [], None, Contiguous(), 0), layout)
     for rows in range(1, deepest + 2):
         progress("compiling steps", rows / (deepest + 3))
         _step(steps, warm, rows, with_draft=deepest > 0)
-    progress("trying a turn", (deepest + 2) / (deepest + 3))
+    progress("running a turn", (deepest + 2) / (deepest + 3))
     _turn(steps, arena, layout, deepest)
 
 
 def _step(steps: StepTable, cache: Cache[Any], rows: int, *, with_draft: bool) -> None:
-    """A verification and a draft of so many rows, none of which is kept."""
+    """A verification and a draft of `rows` rows, none of which is kept."""
     family, tokens = steps.family, mx.zeros((rows,), dtype=mx.int32)
     with lend([cache], family.numerics) as view:
         hidden = steps.forward(tokens, cache, view)
@@ -45,14 +45,14 @@ def _step(steps: StepTable, cache: Cache[Any], rows: int, *, with_draft: bool) -
 
 
 def _turn(steps: StepTable, arena: Arena, layout: Layout, deepest: int) -> None:
-    """A prompt with a mark inside, and rounds of each depth by each way of drawing."""
-    read: Cache[Any] = materialise(arena, [], None, Contiguous(), 0)
-    for _ in prefill(steps.family, read, PROMPT, [len(PROMPT) // 2]):
+    """A prompt with a snapshot inside, and rounds of each depth with each kind of sampling."""
+    prefilled: Cache[Any] = materialise(arena, [], None, Contiguous(), 0)
+    for _ in prefill(steps.family, prefilled, PROMPT, [len(PROMPT) // 2]):
         pass
-    cache = relayout_as_chosen(read, layout)
+    cache = relayout_as_chosen(prefilled, layout)
     for sampling in SAMPLINGS:
         rounds = Rounds(steps, cache, PROMPT, sampling)
-        rounds.give([rounds.first()])
+        rounds.append([rounds.first()])
         for depth in range(deepest + 1):
-            rounds.give(rounds.run(depth, len).tokens)
-        rounds.settle()
+            rounds.append(rounds.run(depth, len).tokens)
+        rounds.complete_draft_rows()

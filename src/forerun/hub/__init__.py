@@ -1,1 +1,1 @@
-"""Models of the hub on this machine: what was pulled, and pulling. Loads huggingface_hub only where it pulls or removes; no MLX."""
+"""Hub models on this machine: the catalogue, and pulling. Loads huggingface_hub only to pull or remove; no MLX."""

@@ -1,4 +1,4 @@
-"""What was pulled, and at which commit: one small JSON file a model. The weights themselves lie in the hub's own cache, shared with others.
+"""The models that were pulled, with their commits: one small JSON file per model. The weights are in the hub's own cache.
 
 Knows files and names; needs neither network nor huggingface_hub, so that a server starts offline.
 """
@@ -22,7 +22,7 @@ NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # old models of the hub have
 
 @dataclass(frozen=True, slots=True)
 class PulledModel:
-    """A model at one commit. revision: what was asked for (a branch, a tag); files: name and bytes of each that serving needs."""
+    """A model at one commit. revision: as requested (a branch, a tag); files: name and bytes of each that serving needs."""
 
     repo: str
     revision: str
@@ -37,25 +37,25 @@ class PulledModel:
 
     @property
     def missing(self) -> list[str]:
-        """Files that are not there, or not in their size."""
+        """Files that are missing or have another size."""
         paths = {name: self.folder / name for name in self.files}
         return [name for name, path in paths.items() if not path.is_file() or path.stat().st_size != self.files[name]]
 
 
 class ModelLocation(NamedTuple):
-    """Where a model is, and how it is called."""
+    """A model's name and folder."""
 
     name: str
     folder: Path
 
 
 def pulled() -> list[PulledModel]:
-    """All that was pulled, by name."""
+    """All pulled models, by name."""
     return [_read(path) for path in sorted(_folder().glob("*.json"))]
 
 
 def find(repo: str) -> PulledModel:
-    """The model of that name. Raises ModelError with the command that gets it, if it can be such a name."""
+    """The model of that name. Raises ModelError with the command that pulls it, if the name is valid."""
     if not NAME.fullmatch(repo):
         raise ModelError(f"{repo!r} is no model's name on the hub", hint="`forerun models ls` lists what was pulled")
     if not _path(repo).is_file():
@@ -64,24 +64,24 @@ def find(repo: str) -> PulledModel:
 
 
 def locate(model: str) -> ModelLocation:
-    """The folder (or the one file) of a model that is given as such, or as the name of one that was pulled. Raises ModelError."""
+    """The folder (or the one file) of a model given by its path or by the name of a pulled one. Raises ModelError."""
     if Path(model).exists():
         return ModelLocation(Path(model).name, Path(model))
     if not _path(model).is_file() and (not REPO.fullmatch(model) or model.startswith(".")):
-        raise ModelError(f"no such folder: {model}", hint="give a model's folder, or the name of one that was pulled: `forerun models ls`")
+        raise ModelError(f"no such folder: {model}", hint="give a model's folder, or the name of a pulled one: `forerun models ls`")
     entry = find(model)
     if entry.missing:
-        raise ModelError(f"{model} is not complete: {', '.join(entry.missing)}", hint=f"`forerun models pull {model}` goes on with it")
+        raise ModelError(f"{model} is not complete: {', '.join(entry.missing)}", hint=f"`forerun models pull {model}` resumes the download")
     return ModelLocation(model, entry.folder)
 
 
 def remember(entry: PulledModel) -> None:
-    """Write it down, in place of what was known of that name."""
+    """Store the entry, replacing one of the same name."""
     small_files.put(_path(entry.repo), json.dumps(asdict(entry) | {"folder": str(entry.folder)}, indent=1) + "\n")
 
 
 def forget(repo: str) -> None:
-    """The opposite of `remember`; leaves the files."""
+    """Remove the entry; leaves the files."""
     _path(repo).unlink()
 
 

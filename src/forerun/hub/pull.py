@@ -1,4 +1,4 @@
-"""From the hub to this machine: which files, whether they fit on the disk, and then all of them, at one commit that is written down.
+"""Pull a model from the hub: choose files, check the disk, download all of them at one commit, and add it to the catalogue.
 
 Uses huggingface_hub for names, revisions, tokens and its cache (HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE are its settings).
 """
@@ -42,7 +42,7 @@ from forerun.hub.fetch import Source, fetch
 from forerun.machine import free_bytes
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "merges.txt")
-# All that serving reads. Other folders of a repository hold the same weights for other programs; `mtp/` alone is a draft head's.
+# All files that serving reads. Other folders hold the same weights for other programs; only `mtp/` is a draft head's.
 NEEDED = re.compile(
     r"(model|mtp|[^/]*[-_.]mtp)[^/]*\.safetensors(\.index\.json)?|mtp/(weights|model)\.safetensors|"
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|chat_template|vocab)\.json|"
@@ -61,9 +61,9 @@ Progress = Callable[[int, int], None]
 
 
 def pull(repo: str, revision: str, progress: Progress) -> PulledModel:
-    """The model, complete on this disk and in the catalogue. progress: called with bytes that are there and bytes in all.
+    """Pull the model completely and add it to the catalogue. progress: called with bytes present and total bytes.
 
-    Goes on with what an earlier call began. Offline it takes what the cache has. Raises ModelError or ForerunError with what to do.
+    Resumes an earlier call. Offline it uses the cache. Raises ModelError or ForerunError with a hint.
     """
     disable_progress_bars()
     entry = _cached(repo, revision) if is_offline_mode() else _fetched(repo, revision, progress)
@@ -72,7 +72,7 @@ def pull(repo: str, revision: str, progress: Progress) -> PulledModel:
 
 
 def remove(repo: str) -> int:
-    """Forget the model and delete its files, but for those that another commit in the cache shares. Returns the bytes that this freed."""
+    """Remove the model and its files, except those that another commit in the cache shares. Returns the freed bytes."""
     entry = catalogue.find(repo)
     catalogue.forget(repo)
     freed = 0
@@ -94,7 +94,7 @@ def _fetched(repo: str, revision: str, progress: Progress) -> PulledModel:
         raise ModelError(f"{repo} at {revision} has no safetensors weights", hint="look for a repository of the model that has")
     entry = _entry(repo, revision, infos[0].commit_hash, {info.filename: info.file_size or 0 for info in infos})
     if not _is_complete(repo):
-        # So that `ls` shows what was begun, and `rm` removes it; a complete older commit stays served until this one is.
+        # So that `ls` shows and `rm` removes a partial download; a complete older commit stays in use until this one is complete.
         catalogue.remember(entry)
     _check_disk(entry, infos)
     _fetch_large(entry, [info.filename for info in infos if info.will_download], progress)
@@ -135,7 +135,7 @@ def _check_disk(entry: PulledModel, infos: Sequence[DryRunFileInfo]) -> None:
 
 
 def _fetch_large(entry: PulledModel, names: list[str], progress: Progress) -> None:
-    """Put the large files among `names` where huggingface_hub looks for them before it downloads."""
+    """Download the large files among `names` to where huggingface_hub looks before it downloads."""
     have = entry.num_bytes - sum(entry.files[name] for name in names)
     with _explained(entry.repo, entry.revision):
         infos = HfApi().get_paths_info(entry.repo, names, revision=entry.commit) if names else []
@@ -149,7 +149,7 @@ def _fetch_large(entry: PulledModel, names: list[str], progress: Progress) -> No
 
 
 class _Counter:
-    """Adds up what comes."""
+    """Sums fetched bytes."""
 
     def __init__(self, done: int, total: int, progress: Progress) -> None:
         self.done, self._total, self._progress = done, total, progress
@@ -160,13 +160,13 @@ class _Counter:
 
 
 def _storage(repo: str) -> Path:
-    """The hub's own folder for a repository (its documentation, "Understand caching")."""
+    """The hub's cache folder of a repository (its documentation, "Understand caching")."""
     return Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
 
 
 @contextmanager
 def _explained(repo: str, revision: str) -> Iterator[None]:
-    """The library's errors in our words."""
+    """Convert the library's errors to ModelError."""
     try:
         yield
     except HUB_ERRORS as error:
@@ -177,13 +177,13 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
 
 def _explanation(repo: str, revision: str, reason: BaseException) -> tuple[str, str]:
     terms = f"accept its terms at {constants.ENDPOINT}/{repo}, then `hf auth login` or set HF_TOKEN"
-    told = {
-        GatedRepoError: (f"{repo} is gated: its owners want to know who fetches it", terms),
+    explanations = {
+        GatedRepoError: (f"{repo} is gated: its owners require a login", terms),
         RevisionNotFoundError: (f"{repo} has no revision {revision!r}", "leave --revision out for its newest state"),
         RepositoryNotFoundError: (f"the hub has no model {repo}", "check the spelling; a private one needs HF_TOKEN"),
         HFValidationError: (f"{repo!r} cannot be the name of a model", "names are like Qwen/Qwen3.5-0.8B"),
         LocalEntryNotFoundError: (f"{repo} at {revision} is not in the cache, and HF_HUB_OFFLINE is set", "pull once online"),
-        CachedRepoTreeNotFoundError: (f"what {repo} consists of is not in the cache, and HF_HUB_OFFLINE is set", "pull once online"),
+        CachedRepoTreeNotFoundError: (f"the file list of {repo} is not in the cache, and HF_HUB_OFFLINE is set", "pull once online"),
     }
-    unknown = f"{constants.ENDPOINT} cannot be asked for {repo}: {reason}", "is the network there?"
-    return next((words for kind, words in told.items() if isinstance(reason, kind)), unknown)
+    unknown = f"{constants.ENDPOINT} cannot be queried for {repo}: {reason}", "check the network connection"
+    return next((words for kind, words in explanations.items() if isinstance(reason, kind)), unknown)

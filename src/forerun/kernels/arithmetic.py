@@ -1,4 +1,4 @@
-"""How a process computes: its numerics, the type of its numbers and its BLAS, chosen once by the settings and the machine.
+"""How a process computes: numerics, dtype and BLAS, chosen once from the settings and the machine.
 
 Imports MLX only where an answer depends on the device. Knows no model.
 """
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from forerun.kernels.numerics import Numerics
 
 
-# A GPU's numbers do not depend on the BLAS beside it, and what is kept of conversations names what they were computed with.
+# Results on a GPU do not depend on the BLAS, and the identity of stored conversations names what they were computed with.
 GPU_PRODUCTS = "none (the GPU multiplies)"
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What a process has chosen for life. blas: what serves its products, by name."""
+    """The choice of a process, for its lifetime. blas: name of the library for matrix products."""
 
     is_exact: bool
     blas: str
 
     @property
     def numerics(self) -> Numerics:
-        """The kernels. Raises ConfigError where the device does not have them."""
+        """The kernels. Raises ConfigError if the device does not have them."""
         from forerun.kernels.numerics import EXACT, FAST
 
         if self.is_exact and not is_cpu():
-            raise ConfigError("numerics 'reference' runs on CPU only", hint="use --numerics served on this device")
+            raise ConfigError("numerics 'exact' runs on CPU only", hint="use --numerics fast on this device")
         return EXACT if self.is_exact else FAST
 
     @property
     def dtype(self) -> str:
-        """Of weights, keys and values."""
+        """The dtype of weights, keys and values."""
         return dtype_on(is_cpu=is_cpu())
 
 
 def choose(config: Config) -> Arithmetic:
-    """The arithmetic of these settings, its BLAS loaded. `config.prepare` must have run, and nothing may have imported mlx.core.
+    """The arithmetic of these settings, with its BLAS loaded. Call after `config.prepare` and before mlx.core is imported.
 
-    Raises UnsupportedError: there is no such BLAS.
+    Raises UnsupportedError if there is no such BLAS.
     """
     is_exact = config.numerics == "exact" or (config.numerics == "auto" and not _has_gpu())
-    loaded = blas.load(config.blas, row_invariant=is_exact)  # on a GPU too, which may turn out not to be there
+    loaded = blas.load(config.blas, row_invariant=is_exact)  # with a GPU too, since it may turn out to be missing
     return Arithmetic(is_exact, loaded if is_cpu() else GPU_PRODUCTS)
 
 
 def dtype_on(*, is_cpu: bool) -> str:
-    """What weights, keys and values are made of on a device: a CPU has no fast products of 16 bits."""
+    """The dtype of weights, keys and values on a device: a CPU has no fast 16-bit products."""
     return "float32" if is_cpu else "bfloat16"
 
 
@@ -67,5 +67,5 @@ def is_cpu() -> bool:
 
 
 def _has_gpu() -> bool:
-    """Whether MLX has a GPU to run on here, told without importing it."""
+    """Whether MLX has a GPU here, determined without importing MLX."""
     return platform.system() != "Linux" or any((d.name or "").startswith("mlx-cuda") for d in distributions())

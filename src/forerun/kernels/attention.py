@@ -1,4 +1,4 @@
-"""Attention of a few new rows over all keys of one sequence. Knows positions, nothing of caches or layouts."""
+"""Attention of new rows over all keys of one sequence. Knows positions, nothing of caches or layouts."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from forerun.kernels.cuda_source import is_cuda
 from forerun.kernels.difference import difference
 
 BLOCK_KEYS = 256
-# Of scores that exist at a time, where an operation writes them down: it bounds memory, and how long a device is busy with one command.
+# Limit for scores in memory at a time, where an operation materialises them: bounds memory, and the time of one device command.
 SCORE_BYTES = 1 << 29
 _BLOCKED_SCORE_BYTES = 1 << 26
-UNCUT_ROWS = 8
+UNSPLIT_ROWS = 8
 
 Attend = Callable[[mx.array, mx.array, mx.array, mx.array, int], mx.array]
 
 
 def blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
-    """The reference: row-invariant, and independent of how many keys lie beyond a row's position.
+    """The reference: row-invariant, and independent of the number of keys beyond a row's position.
 
     q [heads, rows, dim]; keys, values [kv_heads, keys, dim], keys a multiple of BLOCK_KEYS, all finite; positions [rows] int32. Row i sees
     the keys first..positions[i] (its own always). Returns [heads, rows, dim]. Keys are summed in absolute blocks of BLOCK_KEYS, block after
     block in order; a masked key contributes an exact zero.
     """
-    return _cut(_blocked, _BLOCKED_SCORE_BYTES, q, keys, values, positions, first)
+    return _in_parts(_blocked, _BLOCKED_SCORE_BYTES, q, keys, values, positions, first)
 
 
-def _cut(attend: Attend, most_bytes: int, q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
-    """Some rows after the others, so that their scores take at most `most_bytes`. Few rows are not cut: their step may be compiled."""
-    rows, rows_at_once = q.shape[1], max(UNCUT_ROWS, most_bytes // (q.shape[0] * keys.shape[1] * q.itemsize))
+def _in_parts(attend: Attend, max_bytes: int, q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
+    """Attention by parts of the rows, so that scores take at most `max_bytes`. Few rows are not split: their step may be compiled."""
+    rows, rows_at_once = q.shape[1], max(UNSPLIT_ROWS, max_bytes // (q.shape[0] * keys.shape[1] * q.itemsize))
     if rows <= rows_at_once:
         return attend(q, keys, values, positions, first)
     parts = []
@@ -57,12 +57,12 @@ def _blocked(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array,
 
 
 def fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
-    """The fast one: MLX's own attention. Same arguments as `blocked`, except that keys may be of any number; not row-invariant.
+    """The fast version: MLX's own attention. Arguments as in `blocked`, but any number of keys; not row-invariant.
 
-    Where MLX has no kernel for a size (heads of 256; all on a CPU) it writes the scores down, so rows are cut. Not on CUDA, where that was
-    not measured: long contexts with heads of 256 take more memory there than is counted on.
+    Where MLX has no kernel for a size (head_dim 256; all on a CPU) it materialises the scores, so rows are split. Not on CUDA, where this
+    was not measured: long contexts with head_dim 256 take more memory there than the memory check assumes.
     """
-    return _fused(q, keys, values, positions, first) if is_cuda() else _cut(_fused, SCORE_BYTES, q, keys, values, positions, first)
+    return _fused(q, keys, values, positions, first) if is_cuda() else _in_parts(_fused, SCORE_BYTES, q, keys, values, positions, first)
 
 
 def _fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, first: int) -> mx.array:
@@ -71,21 +71,21 @@ def _fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, f
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` with the heads of real models, one row and many, in short contexts and beyond 8,192 keys, in the device's type."""
+    """`error` for the heads of real models, one row and many, in short contexts and beyond 8,192 keys, in the device's dtype."""
     shapes = ((8, 1, 1, 256, 9000), (6, 4, 1, 256, 8300), (8, 24, 2, 128, 8200), (8, 40, 2, 64, 700))
     with mx.stream(device):
         return [error(*shape, mx.float32 if device == mx.cpu else mx.bfloat16) for shape in shapes]
 
 
 def error(heads: int, rows: int, kv_heads: int, dim: int, length: int, dtype: mx.Dtype) -> float:
-    """Of `fused` against `blocked` in float32, on random rows: the largest difference over the largest value."""
+    """Relative error of `fused` against `blocked` in float32 on random rows; see `difference`."""
     keys = -(-length // BLOCK_KEYS) * BLOCK_KEYS
     shapes = ((heads, rows, dim), (kv_heads, keys, dim), (kv_heads, keys, dim))
     q, k, v = (mx.random.normal(s, key=mx.random.key(i)).astype(dtype) for i, s in enumerate(shapes))
     positions = mx.arange(length - rows, length, dtype=mx.int32)
-    found = fused(q, k, v, positions, 1)
+    actual = fused(q, k, v, positions, 1)
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    return difference([found], [blocked(q, k, v, positions, 1)])
+    return difference([actual], [blocked(q, k, v, positions, 1)])
 
 
 def _visible(keys: mx.array, rows: mx.array, first: int) -> mx.array:

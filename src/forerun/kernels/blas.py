@@ -1,8 +1,8 @@
-"""Which BLAS serves MLX's fp32 products on Linux CPU, how to get a fast one, and the proof that it is row-invariant.
+"""The BLAS for MLX's fp32 products on a Linux CPU: finding and loading a fast one, and testing that it is row-invariant.
 
 MLX's wheel links the reference BLAS (2-4 GFLOP/s). A system OpenBLAS, loaded with global symbols before the first `import mlx.core`, takes
-over its `cblas_*` calls. With its Sandybridge kernels a row of a product has the same bits whatever the other rows; with those that
-OpenBLAS picks by itself on newer processors it has not. `load` must therefore run before anything imports mlx.core.
+over its `cblas_*` calls. With its Sandybridge kernels a row of a product has the same bits whatever the other rows; with the kernels that
+OpenBLAS chooses by default on newer processors it does not. So `load` must run before anything imports mlx.core.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forerun.config import environ_blas_core
 from forerun.errors import UnsupportedError
 
 ROW_INVARIANT_CORE = "Sandybridge"
-MOST_RESULTS = 1 << 26
+MAX_RESULTS = 1 << 26
 _CANDIDATES = (
     "/usr/lib/{machine}-linux-gnu/openblas-pthread/libopenblas.so.0",
     "/usr/lib/{machine}-linux-gnu/libopenblas.so.0",
@@ -29,7 +29,7 @@ INSTALL_HINT = "install a fast BLAS: `apt-get install libopenblas0-pthread` (Deb
 
 
 def load(choice: str, *, row_invariant: bool) -> str:
-    """Make the chosen BLAS serve MLX and name it. choice: "auto", "openblas" or "wheel". Raises UnsupportedError if it is not there."""
+    """Load the chosen BLAS for MLX and return its name. choice: "auto", "openblas" or "wheel". Raises UnsupportedError if it is missing."""
     if platform.system() != "Linux":
         return "Accelerate" if platform.system() == "Darwin" else "system"
     path = None if choice == "wheel" else find()
@@ -45,7 +45,7 @@ def load(choice: str, *, row_invariant: bool) -> str:
 
 
 def prove_correct(name: str) -> None:
-    """One product against float64. Raises UnsupportedError if the BLAS computes something else (a wrong build for this processor)."""
+    """Check one product against float64. Raises UnsupportedError if it is wrong (a BLAS build for another processor)."""
     import mlx.core as mx
     import numpy as np
 
@@ -57,23 +57,23 @@ def prove_correct(name: str) -> None:
 
 
 def prove_row_invariant(name: str, shapes: set[tuple[int, int]]) -> None:
-    """x @ W.T for every weight shape [out, in] in `shapes`, 1 to 1,024 rows at once: the same bits row by row, or UnsupportedError.
+    """Check x @ W.T for every weight shape [out, in] in `shapes`: a row has the same bits with 1 to 1,024 rows. Else UnsupportedError.
 
-    Of a vocabulary's head fewer rows: no prompt goes through it, and the proof would take minutes and gigabytes.
+    Fewer rows for an output head: it never sees a whole prompt, and the check would take minutes and gigabytes.
     """
     import mlx.core as mx
 
     for out, inner in sorted(shapes):
-        most = 1024 if out * 1024 <= MOST_RESULTS else max(64, MOST_RESULTS // out)
-        x = mx.random.normal((most, inner), key=mx.random.key(2))
+        max_rows = 1024 if out * 1024 <= MAX_RESULTS else max(64, MAX_RESULTS // out)
+        x = mx.random.normal((max_rows, inner), key=mx.random.key(2))
         w = mx.random.normal((out, inner), key=mx.random.key(3))
         whole = x @ w.T
-        for rows in (n for n in (1, 2, 3, 4, 5, 6, 7, 8, 13, 64, 300, 512) if n < most):
-            if not mx.array_equal(whole[:rows], x[:rows] @ w.T) or not mx.array_equal(whole[most - rows :], x[most - rows :] @ w.T):
+        for rows in (n for n in (1, 2, 3, 4, 5, 6, 7, 8, 13, 64, 300, 512) if n < max_rows):
+            if not mx.array_equal(whole[:rows], x[:rows] @ w.T) or not mx.array_equal(whole[max_rows - rows :], x[max_rows - rows :] @ w.T):
                 raise UnsupportedError(
-                    f"numerics 'reference' needs a row-invariant BLAS; {name} changes the bits of a row with the number of rows "
-                    f"({rows} against {most} rows, weight {out} x {inner})",
-                    hint="use --numerics served, or FORERUN_BLAS=wheel (slow, exact)",
+                    f"numerics 'exact' needs a row-invariant BLAS; {name} changes the bits of a row with the number of rows "
+                    f"({rows} against {max_rows} rows, weight {out} x {inner})",
+                    hint="use --numerics fast, or FORERUN_BLAS=wheel (slow, exact)",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Depthwise causal convolution over rows: a sum of shifted products, so that every row is computed by itself."""
+"""Depthwise causal convolution over rows: a sum of shifted products, so that each row is computed independently."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 
 
 def causal_conv(tail: mx.array, x: mx.array, weight: mx.array) -> tuple[mx.array, mx.array]:
-    """Row i of the result weighs the rows i-width+1..i of `tail` followed by `x`.
+    """Row i of the result is the weighted sum of rows i-width+1..i of `tail` followed by `x`.
 
     tail [width - 1, channels]: the inputs before x; x [rows, channels]; weight [width, channels].
     Returns [rows, channels] and the next tail.

@@ -1,4 +1,4 @@
-  // One warp a row and head of q, k or v: each lane has DIM / 32 of the head's channels.
+  // One warp per row and head of q, k or v: each lane has DIM / 32 of the head's channels.
   //
   // x [rows, CHANNELS], tail and after [WIDTH - 1, CHANNELS]; weight [WIDTH, CHANNELS]; q, k [rows, KEY_HEADS, DIM]; v [rows, VALUE_HEADS, DIM].
   using forerun::across;

@@ -1,6 +1,6 @@
-"""What a gated DeltaNet layer makes of its projections for the delta rule: a short causal convolution, silu, and q and k of length one.
+"""The inputs of the delta rule from the projections of a gated DeltaNet layer: short causal convolution, silu, q and k normalised.
 
-`portable` by array operations, anywhere; `gather` is a CUDA kernel that takes one launch instead of a dozen. Knows rows of one sequence.
+`portable` uses array operations; `on_cuda` is one kernel launch instead of a dozen. Knows rows of one sequence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _THREADS = 128
 
 
 class Heads(NamedTuple):
-    """How channels are dealt out: queries, then keys, then values, head by head."""
+    """The order of channels: queries, then keys, then values, head by head."""
 
     key_heads: int
     key_dim: int
@@ -27,7 +27,7 @@ class Heads(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """q, k [rows, key_heads, key_dim], v [rows, value_heads, value_dim]; the next tail. q has length key_dim^-1/2, k length one."""
+    """q, k [rows, key_heads, key_dim], v [rows, value_heads, value_dim]; the next tail. The norm of q is key_dim^-1/2, that of k is 1."""
 
     q: mx.array
     k: mx.array
@@ -36,15 +36,15 @@ class Inputs(NamedTuple):
 
 
 def delta_inputs(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
-    """Of x [rows, channels] after tail [width - 1, channels] by the taps weight [width, channels]: by `gather` where it runs."""
+    """From x [rows, channels] after tail [width - 1, channels] with conv weight [width, channels]; by `on_cuda` where it runs."""
     variant = on_cuda if has_cuda_kernel(x, weight, heads) else portable
     return variant(tail, x, weight, heads)
 
 
 def has_cuda_kernel(x: mx.array, weight: mx.array, heads: Heads) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
-    is_of_size = x.shape[0] > 0 and heads.key_dim == heads.value_dim and heads.key_dim % 32 == 0
-    return is_of_size and x.dtype == weight.dtype and x.dtype in (mx.bfloat16, mx.float32) and is_cuda()
+    has_size = x.shape[0] > 0 and heads.key_dim == heads.value_dim and heads.key_dim % 32 == 0
+    return has_size and x.dtype == weight.dtype and x.dtype in (mx.bfloat16, mx.float32) and is_cuda()
 
 
 def portable(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
@@ -58,12 +58,12 @@ def portable(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inp
 
 
 def on_cuda(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inputs:
-    """The CUDA kernel: sums in float32, results in the type of x. Arguments as `delta_inputs`; only if `has_cuda_kernel`."""
+    """The CUDA kernel: sums in float32, results in the dtype of x. Arguments as `delta_inputs`; only if `has_cuda_kernel`."""
     rows, all_heads = x.shape[0], 2 * heads.key_heads + heads.value_heads
     constants = {"KEY_HEADS": heads.key_heads, "VALUE_HEADS": heads.value_heads, "DIM": heads.key_dim, "WIDTH": weight.shape[0]}
     constants |= {"ONE_OVER_EPS": ONE_OVER_EPS, "THREADS": _THREADS}
     keys, values = (rows, heads.key_heads, heads.key_dim), (rows, heads.value_heads, heads.value_dim)
-    made = kernel("delta_inputs", ("tail", "x", "weight"), ("q", "k", "v", "after"))(
+    arrays = kernel("delta_inputs", ("tail", "x", "weight"), ("q", "k", "v", "after"))(
         inputs=[tail, x, weight],
         template=[("T", x.dtype), *constants.items()],
         grid=(-(-rows * all_heads * 32 // _THREADS) * _THREADS, 1, 1),
@@ -71,11 +71,11 @@ def on_cuda(tail: mx.array, x: mx.array, weight: mx.array, heads: Heads) -> Inpu
         output_shapes=[keys, keys, values, tail.shape],
         output_dtypes=[x.dtype] * 4,
     )
-    return Inputs(*made)
+    return Inputs(*arrays)
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` at shapes of real models; none where the kernel does not run."""
+    """`error` for shapes of real models; empty where the kernel does not run."""
     with mx.stream(device):
         if not has_cuda_kernel(mx.zeros((1, 96)), mx.zeros((4, 96)), Heads(1, 32, 1, 32)):
             return []
@@ -84,10 +84,10 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(rows: int, heads: Heads, dtype: mx.Dtype) -> float:
-    """Of `gather` against `portable` in float32, on random rows: the largest difference over the largest value of its array."""
+    """Relative error of `on_cuda` against `portable` in float32 on random rows; see `difference`."""
     channels = 2 * heads.key_heads * heads.key_dim + heads.value_heads * heads.value_dim
     shapes = ((3, channels), (rows, channels), (4, channels))
     tail, x, weight = (mx.random.normal(s, key=mx.random.key(i)).astype(dtype) for i, s in enumerate(shapes))
-    found = on_cuda(tail, x, weight, heads)
+    actual = on_cuda(tail, x, weight, heads)
     expected = portable(tail.astype(mx.float32), x.astype(mx.float32), weight.astype(mx.float32), heads)
-    return difference(found, expected)
+    return difference(actual, expected)

@@ -1,6 +1,6 @@
   // The gated delta rule, row after row. LANES threads share a value row of the state, S[value] of S [VALUE_DIM, KEY_DIM], and hold it in
-  // registers; a thread block has THREADS / LANES value rows of a head. Of a value row a lane has eights of keys, LANES eights apart.
-  // The next row's inputs are on their way while a row is computed.
+  // registers; a thread block has THREADS / LANES value rows of a head. Each lane has groups of eight keys of a value row, LANES groups apart.
+  // The next row's inputs are loaded while a row is computed.
   //
   // q, k [rows, KEY_HEADS, KEY_DIM]; v, y [rows, VALUE_HEADS, VALUE_DIM]; g, beta [rows, VALUE_HEADS]; state, after [VALUE_HEADS,
   // VALUE_DIM, KEY_DIM].

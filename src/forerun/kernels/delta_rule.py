@@ -1,7 +1,7 @@
-"""The gated delta rule by the fastest way of the device. Knows rows of one sequence, nothing of layers or caches.
+"""The gated delta rule with the fastest kernel of the device. Knows rows of one sequence, nothing of layers or caches.
 
-`sweep` is a CUDA kernel that goes row after row with the state in registers: the prefix law holds bit for bit, and any number of rows takes
-one launch (MLX's own falls back to array operations there). Elsewhere `gated_delta.chunks`. The law is in gated_delta.py.
+`on_cuda` is a kernel that runs row after row with the state in registers: the prefix property holds bit for bit, and any number of rows
+takes one launch (MLX's own falls back to array operations there). Elsewhere `gated_delta.chunks`. The rule is in gated_delta.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LANES = 8
 
 
 def delta_rule(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
-    """By `sweep` where it runs, else by `gated_delta.chunks`. Arguments and results as in `gated_delta.steps`."""
+    """By `on_cuda` where it runs, else by `gated_delta.chunks`. Arguments and results as in `gated_delta.steps`."""
     rule = on_cuda if has_cuda_kernel(q, v) else gated_delta.chunks
     return rule(q, k, v, g, beta, state)
 
@@ -26,12 +26,12 @@ def delta_rule(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.arra
 def has_cuda_kernel(q: mx.array, v: mx.array) -> bool:
     """Whether the CUDA kernel runs for q [rows, key_heads, key_dim] and v [rows, value_heads, value_dim] on the default device."""
     rows, _, value_dim = v.shape
-    is_of_size = rows > 0 and q.shape[2] in KEY_DIMS and value_dim % (_THREADS // _LANES) == 0
-    return is_of_size and q.dtype == v.dtype and q.dtype in (mx.bfloat16, mx.float32) and is_cuda()
+    has_size = rows > 0 and q.shape[2] in KEY_DIMS and value_dim % (_THREADS // _LANES) == 0
+    return has_size and q.dtype == v.dtype and q.dtype in (mx.bfloat16, mx.float32) and is_cuda()
 
 
 def on_cuda(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
-    """The CUDA kernel: sums in float32, y in the type of v. Arguments as in `gated_delta.steps`; only if `has_cuda_kernel`."""
+    """The CUDA kernel: sums in float32, y in the dtype of v. Arguments as in `gated_delta.steps`; only if `has_cuda_kernel`."""
     _, key_heads, key_dim = q.shape
     _, value_heads, value_dim = v.shape
     constants = {"KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_HEADS": value_heads, "VALUE_DIM": value_dim, "THREADS": _THREADS}
@@ -47,7 +47,7 @@ def on_cuda(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, 
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` at shapes of real models; none where the kernel does not run."""
+    """`error` for shapes of real models; empty where the kernel does not run."""
     with mx.stream(device):
         if not has_cuda_kernel(mx.zeros((1, 1, 64)), mx.zeros((1, 1, 64))):
             return []
@@ -56,11 +56,11 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(rows: int, key_heads: int, value_heads: int, dim: int, dtype: mx.Dtype) -> float:
-    """Of `sweep` against `gated_delta.steps` in float32, on random rows: the larger of both largest differences over the largest value."""
+    """Relative error of `on_cuda` against `gated_delta.steps` in float32 on random rows, of y and state; see `difference`."""
     shapes = ((rows, key_heads, dim), (rows, key_heads, dim), (rows, value_heads, dim), *[(rows, value_heads)] * 2, (value_heads, dim, dim))
     q, k, v, g, beta, state = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
     q, k, v = (x.astype(dtype) for x in (q * dim**-0.5, k / mx.linalg.norm(k, axis=-1, keepdims=True), v))
     g, beta, state = mx.exp(-0.1 * mx.abs(g)), mx.sigmoid(beta).astype(dtype), 0.1 * state
-    found = on_cuda(q, k, v, g, beta, state)
+    actual = on_cuda(q, k, v, g, beta, state)
     q, k, v, beta = (x.astype(mx.float32) for x in (q, k, v, beta))
-    return difference(found, gated_delta.steps(q, k, v, g, beta, state))
+    return difference(actual, gated_delta.steps(q, k, v, g, beta, state))

@@ -1,4 +1,4 @@
-// What the kernels take from the device beyond plain C++. The tests put their own in its place (tests/kernels/cuda_on_cpu.h).
+// Device functions of the kernels. Tests replace this file with tests/kernels/cuda_on_cpu.h.
 #include <cuda_bf16.h>
 
 namespace forerun {
@@ -14,7 +14,7 @@ __device__ inline Words<count> load(const T* from) {
   return *reinterpret_cast<const Words<count>*>(from);
 }
 
-// Eight numbers that lie side by side, at once; in memory the first is at a multiple of their bytes, 16 at most.
+// Eight adjacent numbers, read at once; in memory the first is at a multiple of their bytes, 16 at most.
 __device__ inline void load_eight(const float* from, float (&to)[8]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -38,7 +38,7 @@ __device__ inline void store_eight(const float (&from)[8], float* to) {
     reinterpret_cast<float4*>(to)[i] = make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]);
 }
 
-// sums [16, 8] += a [16, 16] b [16, 8], spread over the warp as the instruction wants it: of each lane, with row = lane / 4 and
+// sums [16, 8] += a [16, 16] b [16, 8], spread over the warp as the instruction requires: in each lane, with row = lane / 4 and
 // pair = 2 (lane % 4), sums hold (row, pair) (row, pair + 1) (row + 8, pair) (row + 8, pair + 1); a the pairs (row, pair) (row + 8, pair)
 // (row, pair + 8) (row + 8, pair + 8); b the pairs (pair, row) and (pair + 8, row) down its column.
 __device__ inline void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {

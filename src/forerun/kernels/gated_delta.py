@@ -1,4 +1,4 @@
-"""The gated delta rule (Yang et al., arXiv 2412.06464): a matrix that forgets, is corrected towards each value, and is read by each query.
+"""The gated delta rule (Yang et al., arXiv 2412.06464): a matrix state that decays, is corrected towards each value and read by each query.
 
 For each head and row, with S [value_dim, key_dim]: S <- g S; S <- S + beta (v - S k) k^T; y = S q.
 """
@@ -13,7 +13,7 @@ _SERIES_ROWS = 8
 
 
 def steps(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
-    """The reference: the rule row after row; the same bits under any split of the rows on CPU.
+    """The reference: the rule row after row; on a CPU the same bits under any split of the rows.
 
     q, k [rows, key_heads, key_dim]; v [rows, value_heads, value_dim]; g, beta [rows, value_heads], g in (0, 1];
     state [value_heads, value_dim, key_dim] float32. Value head j reads key head j // (value_heads / key_heads).
@@ -24,9 +24,9 @@ def steps(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, st
 
 
 def chunks(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array) -> tuple[mx.array, mx.array]:
-    """The same law by chunks of CHUNK_ROWS rows with matrix products (WY form, section 3 of the paper): faster, other roundings.
+    """The same rule by chunks of CHUNK_ROWS rows with matrix products (WY form, section 3 of the paper): faster, rounded differently.
 
-    Arguments and results as in `steps`; g may be so small that it is rounded to 0. Few rows go by `steps`.
+    Arguments and results as in `steps`; g may be so small that it is rounded to 0. Few rows use `steps`.
     """
     rows, value_heads, _ = v.shape
     if rows <= _STEPS_UP_TO_ROWS:
@@ -49,16 +49,16 @@ def chunks(q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, s
 
 
 def _between(g: mx.array) -> mx.array:
-    """The decay from row j to row i, g[j + 1] * ... * g[i] for g [..., CHUNK_ROWS, 1]: [..., i, j], of use where j <= i.
+    """The decay from row j to row i, g[j + 1] * ... * g[i] for g [..., CHUNK_ROWS, 1]: [..., i, j], valid where j <= i.
 
-    Each is a product of its own: a quotient of running products has no digits after a strong decay, and is 0 / 0 once one is rounded to 0.
+    Each is a separate product: a quotient of running products loses all digits after a strong decay, and is 0 / 0 once one rounds to 0.
     """
     after = mx.tri(CHUNK_ROWS, k=-1) > 0
     return mx.cumprod(mx.where(after, g, 1.0), axis=-2)
 
 
 def _by_chunk(x: mx.array, missing: float) -> mx.array:
-    """[rows, heads, dim] -> [chunks, heads, CHUNK_ROWS, dim]. Missing rows must change nothing: no decay (g 1), no update (beta 0)."""
+    """[rows, heads, dim] -> [chunks, heads, CHUNK_ROWS, dim]. Padding rows change nothing: no decay (g 1), no update (beta 0)."""
     rows, heads, dim = x.shape
     x = mx.pad(x, [(0, -rows % CHUNK_ROWS), (0, 0), (0, 0)], constant_values=missing)
     return x.reshape(-1, CHUNK_ROWS, heads, dim).swapaxes(1, 2)
@@ -67,8 +67,8 @@ def _by_chunk(x: mx.array, missing: float) -> mx.array:
 def _inverse_of_unit_lower(strict: mx.array) -> mx.array:
     """(I + strict)^-1 for a strictly lower triangular [..., CHUNK_ROWS, CHUNK_ROWS].
 
-    The diagonal blocks by the series, which ends; then pairs of blocks are joined. The series over the whole matrix would be shorter to
-    write and lose all digits where keys repeat: its terms grow like binomials.
+    The diagonal blocks by the finite series; then pairs of blocks are joined. The series over the whole matrix would be less code, but
+    lose all digits where keys repeat: its terms grow like binomials.
     """
     size = _SERIES_ROWS
     block = _blocks(strict, size, 0)

@@ -1,4 +1,4 @@
-"""The two numerics: which kernels run. A process has one for life; every response names it (docs/exactness.md)."""
+"""The two numerics: which kernels run. Fixed for a process; every response names it (docs/exactness.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forerun.kernels.delta_rule import delta_rule
 GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
 
 
-# Part of every state's identity: to be raised with every change that changes a bit of what any family computes.
+# Part of every state's identity: raise it with every change that changes a bit of any family's results.
 VERSION = 3
 
 

@@ -1,7 +1,7 @@
-"""Attention of a few new rows over the pages of one sequence. Knows pools, tables and positions, nothing of caches.
+"""Attention of a few new rows over the pages of one sequence. Knows pools, block tables and positions, nothing of caches.
 
-Two ways: `portable` gathers the pages and attends to the copy, anywhere; `walk` is a CUDA kernel that reads each page where it lies, once
-for all query rows of its head, and no page beyond the last row's position. A contiguous buffer is a pool of one page (`one_page`).
+`portable` gathers the pages and attends to the copy, on any device; `on_cuda` is a kernel that reads each page in place, once for all
+query rows of its head, and no page beyond the last row's position. A contiguous buffer is a pool of one page (`one_page`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _BLOCKS_TO_FILL = 256  # two thread blocks a multiprocessor of the largest devic
 
 
 class Pages(NamedTuple):
-    """Pools `keys` and `values` [kv_heads, pages * block_tokens, dim], and `blocks` [n] int32: which pages are the sequence's, in order."""
+    """Pools `keys` and `values` [kv_heads, pages * block_tokens, dim]; block table `blocks` [n] int32: the sequence's pages in order."""
 
     keys: mx.array
     values: mx.array
     blocks: mx.array
     block_tokens: int
 
-    def places(self, positions: mx.array) -> mx.array:
-        """Where in the pool the rows of these positions [n] int32 lie: [n] int32."""
+    def rows_of(self, positions: mx.array) -> mx.array:
+        """The pool rows [n] int32 of these positions [n] int32."""
         return self.blocks[positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
 
 
@@ -43,16 +43,16 @@ def one_page(keys: mx.array, values: mx.array) -> Pages:
 
 
 def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-    """Attention of q [heads, rows, dim] over pages: by `walk` where it runs, else by `portable`. Returns [heads, rows, dim].
+    """Attention of q [heads, rows, dim] over pages: by `on_cuda` where it runs, else by `portable`. Returns [heads, rows, dim].
 
-    positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: how many keys there are, None: as
-    many as the table has room for.
+    positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: number of keys; None: the capacity
+    of the block table.
     """
     return on_cuda(q, pages, positions, first) if has_cuda_kernel(q, pages.keys) else portable(q, pages, positions, stop, first, numerics)
 
 
 def has_cuda_kernel(q: mx.array, keys: mx.array) -> bool:
-    """Whether the CUDA kernel runs for q [heads, rows, dim] and keys [kv_heads, places, dim] on the default device."""
+    """Whether the CUDA kernel runs for q [heads, rows, dim] and keys [kv_heads, pool rows, dim] on the default device."""
     heads, rows, dim = q.shape
     is_small = rows <= MAX_ROWS and rows * heads // keys.shape[0] <= _MMA_ROWS * _MAX_MMA_TILES
     is_bf16 = q.dtype == keys.dtype == mx.bfloat16
@@ -60,17 +60,17 @@ def has_cuda_kernel(q: mx.array, keys: mx.array) -> bool:
 
 
 def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-    """The reference: pages gathered, then `numerics.attention`: every bit as over one buffer. Arguments as `paged_attention`."""
-    room = pages.blocks.shape[0] * pages.block_tokens
-    stop = room if stop is None else -(-stop // numerics.key_block) * numerics.key_block
-    at = pages.places(mx.arange(stop, dtype=mx.int32))
+    """The reference: gather the pages, then `numerics.attention`: same bits as over one buffer. Arguments as `paged_attention`."""
+    capacity = pages.blocks.shape[0] * pages.block_tokens
+    stop = capacity if stop is None else -(-stop // numerics.key_block) * numerics.key_block
+    at = pages.rows_of(mx.arange(stop, dtype=mx.int32))
     return numerics.attention(q, mx.take(pages.keys, at, axis=1), mx.take(pages.values, at, axis=1), positions, first)
 
 
 def on_cuda(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array:
     """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `paged_attention`; only if `has_cuda_kernel`.
 
-    The keys up to the last position are dealt out to a fixed number of partitions a key head; a second pass joins their partial sums.
+    The keys up to the last position are split into a fixed number of partitions per key head; a second kernel joins their partial sums.
     """
     heads, rows, dim = q.shape
     kv_heads = pages.keys.shape[0]
@@ -97,7 +97,7 @@ def on_cuda(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.ar
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` at shapes of real models; none where the kernel does not run."""
+    """`error` for shapes of real models; empty where the kernel does not run."""
     with mx.stream(device):
         if not has_cuda_kernel(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16)):
             return []
@@ -110,7 +110,7 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(query_shape: tuple[int, int, int], *, kv_heads: int, block_tokens: int, length: int, first: int) -> float:
-    """Of `walk` against `portable` in float32, on random pages in random order: the largest difference over the largest value."""
+    """Relative error of `on_cuda` against `portable` in float32 on random pages in random order; see `difference`."""
     rows, num_blocks = query_shape[1], -(-length // block_tokens)
     pool = (kv_heads, (num_blocks + 3) * block_tokens, query_shape[2])
     order, *randoms = mx.random.split(mx.random.key(length), 4)
@@ -118,10 +118,10 @@ def error(query_shape: tuple[int, int, int], *, kv_heads: int, block_tokens: int
     shapes = (query_shape, pool, pool)
     q, keys, values = (mx.random.normal(s, key=k).astype(mx.bfloat16) for s, k in zip(shapes, randoms, strict=True))
     positions = mx.arange(length - rows, length, dtype=mx.int32)
-    found = on_cuda(q, Pages(keys, values, blocks, block_tokens), positions, first)
+    actual = on_cuda(q, Pages(keys, values, blocks, block_tokens), positions, first)
     q, keys, values = (x.astype(mx.float32) for x in (q, keys, values))
     expected = portable(q, Pages(keys, values, blocks, block_tokens), positions, length, first, FAST)
-    return difference([found], [expected])
+    return difference([actual], [expected])
 
 
 @cache

@@ -1,4 +1,4 @@
-  // One thread block a query row and head, one thread a dim: the partitions' sums on a common scale, in order.
+  // One thread block per query row and head, one thread per dim: the partitions' sums on a common scale, in order.
   // partial [PARTS, rows * heads, DIM]; scale [PARTS, rows * heads, 2]; out [rows * heads, DIM].
   float highest = -1e30f, sum = 0.0f, total = 0.0f;
   for (int part = 0; part < PARTS; ++part) highest = fmaxf(highest, scale[2 * ((size_t)part * gridDim.x + blockIdx.x)]);

@@ -1,16 +1,16 @@
   // One thread block: all query rows of a key head against one partition of its keys, TILE_KEYS at a time, with running maxima.
-  // Of a tile's scores each warp makes those of its 8 keys; of the weighted sum of values each warp makes its quarter of the dims.
-  // Sums over dims, over keys and the order of columns may be permuted as long as both factors are: so every load is of whole words.
+  // Each warp computes the scores of 8 keys of a tile, and a quarter of the dims of the weighted sum of values.
+  // Dims, keys and columns may be permuted if both factors are permuted alike, so that every load is of whole words.
   //
-  // q [ROWS, HEADS, DIM]; keys, values [KV_HEADS, places, DIM]; partial [PARTS, ROWS, HEADS, DIM] and scale [PARTS, ROWS, HEADS, 2]:
+  // q [ROWS, HEADS, DIM]; keys, values [KV_HEADS, pool rows, DIM]; partial [PARTS, ROWS, HEADS, DIM] and scale [PARTS, ROWS, HEADS, 2]:
   // sums of exp2(score - scale[0]) * value, and scale[1], the sum of the weights alone. A partition without keys writes scale only.
   using forerun::across, forerun::from_lane, forerun::high_half, forerun::high_halves, forerun::load, forerun::low_half;
   using forerun::low_halves, forerun::multiply, forerun::pack, forerun::Words;
   constexpr int TILE_KEYS = 32, WARPS = 4, GROUP = HEADS / KV_HEADS, MMA_ROWS = 16 * TILES;
   constexpr int CHUNKS = DIM / 32;           // of a key's dims; of each a lane holds 8
   constexpr int WARP_DIMS = DIM / WARPS;
-  constexpr int LANE_DIMS = WARP_DIMS / 8;   // of a value's dims a lane holds so many side by side
-  constexpr float LOWEST = -1e30f, MASKED = -3e38f;  // exp2 of their difference is 0, and no infinities meet
+  constexpr int LANE_DIMS = WARP_DIMS / 8;   // adjacent dims of a value per lane
+  constexpr float LOWEST = -1e30f, MASKED = -3e38f;  // exp2 of their difference is 0; infinities would give NaN
   const int part = blockIdx.x, kv_head = blockIdx.y;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane_row = lane / 4, lane_pair = lane % 4;
 
@@ -21,9 +21,9 @@
   const int tiles = (stop + TILE_KEYS - 1) / TILE_KEYS, part_tiles = (tiles + PARTS - 1) / PARTS;
   const int first_tile = part * part_tiles, last_tile = min(first_tile + part_tiles, tiles);
 
-  // Where query row `row` of this key head lies in [PARTS or 1, ROWS, HEADS].
+  // Index of query row `row` of this key head in [PARTS or 1, ROWS, HEADS].
   auto place_of_row = [&](int row) { return (row / GROUP) * HEADS + kv_head * GROUP + row % GROUP; };
-  // Where the key lies that this lane looks up for its warp.
+  // Pool row of the key that this lane looks up for its warp.
   auto place_in_tile = [&](int tile) {
     const int key = min(tile * TILE_KEYS + lane, stop - 1);
     return blocks[key / BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS;
@@ -38,7 +38,7 @@
     return;
   }
 
-  __shared__ __align__(16) __nv_bfloat16 queries[MMA_ROWS][DIM + 32];  // rows 64 bytes apart modulo 128: no two lanes meet in a bank
+  __shared__ __align__(16) __nv_bfloat16 queries[MMA_ROWS][DIM + 32];  // rows 64 bytes apart modulo 128: no bank conflicts
   __shared__ __align__(16) __nv_bfloat16 weights[MMA_ROWS][TILE_KEYS + 8];
   __shared__ float by_warp[WARPS][MMA_ROWS];
   for (int i = threadIdx.x; i < MMA_ROWS * DIM / 8; i += 32 * WARPS) {
@@ -98,7 +98,7 @@
         multiply(scores[m], upper.word[2], lower.word[2], upper.word[3], lower.word[3], key[2], key[3]);
       }
     }
-    load_keys(next_place);  // on their way while this tile is finished
+    load_keys(next_place);  // loaded while this tile is finished
     place = next_place;
 
     const int lane_key = tile * TILE_KEYS + 8 * warp + 2 * lane_pair;

@@ -1,6 +1,6 @@
-"""Whether the fast kernels compute on this device what the references beside them do. Knows kernels; no model and no request.
+"""A check that the fast kernels compute on this device what their references do. Knows kernels; no model and no request.
 
-Of a kernel that is wrong for some shapes only, such as attention beyond some length, no error tells: answers are worse, and nothing fails.
+A kernel that is wrong for some shapes only, such as attention beyond some length, raises no error: only the answers get worse.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from forerun.config import cache_home
 from forerun.errors import UnsupportedError
 from forerun.kernels import attention, delta_inputs, delta_rule, paged_attention, quantised
 
-HINT = "another version of MLX or of the driver may be right; do not trust answers that are computed here"
+HINT = "try another version of MLX or of the driver; do not trust answers computed on this device"
 
 
 class Kernel(NamedTuple):
-    """errors: of each shape, the largest difference from the reference over the largest value; none where it does not run. All are at
-    most `limit`, which leaves room for the rounding of bfloat16.
-    """
+    """errors: the relative error for each shape, empty where the kernel does not run. `limit` allows for the rounding of bfloat16."""
 
     name: str
     errors: Callable[[mx.Device], list[float]]
@@ -42,8 +40,8 @@ KERNELS = (
 
 
 def prove_once(blas: str) -> None:
-    """`prove`, unless that was done here before with the same kernels, BLAS, MLX and device: on a GPU each shape is compiled anew, which
-    takes the better part of a minute. `forerun doctor` always does. Raises UnsupportedError.
+    """`prove`, unless it succeeded before with the same kernels, BLAS, MLX and device: compiling each shape on a GPU takes most of a
+    minute. `forerun doctor` always runs `prove`. Raises UnsupportedError.
     """
     file = cache_home() / "proofs" / _subject(blas)
     if not file.is_file():
@@ -61,6 +59,6 @@ def prove() -> dict[str, float]:
     """The largest error of each kernel that runs on the default device. Raises UnsupportedError if one is wrong."""
     measured = {kernel: kernel.errors(mx.default_device()) for kernel in KERNELS}
     for kernel, errors in measured.items():
-        if wrong := [error for error in errors if not error <= kernel.limit]:  # what is not a number is wrong, too
+        if wrong := [error for error in errors if not error <= kernel.limit]:  # NaN is wrong, too
             raise UnsupportedError(f"the fast kernel of {kernel.name} is wrong on this device (error {wrong[0]:.1e})", hint=HINT)
     return {kernel.name: max(errors) for kernel, errors in measured.items() if errors}

@@ -1,7 +1,7 @@
-"""Products with quantised weights, by the fastest way of the device. Knows arrays and schemes, nothing of layers or checkpoints.
+"""Products with quantised weights, with the fastest kernel of the device. Knows arrays and schemes, nothing of layers or checkpoints.
 
-On CUDA MLX (0.32.4) takes as long for one row of 4-bit weights as for one of bfloat16, a row's time more for each further row, and minutes
-to compile for many. `on_cuda` is a kernel for up to eight rows at about the price of one; more rows multiply with the weight unpacked.
+On CUDA, MLX (0.32.4) takes as long for one row with 4-bit weights as with bfloat16, that much again for each further row, and minutes to
+compile for many. `on_cuda` is a kernel for up to eight rows at about the cost of one; for more rows the weight is dequantised.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import mlx.core as mx
 from forerun.kernels.cuda_source import is_cuda, kernel
 from forerun.kernels.difference import difference
 
-MOST_ROWS = 8
+MAX_ROWS = 8
 _BITS = (4, 8)
 _THREADS = 128
 _OUTPUTS = 16
 
 
 class Scheme(NamedTuple):
-    """How `mx.quantize` packed a matrix: mode (affine, mxfp4, mxfp8, nvfp4), bits a weight, weights that share a scale."""
+    """How `mx.quantize` packs a matrix: mode (affine, mxfp4, mxfp8, nvfp4), bits per weight, weights per scale."""
 
     mode: str
     bits: int
@@ -40,13 +40,13 @@ class PackedMatrix(NamedTuple):
 
 
 def quantise(weight: mx.array, scheme: Scheme) -> PackedMatrix:
-    """weight [out, inner] packed so, by MLX's own rule."""
+    """weight [out, inner] quantised by MLX."""
     integers, scales, *biases = mx.quantize(weight, **scheme._asdict())
     return PackedMatrix(integers, scales, biases[0] if biases else None, scheme)
 
 
 def dequantise(weight: PackedMatrix, dtype: mx.Dtype) -> mx.array:
-    """The weight [out, inner] that is meant, computed in dtype."""
+    """The weight [out, inner] in dtype."""
     integers, scales, biases, scheme = weight
     if biases is not None:
         scales, biases = scales.astype(dtype), biases.astype(dtype)
@@ -54,7 +54,7 @@ def dequantise(weight: PackedMatrix, dtype: mx.Dtype) -> mx.array:
 
 
 def product(x: mx.array, weight: PackedMatrix) -> mx.array:
-    """x [rows, inner] times the transposed weight: [rows, out] in the type of x."""
+    """x [rows, inner] times the transposed weight: [rows, out] in the dtype of x."""
     if has_cuda_kernel(x, weight):
         return on_cuda(x, weight)
     if is_cuda():
@@ -65,7 +65,7 @@ def product(x: mx.array, weight: PackedMatrix) -> mx.array:
 
 def product_of_experts(x: mx.array, weight: PackedMatrix, experts: mx.array, *, is_sorted: bool) -> mx.array:
     """x[r, j] times the transposed weight of expert experts[r, j], [rows, chosen, out]; weight [experts, out, inner]. is_sorted: `experts`
-    ascends. On CUDA many products, which are sorted, are faster with all experts unpacked.
+    ascends, as it does for many products; then it is faster on CUDA to dequantise all experts.
     """
     if is_sorted and is_cuda():
         return mx.gather_mm(x[:, :, None], dequantise(weight, x.dtype).swapaxes(-1, -2), rhs_indices=experts, sorted_indices=True)[:, :, 0]
@@ -77,8 +77,8 @@ def has_cuda_kernel(x: mx.array, weight: PackedMatrix) -> bool:
     """Whether the CUDA kernel runs for these on the default device."""
     (rows, inner), (mode, bits, group_size) = x.shape, weight.scheme
     is_scheme = mode == "affine" and bits in _BITS and group_size % 32 == 0
-    is_of_size = 0 < rows <= MOST_ROWS and weight.integers.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
-    return is_scheme and is_of_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
+    has_size = 0 < rows <= MAX_ROWS and weight.integers.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
+    return is_scheme and has_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
 
 
 def on_cuda(x: mx.array, weight: PackedMatrix) -> mx.array:
@@ -96,7 +96,7 @@ def on_cuda(x: mx.array, weight: PackedMatrix) -> mx.array:
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` at shapes of real models; none where the kernel does not run."""
+    """`error` for shapes of real models; empty where the kernel does not run."""
     with mx.stream(device):
         if not has_cuda_kernel(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
             return []
@@ -106,8 +106,8 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
-    """Of `on_cuda` against the product in float32, on random rows and weights: the largest difference over the largest value."""
+    """Relative error of `on_cuda` against the product in float32 on random rows and weights; see `difference`."""
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((rows, inner), (out, inner))))
     weight = quantise(w, scheme)
-    right = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
-    return difference([on_cuda(x, weight)], [right])
+    expected = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
+    return difference([on_cuda(x, weight)], [expected])

@@ -1,14 +1,14 @@
-  // y [ROWS, out] = x [ROWS, inner] times a quantised weight [out, inner], on the tensor cores: 16 outputs of all rows a block, whose warps
-  // share the inner dimension out among them and add up in order, so that a row's bits do not depend on the others.
+  // y [ROWS, out] = x [ROWS, inner] times a quantised weight [out, inner], on the tensor cores: 16 outputs of all rows per block, whose warps
+  // split the inner dimension and add up in order, so that a row's bits do not depend on the others.
   //
   // packed [out, inner * BITS / 32] unsigned, the first weight in the lowest bits; scales, biases [out, inner / GROUP]; y [ROWS, out].
-  // out is a multiple of 16, inner of 4 * TAKEN. A lane takes as many weights as 16 bytes hold, all of one group.
+  // out is a multiple of 16, inner of 4 * TAKEN. A lane takes 16 bytes of weights, all of one group.
   using forerun::high_halves, forerun::load, forerun::low_halves, forerun::multiply_add;
-  constexpr int WARPS = THREADS / 32, TAKEN = 128 / BITS, MOST_ROWS = 8;
+  constexpr int WARPS = THREADS / 32, TAKEN = 128 / BITS, MAX_ROWS = 8;
   constexpr unsigned ONE = 0x3f803f80u, MINUS_128 = 0xc300c300u;  // pairs of bfloat16
   const int inner = x_shape[1], out = packed_shape[0], first = blockIdx.x * 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place = lane / 4, part = lane % 4;
-  __shared__ float by_warp[WARPS][16][MOST_ROWS];
+  __shared__ float by_warp[WARPS][16][MAX_ROWS];
 
   float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 2
@@ -28,7 +28,7 @@
       if (place < ROWS) values = load<4>(x + (size_t)place * inner + at + 8 * piece);
       unsigned pairs[2][4];
       if constexpr (BITS == 4) {
-        // Weight i and weight i + 4 of a word at once: after 0x4300 the bits of q are those of 128 + q. The values are paired alike.
+        // Weight i and weight i + 4 of a word at once: after 0x4300 the bits of q are those of 128 + q. The values are paired in the same way.
         const auto [a, b, c, d] = values.word;
         values = {{low_halves(a, c), high_halves(a, c), low_halves(b, d), high_halves(b, d)}};
 #pragma unroll

@@ -1,6 +1,6 @@
-"""Write new rows into a long buffer in place. A kernel of its own, since the obvious form costs the whole buffer on some devices.
+"""Write new rows into a long buffer in place; on some devices the obvious form copies the whole buffer.
 
-In place only if nobody else holds the buffer; all functions return the buffer to be used from then on.
+In place only if there is no other reference to the buffer; all functions return the buffer to use from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def write_rows(buffer: mx.array, rows: mx.array, start: int | mx.array) -> mx.ar
 
 
 def put_rows(buffer: mx.array, rows: mx.array, at: mx.array) -> mx.array:
-    """`buffer` [heads, capacity, dim] with `rows` [heads, n, dim] at the places `at` [n] int32.
+    """`buffer` [heads, capacity, dim] with `rows` [heads, n, dim] at the rows `at` [n] int32.
 
     Not by `mx.slice_update`: with an array as the start it costs the capacity on CUDA (measured), `put_along_axis` does not.
     """

@@ -1,1 +1,1 @@
-"""Model families, one file each, and what they are built of. A family declares what must be kept and never says how it is arranged."""
+"""Model families, one file each, and their building blocks. A family declares its state and never its layout."""

@@ -1,4 +1,4 @@
-"""What a family of models must offer. Knows no family; `View` (state/cache.py) is what a family sees of the caches."""
+"""The protocol of a model family. Knows no family; a family accesses caches through `View` (state/cache.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forerun.state.spec import StateSpec
 
 
 class Family(Protocol):
-    """A loaded model. Rows of several sequences lie end to end; every row depends on its own sequence's earlier rows only."""
+    """A loaded model. Rows of several sequences lie end to end; a row depends only on earlier rows of its own sequence."""
 
     name: str
     spec: StateSpec
@@ -23,13 +23,13 @@ class Family(Protocol):
     linear_shapes: frozenset[tuple[int, int]]
 
     def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        """Hidden vectors [rows, dim] after the final norm, for tokens [rows] int32; new rows are written, kept only by `view.keep`."""
+        """Hidden vectors [rows, dim] after the final norm for tokens [rows] int32. Writes new rows, which only `view.keep` makes state."""
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Logits [rows, vocab] float32 for hidden [rows, dim], of the trunk or of a draft."""
+        """Logits [rows, vocab] float32 for hidden [rows, dim], of the target or of a draft."""
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        """Hidden vectors [rows, dim] that `head` turns into guesses of the token after `tokens`.
+        """Hidden vectors [rows, dim] from which `head` predicts the token after each of `tokens`.
 
-        Row p is made of hidden [dim] at position p - 1 (of the trunk, or of an earlier draft) and the token at p.
+        Row p is computed from hidden [dim] at position p - 1 (of the target, or of an earlier draft) and the token at p.
         """

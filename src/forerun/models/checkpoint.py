@@ -1,4 +1,4 @@
-"""The files of a checkpoint: which there are, what tensors they hold, under which names. Reads headers; values are read when they are used.
+"""The files of a checkpoint, their tensors and names. Reads headers; values are read when used.
 
 Knows Hugging Face and MLX folders; knows no family.
 """
@@ -27,9 +27,9 @@ NUMBERED = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """config: all of config.json. tensors: by canonical name, not read yet. dropped: headings of what no family reads, with their numbers.
+    """config: all of config.json. tensors: by canonical name, lazy. dropped: number of tensors that no family reads, by heading.
 
-    has_separate_head: the MTP head comes from a file of its own. origin: where it all comes from, for messages.
+    has_separate_head: the MTP head comes from its own file. origin: path, for messages.
     """
 
     origin: str
@@ -40,23 +40,23 @@ class Checkpoint:
 
     @classmethod
     def of(cls, origin: str, config: Mapping[str, Any], tensors: Iterable[tuple[str, mx.array]], *, has_separate_head: bool) -> Checkpoint:
-        """A checkpoint of tensors under whatever names. Raises ModelError if two are the same."""
-        kept: dict[str, mx.array] = {}
+        """A checkpoint of tensors under hub or MLX names. Raises ModelError if two have the same canonical name."""
+        used: dict[str, mx.array] = {}
         dropped = Counter[str]()
         for stored, tensor in tensors:
             name = canonical(stored)
             if heading := unused(stored):
                 dropped[heading] += 1
-            elif name in kept:
-                raise ModelError(f"{origin}: two tensors are {name}", hint="the same weights lie in two files, or under two names")
+            elif name in used:
+                raise ModelError(f"{origin}: two tensors are {name}", hint="the same weights are in two files, or under two names")
             else:
-                kept[name] = tensor
-        return cls(origin, config, _joined(kept), dropped, has_separate_head)
+                used[name] = tensor
+        return cls(origin, config, _joined(used), dropped, has_separate_head)
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Which files of a folder are the model's. mtp_file: that of the MTP head alone, if there is one."""
+    """The model's files in a folder. mtp_file: the separate file of the MTP head, if there is one."""
 
     path: Path
     config: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Folder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All that the model is made of."""
+        """All files of the model."""
         return (self.path / "config.json", *self.model_files, *([] if self.mtp_file is None else [self.mtp_file]))
 
     def open(self) -> Checkpoint:
@@ -98,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _model_files(folder: Path, mtp_file: Path | None) -> list[Path]:
-    """The shards that the index names, all of them there; without an index all .safetensors files of the folder."""
+    """All shards that the index names; without an index all .safetensors files of the folder."""
     index = folder / INDEX
     if not index.exists():
         files = [file for file in sorted(folder.glob("*.safetensors")) if file != mtp_file]
@@ -118,16 +118,16 @@ def _model_files(folder: Path, mtp_file: Path | None) -> list[Path]:
 def _mtp_file(folder: Path, config: Mapping[str, Any]) -> Path | None:
     declared = (config.get("mlx_lm_extra_tensors") or {}).get("mtp_file")
     names = [declared] if declared else MTP_FILES
-    found = [folder / str(name) for name in names if (folder / str(name)).is_file()]
-    if declared and not found:
+    files = [folder / str(name) for name in names if (folder / str(name)).is_file()]
+    if declared and not files:
         raise ModelError(f"{folder} lacks the file of its MTP head, {declared}", hint="config.json names it in mlx_lm_extra_tensors")
-    if len(found) > 1:
-        raise ModelError(f"{folder} has two MTP heads: {', '.join(file.name for file in found)}", hint="keep one of the files")
-    return found[0] if found else None
+    if len(files) > 1:
+        raise ModelError(f"{folder} has two MTP heads: {', '.join(file.name for file in files)}", hint="keep one of the files")
+    return files[0] if files else None
 
 
 def of_head(stored: str) -> str:
-    """The canonical name of a tensor in a file of the MTP head, where the prefix may be left out."""
+    """The canonical name of a tensor in a file of the MTP head, where the prefix is optional."""
     name = canonical(stored)
     return name if name.startswith("mtp.") else f"mtp.{name}"
 
@@ -142,7 +142,7 @@ def _tensors(file: Path) -> Iterable[tuple[str, mx.array]]:
 
 
 def _joined(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Numbered experts (`experts.7.up_proj.weight`) as one tensor [experts, ...] a module, as everybody else stores them."""
+    """Numbered experts (`experts.7.up_proj.weight`) as one tensor [experts, ...] per module, the usual form."""
     numbered: dict[str, dict[int, mx.array]] = defaultdict(dict)
     for name, tensor in tensors.items():
         if match := NUMBERED.fullmatch(name):
@@ -162,7 +162,7 @@ def _module(name: str) -> str:
 
 
 def _check_packing(config: Mapping[str, Any], folder: Path) -> None:
-    """Refuses what other libraries' quantisers made: its tensors would be misread or missed one by one."""
+    """Refuse weights of other libraries' quantisers: their tensors would be misread or missing."""
     packing = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config") or {}
     method = packing.get("quant_method")
     if method is not None and "quantization" not in config:

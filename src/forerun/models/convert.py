@@ -1,8 +1,7 @@
-"""A checkpoint as a folder for MLX, its matrices quantised: tensor by tensor, shard by shard, never the whole model in memory.
+"""Convert a checkpoint to a folder for MLX with quantised matrices: tensor by tensor and shard by shard, never all in memory.
 
-What MLX folders are like: names as mlx-lm's modules, gains in norms ("folded"), convolutions [channels, width, 1]. The MTP head goes into
-a file of its own, as it was stored: mlx-lm does not read it there, and forerun does. Knows files and names; what a matrix becomes is
-recipe.py's decision.
+MLX folders have the names of mlx-lm's modules, gains in norms ("folded"), convolutions [channels, width, 1]. The MTP head goes unchanged
+into its own file, which forerun reads and mlx-lm ignores. Knows files and names; recipe.py decides how each matrix is quantised.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from forerun.models.weights import ReadOptions, Weights
 
 SHARD_BYTES = 1 << 30
 MTP_FILE = "mtp.safetensors"
-# Beside the weights: what mlx-lm and forerun read as text.
+# Text files that mlx-lm and forerun read.
 TEXTS = ("*.json", "*.jinja", "*.txt", "*.model")
 Progress = Callable[[str, float], None]
 
 
 @dataclass(slots=True)
 class ConversionResult:
-    """What is in the new folder: name of the file of each tensor, bytes and parameters in all, modules that are not as the default."""
+    """Contents of the new folder: file of each tensor, total bytes and parameters, scheme of each quantised module."""
 
     files: dict[str, str] = field(default_factory=dict)
     num_bytes: int = 0
@@ -47,89 +46,89 @@ class ConversionResult:
 
 
 def convert(source: Path, target: Path, recipe: Recipe, progress: Progress, *, shard_bytes: int = SHARD_BYTES) -> ConversionResult:
-    """Write `target`, which must not exist: complete, loaded once for a check, or not there at all.
+    """Write `target`, which must not exist: complete and loaded once as a check, or not at all.
 
-    Holds about one shard, and the largest matrix, in memory. Raises ConfigError, ModelError, ForerunError (no room on the disk).
+    Holds about one shard and the largest matrix in memory. Raises ConfigError, ModelError, ForerunError (disk too full).
     """
     folder = Folder.find(source)
     checkpoint = _opened(folder)
     recipe.check(_paths(checkpoint))
     _check_disk(checkpoint, recipe, target)
-    with _beside(target) as place:
-        written = write(checkpoint, place, recipe, progress, shard_bytes)
-        _copy_texts(source, place)
-        _sync(place)
-        load(place, FAST, "bfloat16", progress)
-    return written
+    with _temporary(target) as new:
+        result = write(checkpoint, new, recipe, progress, shard_bytes)
+        _copy_texts(source, new)
+        _sync(new)
+        load(new, FAST, "bfloat16", progress)
+    return result
 
 
-def write(checkpoint: Checkpoint, place: Path, recipe: Recipe, progress: Progress, shard_bytes: int) -> ConversionResult:
-    """The weights, their index and config.json in the folder `place`."""
+def write(checkpoint: Checkpoint, folder: Path, recipe: Recipe, progress: Progress, shard_bytes: int) -> ConversionResult:
+    """Write the weights, their index and config.json to `folder`."""
     prefix = "language_model." if "qwen3_5" in str(checkpoint.config.get("model_type")) else ""
     conventions = _conventions(checkpoint)
     head = {name: checkpoint.tensors.pop(name) for name in list(checkpoint.tensors) if name.startswith(MTP)}
-    shards = _Shards(place, shard_bytes)
+    shards = _Shards(folder, shard_bytes)
     total = len(checkpoint.tensors)
     for done, name in enumerate(list(checkpoint.tensors)):
         progress("quantising", done / total)
-        for path, tensor in _as_mlx(name, checkpoint.tensors.pop(name), is_zero_centred=conventions.get("trunk") == "zero-centred"):
+        for path, tensor in _as_mlx(name, checkpoint.tensors.pop(name), is_zero_centred=conventions.get("target") == "zero-centred"):
             shards.add(prefix, path, tensor, recipe)
             shards.spill()
     shards.close()
     for name in list(head):
         shards.add("", name, head.pop(name), recipe)
     shards.close_head()
-    _write_config(checkpoint.config, place, recipe, shards.written, conventions)
-    return shards.written
+    _write_config(checkpoint.config, folder, recipe, shards.result, conventions)
+    return shards.result
 
 
 class _Shards:
-    """Collects tensors and writes a file whenever there is enough for one."""
+    """Collects tensors and writes a file whenever they fill one."""
 
-    def __init__(self, place: Path, shard_bytes: int) -> None:
-        self.written = ConversionResult()
-        self._place, self._limit, self._open, self._num = place, shard_bytes, dict[str, mx.array](), 0
+    def __init__(self, folder: Path, shard_bytes: int) -> None:
+        self.result = ConversionResult()
+        self._folder, self._limit, self._open, self._num = folder, shard_bytes, dict[str, mx.array](), 0
 
     def add(self, prefix: str, name: str, tensor: mx.array, recipe: Recipe) -> None:
-        """Quantise the tensor, or cast it, and keep it for the file that is being filled."""
-        path, made = _path(name), {prefix + name: _cast(name, tensor)}
+        """Quantise the tensor, or cast it, and add it to the current file."""
+        path, arrays = _path(name), {prefix + name: _cast(name, tensor)}
         scheme = recipe.scheme(path, tensor.shape[-1]) if path else None
         if scheme:
-            packed = quantise(made.popitem()[1], scheme)
+            packed = quantise(arrays.popitem()[1], scheme)
             parts = {"weight": packed.integers, "scales": packed.scales, "biases": packed.biases}
-            made = {f"{prefix}{path}.{part}": array for part, array in parts.items() if array is not None}
-            self.written.quantised[prefix + path] = scheme
-        self.written.num_params += tensor.size
-        mx.eval(made)
+            arrays = {f"{prefix}{path}.{part}": array for part, array in parts.items() if array is not None}
+            self.result.quantised[prefix + path] = scheme
+        self.result.num_params += tensor.size
+        mx.eval(arrays)
         if not mx.isfinite(tensor.sum()).item():
-            raise ModelError(f"{name} has values that are no numbers", hint="the checkpoint is damaged; fetch it again")
-        self._open |= made
+            raise ModelError(f"{name} has values that are not finite", hint="the checkpoint is damaged; fetch it again")
+        self._open |= arrays
 
     def spill(self) -> None:
-        """Write a file if there is enough for one."""
+        """Write a file if it is full."""
         if sum(array.nbytes for array in self._open.values()) >= self._limit:
             self._flush(f"model-{self._num + 1:05d}.safetensors")
 
     def close(self) -> None:
-        """Write what is left; name the files as is usual, now that their number is known."""
+        """Write the rest, the final file names (with the number of files) and the index."""
         if self._open:
             self._flush(f"model-{self._num + 1:05d}.safetensors")
         names = {f"model-{i:05d}.safetensors": f"model-{i:05d}-of-{self._num:05d}.safetensors" for i in range(1, self._num + 1)}
         for old, new in names.items():
-            (self._place / old).rename(self._place / new)
-        self.written.files = {tensor: names[file] for tensor, file in self.written.files.items()}
-        index = {"metadata": {"total_size": self.written.num_bytes, "total_parameters": self.written.num_params}}
-        (self._place / INDEX).write_text(json.dumps(index | {"weight_map": dict(sorted(self.written.files.items()))}, indent=1))
+            (self._folder / old).rename(self._folder / new)
+        self.result.files = {tensor: names[file] for tensor, file in self.result.files.items()}
+        index = {"metadata": {"total_size": self.result.num_bytes, "total_parameters": self.result.num_params}}
+        (self._folder / INDEX).write_text(json.dumps(index | {"weight_map": dict(sorted(self.result.files.items()))}, indent=1))
 
     def close_head(self) -> None:
-        """Write what came since, if anything, into the file of the MTP head."""
+        """Write the tensors added since `close`, if any, to the file of the MTP head."""
         if self._open:
             self._flush(MTP_FILE)
 
     def _flush(self, file: str) -> None:
-        mx.save_safetensors(str(self._place / file), self._open, metadata={"format": "mlx"})
-        self.written.files |= dict.fromkeys(self._open, file)
-        self.written.num_bytes += sum(array.nbytes for array in self._open.values())
+        mx.save_safetensors(str(self._folder / file), self._open, metadata={"format": "mlx"})
+        self.result.files |= dict.fromkeys(self._open, file)
+        self.result.num_bytes += sum(array.nbytes for array in self._open.values())
         self._num += 1
         self._open.clear()
         mx.clear_cache()
@@ -139,7 +138,7 @@ def _opened(folder: Folder) -> Checkpoint:
     kind_of(folder.config.get("model_type"), folder.path)
     checkpoint = folder.open()
     if packed := next((name for name in checkpoint.tensors if name.endswith(".scales")), ""):
-        raise ModelError(f"{folder.path} is quantised already ({packed})", hint="convert the checkpoint that it was made of")
+        raise ModelError(f"{folder.path} is quantised already ({packed})", hint="convert the unquantised checkpoint")
     text = folder.config.get("text_config", folder.config)
     if text.get("tie_word_embeddings", folder.config.get("tie_word_embeddings", False)):
         checkpoint.tensors.pop("lm_head.weight", None)
@@ -147,20 +146,20 @@ def _opened(folder: Folder) -> Checkpoint:
 
 
 def _path(name: str) -> str:
-    """The module of a matrix, "" for what is none: norms, vectors, convolutions."""
+    """The module of a matrix, "" for other tensors: norms, vectors, convolutions."""
     is_matrix = name.endswith(".weight") and not norms.NORM.search(name) and not name.endswith("conv1d.weight")
     return name.removesuffix(".weight") if is_matrix else ""
 
 
 def _paths(checkpoint: Checkpoint) -> set[str]:
-    """The modules that are matrices, as they will be."""
+    """The modules of all matrices, by their MLX names."""
     target = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(MTP)}
     as_mlx = {path for name, tensor in target.items() for path, _ in _as_mlx(name, tensor, is_zero_centred=False)}
     return {path for path in map(_path, as_mlx | (checkpoint.tensors.keys() - target.keys())) if path}
 
 
 def _as_mlx(name: str, tensor: mx.array, *, is_zero_centred: bool) -> Iterator[tuple[str, mx.array]]:
-    """The tensor or, for two fused ones, the tensors that MLX's modules have instead."""
+    """The tensor in MLX's form and name; a fused one as the two tensors of MLX's modules."""
     if name.endswith(".conv1d.weight") and tensor.shape[-1] != 1:
         yield name, tensor.moveaxis(2, 1)
     elif norms.NORM.search(name) and is_zero_centred and not name.endswith("linear_attn.norm.weight"):
@@ -173,34 +172,34 @@ def _as_mlx(name: str, tensor: mx.array, *, is_zero_centred: bool) -> Iterator[t
 
 
 def _cast(name: str, tensor: mx.array) -> mx.array:
-    """In bfloat16, but for the decay rates of delta nets and whatever the MTP head has."""
+    """In bfloat16, except decay rates of DeltaNet layers and the MTP head."""
     return tensor if name.endswith("A_log") or name.startswith(MTP) else tensor.astype(mx.bfloat16)
 
 
 def _conventions(checkpoint: Checkpoint) -> dict[str, str]:
-    """How the norms of trunk and MTP head are stored now; empty for a family that has one way only."""
+    """The norm conventions of target and MTP head in the source; empty for a family that has only one."""
     conv = next((tensor for name, tensor in checkpoint.tensors.items() if name.endswith("conv1d.weight")), None)
     if conv is None:
         return {}
     target = norms.of_target(checkpoint.config, conv)
-    found = {"trunk": target}
+    conventions = {"target": target}
     head = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(MTP)}
     if head:
         alone = Checkpoint(checkpoint.origin, checkpoint.config, head, {}, checkpoint.has_separate_head)
-        found["mtp"] = norms.of_mtp(Weights(alone, ReadOptions("float32", False, lambda name, tensor: None)), target)
-    return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in found.items()}
+        conventions["mtp"] = norms.of_mtp(Weights(alone, ReadOptions("float32", False, lambda name, tensor: None)), target)
+    return {part: "zero-centred" if convention.is_zero_centred else "folded" for part, convention in conventions.items()}
 
 
 def _write_config(
-    config: Mapping[str, Any], place: Path, recipe: Recipe, written: ConversionResult, conventions: Mapping[str, str]
+    config: Mapping[str, Any], folder: Path, recipe: Recipe, result: ConversionResult, conventions: Mapping[str, str]
 ) -> None:
-    told = {key: value for key, value in config.items() if key != "mlx_lm_extra_tensors"}
-    if written.quantised:
-        apart = {path: _declared(scheme) for path, scheme in written.quantised.items() if scheme != recipe.default}
-        told["quantization"] = told["quantization_config"] = _declared(recipe.default) | apart
+    fields = {key: value for key, value in config.items() if key != "mlx_lm_extra_tensors"}
+    if result.quantised:
+        exceptions = {path: _declared(scheme) for path, scheme in result.quantised.items() if scheme != recipe.default}
+        fields["quantization"] = fields["quantization_config"] = _declared(recipe.default) | exceptions
     if conventions:
-        told[norms.DECLARED] = dict(conventions) | {"trunk": "folded"}
-    (place / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+        fields[norms.DECLARED] = dict(conventions) | {"target": "folded"}
+    (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
 
 
 def _declared(scheme: Scheme) -> dict[str, Any]:
@@ -221,28 +220,28 @@ def _planned_bytes(name: str, tensor: mx.array, recipe: Recipe) -> int:
 
 
 @contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A new folder that becomes `target` when all went well, and is removed when not."""
+def _temporary(target: Path) -> Iterator[Path]:
+    """A new folder that is renamed to `target` on success and removed on failure."""
     if target.exists():
-        raise ForerunError(f"{target} exists", hint="name a folder that does not")
-    place = target.absolute().with_name(f".{target.name}.{os.getpid()}")
-    place.mkdir(parents=True)
+        raise ForerunError(f"{target} exists", hint="name a folder that does not exist")
+    new = target.absolute().with_name(f".{target.name}.{os.getpid()}")
+    new.mkdir(parents=True)
     try:
-        yield place
-        place.rename(target)
+        yield new
+        new.rename(target)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
-def _copy_texts(source: Path, place: Path) -> None:
+def _copy_texts(source: Path, target: Path) -> None:
     for path in (path for pattern in TEXTS for path in source.glob(pattern)):
         if path.name not in ("config.json", INDEX):
-            shutil.copyfile(path, place / path.name)
+            shutil.copyfile(path, target / path.name)
 
 
-def _sync(place: Path) -> None:
-    """On the disk, all of it, before it gets its name."""
-    for path in (*place.iterdir(), place):
+def _sync(folder: Path) -> None:
+    """Flush everything to the disk, before the folder gets its name."""
+    for path in (*folder.iterdir(), folder):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
         os.close(handle)

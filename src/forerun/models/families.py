@@ -1,4 +1,4 @@
-"""The families that are served, by the `model_type` of a config.json: the one place that names them. Reads no weights itself."""
+"""The supported families by the `model_type` of a config.json. Reads no weights itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forerun.models.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class FamilyLoader:
-    """config: reads config.json, knows what is kept of a conversation. build: the family from its weights."""
+    """config: parses config.json and gives the StateSpec. build: makes the family from its weights."""
 
     config: type[llama.Config] | type[qwen3_5.Config]
     build: Callable[[Weights, Numerics], Family]
@@ -35,8 +35,8 @@ KINDS = {
 }
 
 
-def kind_of(model_type: object, place: Path) -> FamilyLoader:
-    """The family of a `model_type`, as the configuration in `place` states it. Raises ModelError."""
+def kind_of(model_type: object, path: Path) -> FamilyLoader:
+    """The family of the `model_type` in the configuration of `path`. Raises ModelError."""
     if model_type not in KINDS:
-        raise ModelError(f"{place}: model_type {model_type!r} is not supported", hint=f"supported: {', '.join(sorted(KINDS))}")
+        raise ModelError(f"{path}: model_type {model_type!r} is not supported", hint=f"supported: {', '.join(sorted(KINDS))}")
     return KINDS[str(model_type)]

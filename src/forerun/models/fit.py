@@ -1,6 +1,6 @@
-"""What a checkpoint would cost on a machine: memory, conversation, disk; and what would be slow there, and why. Pure; no weight is read.
+"""The cost of a checkpoint on a machine: memory, context, disk; and what would be slow there, and why. Pure; reads no weights.
 
-Knows the families' configurations for what is kept of a conversation; how weights are held in memory is models/load.py's business.
+Knows the families' configurations for their state; models/load.py decides how weights are held in memory.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from forerun.models.families import KINDS
 from forerun.models.inspect import Checkpoint
 from forerun.state.spec import StateSpec
 
-# What weights and conversations may take of a machine's memory; the rest is for the system, for prefill and for the agent's own tools.
+# Share of memory for weights and conversations; the rest is for the system, for prefill and for the agent's own tools.
 MEMORY_FRAC = 0.75
-# Up to this much of a CPU's memory quantised weights are dequantised (load.dense_limit_bytes).
+# On a CPU, quantised weights are dequantised if they then take at most this share of memory (load.dense_limit_bytes).
 DENSE_FRAC = 0.5
 SLOW_READ_BYTES = 4_000_000_000
-# Head sizes for which MLX has tuned kernels of the delta rule on Metal.
+# Head sizes with tuned delta-rule kernels in MLX on Metal.
 METAL_KEY_DIMS = (64, 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a model would run. bank_ram_bytes: kept for conversations; bank_bytes: what their folder may take; 0 keeps none."""
+    """The machine that would run a model. bank_ram_bytes: for conversations in RAM; bank_bytes: quota of their folder; 0 is none."""
 
     memory_bytes: int
     bank_ram_bytes: int
@@ -44,10 +44,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """What a served checkpoint costs on a machine. declared_tokens: the context that the model was made for.
+    """The cost of a served checkpoint on a machine. declared_tokens: the context length of the model.
 
-    memory_tokens: of the conversation that runs, beside weights and kept ones in memory; bank_tokens: of all conversations on disk, marks
-    not counted.
+    memory_tokens: context that fits next to weights and the RAM for stored conversations; bank_tokens: all conversations on disk,
+    without snapshots.
     """
 
     dtype: str
@@ -61,31 +61,31 @@ class MemoryFit:
 
 
 def fit(checkpoint: Checkpoint, machine: Machine) -> MemoryFit:
-    """The cost of serving it. Raises ModelError if its configuration is incomplete; `is_supported` must hold."""
+    """The cost of serving the checkpoint, for which `is_supported` holds. Raises ModelError if its configuration is incomplete."""
     config = KINDS[checkpoint.family].config.parse(checkpoint.config)
     spec = config.spec(machine.dtype)
     spec = spec if checkpoint.mtp != "none" else replace(spec, draft_layers=())
     weights_bytes = weights_in_memory(checkpoint, machine)
-    room = max(0, machine.usable_bytes - weights_bytes - machine.bank_ram_bytes - spec.bytes_per_snapshot)
+    free_bytes = max(0, machine.usable_bytes - weights_bytes - machine.bank_ram_bytes - spec.bytes_per_snapshot)
     return MemoryFit(
         dtype=machine.dtype,
         weights_bytes=weights_bytes,
         bytes_per_1000_tokens=spec.bytes_per_token * 1000,
         bytes_per_snapshot=spec.bytes_per_snapshot,
         declared_tokens=config.context_tokens,
-        memory_tokens=min(config.context_tokens, room // spec.bytes_per_token),
+        memory_tokens=min(config.context_tokens, free_bytes // spec.bytes_per_token),
         bank_tokens=machine.bank_bytes // spec.bytes_per_token,
         slow=tuple(slow(checkpoint, spec, machine)),
     )
 
 
 def is_supported(checkpoint: Checkpoint) -> bool:
-    """Whether there is a family for it."""
+    """Whether there is a family for the checkpoint."""
     return checkpoint.family in KINDS
 
 
 def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
-    """Bytes: as stored on a GPU; in float32 on a CPU, but for quantised weights that would take too much of it so."""
+    """Bytes: as stored on a GPU; in float32 on a CPU, except quantised weights that would then take too much."""
     if not machine.is_cpu:
         return checkpoint.num_bytes
     is_dense = 4 * checkpoint.num_params <= machine.memory_bytes * DENSE_FRAC
@@ -93,7 +93,7 @@ def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
 
 
 def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
-    """What will be slow there, and why, a sentence each."""
+    """What will be slow there, and why, one sentence each."""
     weights_bytes, is_quantised = weights_in_memory(checkpoint, machine), any(m.is_quantised for m in checkpoint.served)
     if weights_bytes > machine.usable_bytes:
         yield f"the weights take {decimal(weights_bytes)} of {decimal(machine.memory_bytes)} of memory: it will swap, or not start"
@@ -108,7 +108,7 @@ def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[
 
 
 def slow_heads(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
-    """What the draft head and the sizes of heads will slow."""
+    """What is slow because of the draft head and the head sizes."""
     if checkpoint.mtp == "none":
         yield "there is no MTP head: nothing is drafted, each token costs a whole step"
     if any(m.kind == "mtp" and m.is_quantised for m in checkpoint.served):

@@ -1,6 +1,6 @@
-"""A checkpoint in one GGUF file, as llama.cpp has them: Llama, with weights as MLX reads them.
+"""A checkpoint in one GGUF file of llama.cpp: Llama, with weights as MLX loads them.
 
-Matrices in Q4_0, Q4_1 and Q8_0 stay quantised, in MLX's way; MLX (0.32.4) turns other kinds into float16 or refuses them.
+Matrices in Q4_0, Q4_1 and Q8_0 stay quantised, in MLX's format; MLX (0.32.4) converts other types to float16 or refuses them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The file, and its metadata as the config.json that they stand for."""
+    """The file, and its metadata in the form of config.json."""
 
     path: Path
     config: Mapping[str, Any]
@@ -80,12 +80,12 @@ def _config(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if kind != "llama":
         hint = "GGUF files of Llama's architecture are read; take a Hugging Face or MLX folder of this model"
         raise UnsupportedError(f"{path}: architecture {kind!r} cannot be read", hint=hint)
-    found = {field: metadata[f"llama.{key}"] for field, key in FIELDS.items() if f"llama.{key}" in metadata}
+    config = {field: metadata[f"llama.{key}"] for field, key in FIELDS.items() if f"llama.{key}" in metadata}
     scaling = metadata.get("llama.rope.scaling.type", "none")
-    found["rope_scaling"] = None if scaling == "none" else {"rope_type": scaling}
-    found["vocab_size"] = metadata.get("llama.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))
-    # Rows of queries and keys are stored so that pairs are neighbours; what is quantised is so in groups of 32.
-    return found | {"model_type": kind, "rope_traditional": True, "quantization": {"group_size": 32}}
+    config["rope_scaling"] = None if scaling == "none" else {"rope_type": scaling}
+    config["vocab_size"] = metadata.get("llama.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))
+    # Query and key rows are stored with rotary pairs adjacent; quantised matrices have groups of 32.
+    return config | {"model_type": kind, "rope_traditional": True, "quantization": {"group_size": 32}}
 
 
 def _hub_name(stored: str) -> str:

@@ -1,6 +1,6 @@
-"""What a safetensors file says of its tensors: names, types, shapes. Reads the header alone and needs no MLX; knows nothing of models.
+"""The header of a safetensors file: names, dtypes and shapes of tensors. Reads no values and needs no MLX; knows nothing of models.
 
-Source: the format's own description, https://github.com/huggingface/safetensors#format.
+Source: the format's description, https://github.com/huggingface/safetensors#format.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _WIDTHS = {
     4: "F4",
 }
 DTYPE_BITS = {name: bits for bits, names in _WIDTHS.items() for name in names.split()}
-# The format's own bound.
+# The format's limit.
 _HEADER_BYTES = 100_000_000
-_HINT = "the file is damaged or its download was cut off; fetch it again"
+_HINT = "the file is damaged or truncated; fetch it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TensorHeader:
 
 
 def read_headers(file: Path) -> dict[str, TensorHeader]:
-    """Every tensor of the file by name. Raises ModelError if the file is shorter than its header says, or is no safetensors file."""
+    """Every tensor of the file by name. Raises ModelError if the file is shorter than its header requires, or not a safetensors file."""
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -51,7 +51,7 @@ def read_headers(file: Path) -> dict[str, TensorHeader]:
 
 
 def _parsed(header: dict[str, Any], data_bytes: int) -> dict[str, TensorHeader]:
-    found = {}
+    tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -60,5 +60,5 @@ def _parsed(header: dict[str, Any], data_bytes: int) -> dict[str, TensorHeader]:
             raise ValueError(f"{name} ends at byte {stop:,} of {data_bytes:,}")
         if (stop - start) * 8 != prod(shape) * DTYPE_BITS[entry["dtype"]]:
             raise ValueError(f"{name} has {stop - start:,} bytes, which is not {list(shape)} of {entry['dtype']}")
-        found[name] = TensorHeader(entry["dtype"], shape, stop - start)
-    return found
+        tensors[name] = TensorHeader(entry["dtype"], shape, stop - start)
+    return tensors

@@ -1,6 +1,6 @@
-"""What a checkpoint is made of and what it would cost here, told from config.json and the headers of its files: no weight is read.
+"""The modules of a checkpoint and their formats, from config.json and the headers of its files: reads no weights.
 
-Knows names of tensors and the families' configurations; nothing of a running model. The machine is described by the caller.
+Knows names of tensors; nothing of a running model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAF = re.compile(r"\.(weight|scales|biases)$")
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A matrix or another parameter of the model, however many tensors store it. format: as in "4-bit affine, groups of 32" or "BF16"."""
+    """A matrix or another parameter, stored as one or more tensors. format: for example "4-bit affine, groups of 32" or "BF16"."""
 
     name: str
     kind: str
@@ -65,7 +65,7 @@ class ModuleKind:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder's configuration and modules. mtp: "none", or where the draft head is and how it is stored."""
+    """A folder's configuration and modules. mtp: "none", or location and format of the draft head."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -78,13 +78,13 @@ class Checkpoint:
 
     @property
     def text(self) -> Mapping[str, Any]:
-        """The part of the configuration that describes the language model."""
+        """The language model's part of the configuration."""
         nested = self.config.get("text_config", self.config)
         return nested if isinstance(nested, Mapping) else {}
 
     @property
     def served(self) -> tuple[Module, ...]:
-        """What is loaded: no vision tower, and no head that is the embedding once more."""
+        """The modules that are loaded: no vision tower, and no head that is tied to the embedding."""
         is_tied = self.text.get("tie_word_embeddings", self.config.get("tie_word_embeddings", False))
         return tuple(m for m in self.modules if m.kind != NOT_READ and not (is_tied and m.kind == "head"))
 
@@ -94,7 +94,7 @@ class Checkpoint:
 
     @property
     def num_active_params(self) -> int:
-        """Parameters that take part in one token, without the draft head: of the experts only those that the router chooses."""
+        """Parameters used per token, without the draft head; of the experts only those that the router chooses."""
         target = sum(m.num_params for m in self.served if m.kind not in ("mtp", "experts"))
         return target + int(sum(m.num_params for m in self.served if m.kind == "experts") * self._chosen_frac)
 
@@ -107,7 +107,7 @@ class Checkpoint:
         return float(self.text.get("num_experts_per_tok", 1)) / float(self.text.get("num_experts", 1))
 
     def kinds(self) -> Iterator[ModuleKind]:
-        """The modules by kind, in the order of KINDS; last what is not read."""
+        """The modules by kind, in the order of KINDS, then those that are not read."""
         for name in (*(name for name, _ in KINDS), NOT_READ):
             if of_kind := [m for m in self.modules if m.kind == name]:
                 formats: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What is in the folder. Raises ModelError if there is no checkpoint or a file is cut off, UnsupportedError for packed weights."""
+    """The folder's checkpoint. Raises ModelError if there is none or a file is truncated, UnsupportedError for unknown packing."""
     folder = Folder.find(path)
     parts: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
     for file in folder.files[1:]:
@@ -138,16 +138,16 @@ def _module(name: str, part: Mapping[str, TensorHeader], how: Mapping[str, Any])
         weight = next(iter(part.values()))
         return Module(name, kind, weight.dtype, prod(weight.shape), num_bytes)
     if not how.get("group_size"):
-        raise ModelError(f"config.json does not say how {name} is quantised", hint="it lacks `quantization` with a group_size")
+        raise ModelError(f"config.json does not declare how {name} is quantised", hint="it lacks `quantization` with a group_size")
     columns = part["scales"].shape[-1] * int(how["group_size"])
     bits = part["weight"].shape[-1] * 32 // columns
-    told = f"{bits}-bit {how.get('mode', 'affine')}, groups of {how['group_size']}"
-    return Module(name, kind, told, prod(part["weight"].shape[:-1]) * columns, num_bytes)
+    format = f"{bits}-bit {how.get('mode', 'affine')}, groups of {how['group_size']}"
+    return Module(name, kind, format, prod(part["weight"].shape[:-1]) * columns, num_bytes)
 
 
 def _mtp(folder: Folder, modules: tuple[Module, ...]) -> str:
     formats = Counter[str]()
     for module in modules:
         formats[module.format] += module.num_params * (module.kind == "mtp")
-    place = "among the weights" if folder.mtp_file is None else f"in {folder.mtp_file.relative_to(folder.path)}"
-    return f"{place}, {formats.most_common(1)[0][0]}" if formats.total() else "none"
+    location = "among the weights" if folder.mtp_file is None else f"in {folder.mtp_file.relative_to(folder.path)}"
+    return f"{location}, {formats.most_common(1)[0][0]}" if formats.total() else "none"

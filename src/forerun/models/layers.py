@@ -1,8 +1,8 @@
-"""What families share: norms, the gated feed-forward block, rotary positions. Functions of arrays and of their weights alone."""
+"""Blocks that families share: norms, the gated feed-forward block, rotary positions, the pass over the layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import mlx.core as mx
 from forerun.kernels.cuda_source import is_cuda
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
+from forerun.state.cache import View
 
 
 def silu(x: mx.array) -> mx.array:
@@ -20,7 +21,7 @@ def silu(x: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMS norm over the last axis; weight [dim] is the gain itself (zero-centred checkpoints are shifted when they are read)."""
+    """RMS norm over the last axis; weight [dim] is the gain (zero-centred checkpoints are shifted on load)."""
 
     weight: mx.array
     eps: float
@@ -30,7 +31,7 @@ class Norm:
 
 
 class FeedForward(Protocol):
-    """What stands between two layers' mixers: a function of each row alone."""
+    """The feed-forward block of a layer: a function of each row alone."""
 
     def __call__(self, x: mx.array) -> mx.array: ...
 
@@ -55,9 +56,9 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions on the first `dims` of each head. is_traditional: pairs are neighbours, not a half apart.
+    """Rotary positions on the first `dims` of each head. is_traditional: pairs are adjacent, not a half apart.
 
-    periods: [dims / 2] float32 in place of the powers of theta.
+    periods: [dims / 2] float32 instead of the powers of theta.
     """
 
     dims: int
@@ -69,26 +70,50 @@ class Rope:
         mx.eval(self.periods)  # once, not in each step
 
     def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
-        """x [rows, heads, dim] turned by its row's position; positions [rows] int32."""
-        most = self._most_rows(x)
-        parts = [self._turn(x[i : i + most], positions[i : i + most]) for i in range(0, x.shape[0], most)]
+        """x [rows, heads, dim] rotated by its row's position; positions [rows] int32."""
+        num = self._max_rows(x)
+        parts = [self._rotate(x[i : i + num], positions[i : i + num]) for i in range(0, x.shape[0], num)]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
-    def _turn(self, x: mx.array, positions: mx.array) -> mx.array:
+    def _rotate(self, x: mx.array, positions: mx.array) -> mx.array:
         base = self.theta if self.periods is None else None
-        turned = mx.fast.rope(
+        rotated = mx.fast.rope(
             x[:, :, None], self.dims, traditional=self.is_traditional, base=base, scale=1.0, offset=positions, freqs=self.periods
         )
-        return turned[:, :, 0]
+        return rotated[:, :, 0]
 
-    def _most_rows(self, x: mx.array) -> int:
-        """Rows that one launch can take: of few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the 64 that there may be."""
+    def _max_rows(self, x: mx.array) -> int:
+        """Rows per launch: for few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the limit of 64."""
         rows, heads, _ = x.shape
         return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else rows
 
 
+class DecoderLayer(Protocol):
+    """Layer number `layer` over x [rows, hidden] at `positions` [rows]."""
+
+    def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array: ...
+
+
+class Decoder:
+    """`forward` and `head` of models/base.py: embedding, layers, final norm and head, which the family sets."""
+
+    _embedding: Linear
+    _layers: Sequence[DecoderLayer]
+    _norm: Norm
+    _head: Linear
+
+    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        positions, x = view.begin(spans), self._embedding.rows(tokens)
+        for i, layer in enumerate(self._layers):
+            x = layer(x, i, positions, view)
+        return self._norm(x)
+
+    def head(self, hidden: mx.array) -> mx.array:
+        return self._head(hidden).astype(mx.float32)
+
+
 def rope_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a configuration says of rotary positions: in `rope_parameters`, or in the older way beside everything else."""
+    """The rotary settings of a configuration: from `rope_parameters`, or from the older top-level fields."""
     older = {name: config[name] for name in ("rope_theta", "partial_rotary_factor") if name in config}
     fields = {**older, **(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     return fields | {"rope_type": fields.get("rope_type", fields.get("type", "default"))}

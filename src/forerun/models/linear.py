@@ -1,6 +1,6 @@
-"""Matrices of weights, plain or quantised, behind one call: projections, embeddings, heads, and the same for many experts at once.
+"""Weight matrices, plain or quantised, behind one interface: projections, embeddings, heads, also for many experts at once.
 
-Knows nothing of names or files (see weights.py) nor of what a matrix is for.
+Knows nothing of names or files (see weights.py) nor of a matrix's purpose.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, product,
 
 
 class Linear(Protocol):
-    """A matrix W [out, in], or one for each expert [experts, out, in]."""
+    """A matrix W [out, in], or one per expert [experts, out, in]."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def arrays(self) -> list[mx.array]:
-        """What it is made of."""
+        """The stored arrays."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        """x @ W.T, [rows, out] for x [rows, in]. Row-invariant under `reference`, quantised or not."""
+        """x @ W.T, [rows, out] for x [rows, in]. Row-invariant under EXACT, quantised or not."""
 
     def rows(self, ids: mx.array) -> mx.array:
         """W[ids], [rows, in]: an embedding."""
 
     def reordered(self, order: mx.array) -> Linear:
-        """The matrix W[order]: the same product with its results in another order."""
+        """The matrix W[order]: its products have reordered results."""
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         """x[r, j] @ W[experts[r, j]].T, [rows, chosen, out] for x [rows, chosen or 1, in], experts [rows, chosen].
 
-        On CPU a product of its own for each row and expert, so that a row's bits do not depend on how many rows there are. is_sorted:
-        `experts` is in ascending order, which makes it faster on a GPU.
+        On a CPU one product per row and expert, so that a row's bits do not depend on the number of rows. is_sorted: `experts` ascends,
+        which is faster on a GPU.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """weight as it is multiplied with."""
+    """A plain matrix in the dtype of products."""
 
     weight: mx.array
 
@@ -66,7 +66,7 @@ class Dense:
         return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
 
 
-# What may share a scale, and with how many bits, in each mode.
+# Bits and group sizes of each mode.
 SCHEMES = frozenset(
     {Scheme("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)}
     | {Scheme("mxfp4", 4, 32), Scheme("mxfp8", 8, 32), Scheme("nvfp4", 4, 16)}
@@ -75,9 +75,9 @@ SCHEMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """packed [..., out, in * bits / 32] uint32; scales [..., out, in / group]; biases like scales, of mode affine alone.
+    """packed [..., out, in * bits / 32] uint32; scales [..., out, in / group]; biases like scales, in mode affine only.
 
-    dtype: of the values that it stands for.
+    dtype: of the dequantised values.
     """
 
     packed: mx.array
@@ -107,7 +107,7 @@ class Quantised:
         return product_of_experts(x, self._packed(), experts, is_sorted=is_sorted)
 
     def dense(self) -> Dense:
-        """The matrix that it stands for."""
+        """The dequantised matrix."""
         return Dense(dequantise(self._packed(), self.dtype))
 
     def _packed(self) -> PackedMatrix:
@@ -116,7 +116,7 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Matrices one below the other that cannot be stored as one: plain and quantised, or quantised in different ways."""
+    """Stacked matrices that cannot be stored as one: plain and quantised, or quantised by different schemes."""
 
     parts: tuple[Linear, ...]
 
@@ -135,14 +135,14 @@ class Split:
         raise NotImplementedError("an embedding is one matrix")
 
     def reordered(self, order: mx.array) -> Linear:
-        raise NotImplementedError("rows change places before matrices are put together")
+        raise NotImplementedError("rows are reordered before matrices are stacked")
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         return mx.concatenate([p.of_experts(x, experts, is_sorted=is_sorted) for p in self.parts], axis=-1)
 
 
 def stacked(parts: Sequence[Linear]) -> Linear:
-    """One product instead of several of the same input; `mx.split` takes the result apart."""
+    """One matrix for several products of the same input; split the result with `mx.split`."""
     if len(parts) == 1:
         return parts[0]
     dense = [p for p in parts if isinstance(p, Dense)]

@@ -1,4 +1,4 @@
-"""Llama: full attention and SwiGLU, without gates, biases or a draft head. SmolLM2 and Llama 3 are of this kind.
+"""Llama: full attention and SwiGLU, without gates, biases or a draft head. For example SmolLM2 and Llama 3.
 
 Source: the published config and modeling files of the family; tensors as on the hub.
 """
@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from forerun.errors import ModelError
 from forerun.kernels.numerics import Numerics
-from forerun.models.layers import Mlp, Norm, Rope, rope_fields
+from forerun.models.layers import Decoder, Mlp, Norm, Rope, rope_fields
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import View
@@ -23,7 +23,7 @@ from forerun.state.spec import ArraySpec, AttentionSpec, StateSpec
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The fields of config.json that shape the model."""
+    """The fields of config.json that define the model."""
 
     hidden: int
     ffn: int
@@ -64,7 +64,7 @@ class Config:
             ) from error
 
     def spec(self, dtype: str) -> StateSpec:
-        """What is kept of a sequence: keys and values of every layer, and the last hidden vector, all in `dtype`."""
+        """The state of a sequence: keys and values of every layer, and the last hidden vector, all in `dtype`."""
         layers = (AttentionSpec(self.kv_heads, self.head_dim, dtype),) * self.layers
         return StateSpec(layers, (), ArraySpec("hidden", (self.hidden,), dtype))
 
@@ -102,7 +102,7 @@ class Layer:
         return x + self.mlp(self.mlp_norm(x))
 
 
-class Llama:
+class Llama(Decoder):
     """The family. `forward`, `head` and `draft` as in models/base.py."""
 
     name = "llama"
@@ -117,21 +117,12 @@ class Llama:
         self._head = weights.head(c.vocab, c.hidden, tied_to=self._embedding if c.tied else None)
         self.linear_shapes = frozenset(weights.shapes)
 
-    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        positions, x = view.begin(spans), self._embedding.rows(tokens)
-        for i, layer in enumerate(self._layers):
-            x = layer(x, i, positions, view)
-        return self._norm(x)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._head(hidden).astype(mx.float32)
-
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        raise NotImplementedError("the family has no draft head: its spec says so")
+        raise NotImplementedError("the family has no draft head (spec.draft_layers is empty)")
 
 
 def _with_factors(config: Config, weights: Weights) -> Config:
-    """With the periods stretched by factors that are stored as a tensor, as in GGUF files of Llama 3."""
+    """The config with periods scaled by factors that are stored as a tensor, as in GGUF files of Llama 3."""
     if not weights.names("rope_freqs."):
         return config
     factors = weights.take("rope_freqs.weight", config.head_dim // 2).astype(mx.float32)
@@ -152,7 +143,7 @@ def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
 
 
 def _stretched(dims: int, theta: float, fields: Mapping[str, Any]) -> mx.array:
-    """Periods [dims / 2] of Llama 3.1's long context: long ones times `factor`, short ones as they were, between them a smooth passage."""
+    """Periods [dims / 2] of Llama 3.1's long context: long ones times `factor`, short ones unchanged, interpolated between."""
     factor, low, high = fields["factor"], fields["low_freq_factor"], fields["high_freq_factor"]
     periods = _periods(dims, theta)
     turns = fields["original_max_position_embeddings"] / (2 * math.pi * periods)

@@ -28,7 +28,7 @@ DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
 class LoadedModel:
     """A model in memory. digest: hex, of the weights as stored and of the configuration.
 
-    mtp: how the draft head is to be named in an Identity. notes: what was decided or left out while reading, for people.
+    mtp: the draft head's name in an Identity. notes: decisions made and tensors skipped on load, for the user.
     """
 
     family: Family
@@ -39,48 +39,50 @@ class LoadedModel:
 
 
 def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> LoadedModel:
-    """The model in `folder`, or in that GGUF file, weights in `dtype`. Call on the thread that will run it.
+    """The model in `folder` (or a GGUF file), weights in `dtype`. Call on the thread that will run it.
 
-    Quantised matrices are dequantised on a CPU, which multiplies them slowly, if all weights then take at most half of its memory.
+    On a CPU, where quantised products are slow, quantised matrices are dequantised if all weights then take at most half the memory.
     Raises ModelError, UnsupportedError.
     """
-    found = GgufFile.find(folder) if is_gguf(folder) else Folder.find(folder)
-    kind = kind_of(found.config.get("model_type"), folder)
-    checkpoint, known, digest = found.open(), remembered(signature(found.files)), WeightsDigest()
-    seen = _seen(checkpoint, None if known else digest, progress)
-    reading = ReadOptions(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), seen)
-    weights = Weights(checkpoint, reading)
+    source = GgufFile.find(folder) if is_gguf(folder) else Folder.find(folder)
+    kind = kind_of(source.config.get("model_type"), folder)
+    checkpoint, cached, digest = source.open(), remembered(signature(source.files)), WeightsDigest()
+    on_tensor = _observer(checkpoint, None if cached else digest, progress)
+    options = ReadOptions(dtype, _dense_bytes(checkpoint, dtype) <= dense_limit_bytes(), on_tensor)
+    weights = Weights(checkpoint, options)
     family = kind.build(weights, numerics)
     weights.done()
     mx.clear_cache()
-    if not known:
-        known = digest.hexdigest(found.config)
-        remember(found.files, known)
+    if not cached:
+        cached = digest.hexdigest(source.config)
+        remember(source.files, cached)
     mtp = "none" if not family.spec.draft_layers else f"mtp{len(family.spec.draft_layers)}"
-    return LoadedModel(family, found.config, known, mtp, _notes(checkpoint, weights, reading))
+    return LoadedModel(family, source.config, cached, mtp, _notes(checkpoint, weights, options))
 
 
 def dense_limit_bytes() -> int:
-    """How large weights may become by dequantising them: half of the memory on a CPU; nothing on a GPU, which is fast without."""
+    """Limit for dequantised weights: half of the memory on a CPU; 0 on a GPU, where quantised products are fast."""
     return memory_bytes() // 2 if mx.default_device() == mx.cpu else 0
 
 
-def _seen(checkpoint: Checkpoint, digest: WeightsDigest | None, progress: Callable[[str, float], None]) -> Callable[[str, mx.array], None]:
-    """What is called with every tensor that is read: tells how far it is, and digests it unless the digest is known."""
+def _observer(
+    checkpoint: Checkpoint, digest: WeightsDigest | None, progress: Callable[[str, float], None]
+) -> Callable[[str, mx.array], None]:
+    """A callback for every tensor read: reports progress, and adds the tensor to `digest`, if any."""
     total, done = sum(tensor.nbytes for tensor in checkpoint.tensors.values()) or 1, 0
 
-    def seen(name: str, tensor: mx.array) -> None:
+    def observe(name: str, tensor: mx.array) -> None:
         nonlocal done
         done += tensor.nbytes
         progress("reading weights", done / total)
         if digest is not None:
             digest.add(name, tensor)
 
-    return seen
+    return observe
 
 
 def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
-    """What the weights take when all matrices are plain."""
+    """Bytes of the weights with all matrices dequantised."""
     tensors, default = checkpoint.tensors, declared(checkpoint.config)
     by_path = {canonical(path): how for path, how in default.items() if isinstance(how, dict)}
     total = 0
@@ -93,10 +95,10 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
     return total * int(getattr(mx, dtype).size)
 
 
-def _notes(checkpoint: Checkpoint, weights: Weights, reading: ReadOptions) -> tuple[str, ...]:
+def _notes(checkpoint: Checkpoint, weights: Weights, options: ReadOptions) -> tuple[str, ...]:
     notes = [*weights.notes]
     if schemes := Counter(map(str, weights.schemes.values())):
-        how = f"dequantised to {reading.dtype}" if reading.is_dense else "used as they are"
+        how = f"dequantised to {options.dtype}" if options.is_dense else "used as they are"
         notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {scheme}" for scheme, count in schemes.most_common()))
     notes += [f"not read: {count} tensors {heading}" for heading, count in checkpoint.dropped.items()]
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""A feed-forward block of many experts, of which a router chooses some for each row, and of one that all rows share.
+"""A mixture-of-experts block: a router chooses some experts for each row, and one shared expert serves all rows.
 
 Knows nothing of the layers around it.
 """
@@ -17,14 +17,14 @@ from forerun.models.layers import Mlp, silu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 
-# From so many products on, those of one expert are put side by side: a GPU then reads each expert's weights once. Fewer are faster as they
-# come: on Metal by mlx-lm's measure, on CUDA by `experts` in benchmarks/results/gpu-h200-mixture.json.
+# From this many products on, they are sorted by expert, so that a GPU reads each expert's weights once. Fewer are faster unsorted: on Metal
+# as mlx-lm measured, on CUDA by `experts` in benchmarks/results/gpu-h200-mixture.json.
 SORTED_FROM, SORTED_FROM_ON_CUDA = 64, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig:
-    """The fields of config.json that shape the block. is_normalised: the weights of the chosen experts are made to sum to 1."""
+    """The fields of config.json that define the block. is_normalised: the weights of the chosen experts are scaled to sum to 1."""
 
     experts: int
     chosen: int
@@ -44,12 +44,12 @@ class MoeConfig:
                 is_normalised=bool(text.get("norm_topk_prob", True)),
             )
         except KeyError as error:
-            raise ModelError(f"config.json lacks {error.args[0]!r}", hint="the configuration of a mixture of experts has it") from error
+            raise ModelError(f"config.json lacks {error.args[0]!r}", hint="a mixture of experts needs it") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """sum over chosen experts of weight * expert(x), plus sigmoid(shared_gate(x)) * shared(x). gate_up and down: one matrix an expert."""
+    """sum over chosen experts of weight * expert(x), plus sigmoid(shared_gate(x)) * shared(x). gate_up and down: one matrix per expert."""
 
     config: MoeConfig
     router: Linear
@@ -60,7 +60,7 @@ class Moe:
 
     @classmethod
     def read(cls, weights: Weights, prefix: str, hidden: int, config: MoeConfig) -> Moe:
-        """The block whose tensors begin with `prefix`, gate and up of the experts fused or apart."""
+        """The block whose tensors begin with `prefix`, gate and up of the experts fused or separate."""
         c, inner = config, f"{prefix}.experts"
         is_fused = bool(weights.names(f"{inner}.gate_up_proj."))
         outs = {f"{inner}.gate_up_proj": 2 * c.ffn} if is_fused else {f"{inner}.{x}_proj": c.ffn for x in ("gate", "up")}
@@ -74,13 +74,13 @@ class Moe:
         )
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[rows, hidden] for x [rows, hidden]. Row-invariant under `reference`."""
+        """[rows, hidden] for x [rows, hidden]. Row-invariant under EXACT."""
         weights, experts = self._route(x)
         routed = (self._experts(x, experts) * weights[..., None]).sum(axis=1)
         return routed + mx.sigmoid(self.shared_gate(x)) * self.shared(x)
 
     def _route(self, x: mx.array) -> tuple[mx.array, mx.array]:
-        """Weights and numbers of the chosen experts, each [rows, chosen]; the law of all experts is taken in float32."""
+        """Weights and indices of the chosen experts, each [rows, chosen]; the softmax over all experts is in float32."""
         probs = mx.softmax(self.router(x).astype(mx.float32), axis=-1)
         experts = mx.argpartition(probs, kth=-self.config.chosen, axis=-1)[:, -self.config.chosen :]
         weights = mx.take_along_axis(probs, experts, axis=-1)

@@ -1,8 +1,8 @@
-"""Whether a checkpoint's norm weights are gains, or differences from 1. Both are about; a wrong guess gives noise, or drafts that fail.
+"""Whether a checkpoint's norm weights are gains, or differences from 1. Both occur; a wrong guess gives noise, or rejected drafts.
 
-Qwen's own files hold differences (zero-centred: y = x (1 + w)); conversions for MLX add the 1 ("folded"), some of them to the trunk but
-not to the MTP head. So each is decided on its own, by what the checkpoint declares or else by evidence, and what decided is kept. Knows
-tensors, no family.
+Qwen's own files hold differences (zero-centred: y = x (1 + w)); conversions for MLX add the 1 ("folded"), some to the target but not to the
+MTP head. So each is decided separately, by what the checkpoint declares or else by evidence, which is recorded. Knows tensors, no
+family.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import mlx.core as mx
 from forerun.errors import ModelError
 from forerun.models.weights import Weights
 
-DECLARED = "forerun_norms"  # in config.json: {"trunk": "folded", "mtp": "zero-centred"}
+DECLARED = "forerun_norms"  # in config.json: {"target": "folded", "mtp": "zero-centred"}
 DELTAS = ("delta", "delta_plus_one", "mlx_delta")
 NORM = re.compile(r"norm(_\w+)?\.weight$")
-HINT = f'say which in config.json: "{DECLARED}": {{"trunk": "folded", "mtp": "zero-centred"}}'
-# Gains of trained norms have means above the first; of differences at least one lies below it, and none of a head above the second.
-LEAST_GAIN, MOST_HEAD_DIFFERENCE = 0.5, 1.25
+HINT = f'declare them in config.json: "{DECLARED}": {{"target": "folded", "mtp": "zero-centred"}}'
+# Trained gains have means above the first. Of differences at least one mean is below it, and none of q_norm or k_norm above the second.
+MIN_GAIN, MAX_HEAD_DIFFERENCE = 0.5, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """is_zero_centred: 1 must be added to make a gain. evidence: what decided."""
+    """is_zero_centred: the gain is 1 + weight. evidence: the reason, for notes."""
 
     is_zero_centred: bool
     evidence: str
@@ -37,8 +37,8 @@ class Convention:
 
 
 def of_target(config: Mapping[str, Any], conv: mx.array) -> Convention:
-    """The trunk's convention. conv: a convolution's weight, [channels, 1, width] as on the hub or [channels, width, 1] as MLX has it."""
-    declared = _declared(config, "trunk")
+    """The target model's convention. conv: a convolution's weight, [channels, 1, width] as on the hub or [channels, width, 1] as in MLX."""
+    declared = _declared(config, "target")
     if declared is not None:
         return declared
     if conv.ndim == 3 and conv.shape[1] == 1 and conv.shape[2] > 1:
@@ -52,16 +52,16 @@ def of_mtp(weights: Weights, target: Convention) -> Convention:
     if declared is not None:
         return declared
     if target.is_zero_centred and not weights.has_separate_head:
-        return Convention(True, "in the trunk's own files, which are")
+        return Convention(True, "in the target's own files, which are")
     means = {name: _mean(weights.peek(name)) for name in weights.names("mtp.") if NORM.search(name)}
     lowest = min(means.values(), default=1.0)
-    of_heads = max((mean for name, mean in means.items() if name.endswith(("q_norm.weight", "k_norm.weight"))), default=0.0)
-    if lowest >= LEAST_GAIN:
+    highest_of_heads = max((mean for name, mean in means.items() if name.endswith(("q_norm.weight", "k_norm.weight"))), default=0.0)
+    if lowest >= MIN_GAIN:
         return Convention(False, f"means from {lowest:.2f} up")
-    if of_heads < MOST_HEAD_DIFFERENCE:
+    if highest_of_heads < MAX_HEAD_DIFFERENCE:
         return Convention(True, f"means down to {lowest:.2f}")
-    told = ", ".join(f"{name} {mean:.2f}" for name, mean in sorted(means.items()))
-    raise ModelError(f"the norms of the MTP head are neither clearly gains nor differences from 1; means: {told}", hint=HINT)
+    listed = ", ".join(f"{name} {mean:.2f}" for name, mean in sorted(means.items()))
+    raise ModelError(f"the norms of the MTP head are neither clearly gains nor differences from 1; means: {listed}", hint=HINT)
 
 
 def _mean(weight: mx.array) -> float:

@@ -1,6 +1,6 @@
 """Qwen3.5, dense: three gated-DeltaNet layers, then one gated full-attention layer, and so on; one MTP layer as the draft head.
 
-Sources: the published config and modeling files of the family; names of tensors as on the hub. Text only.
+Sources: the published config and modeling files of the family; tensor names as on the hub. Text only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forerun.errors import ModelError
 from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.numerics import GatedDelta, Numerics
 from forerun.models import norms
-from forerun.models.layers import FeedForward, Mlp, Norm, Rope, rope_fields, silu
+from forerun.models.layers import Decoder, FeedForward, Mlp, Norm, Rope, rope_fields, silu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import Arrays, View
@@ -24,7 +24,7 @@ from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpe
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The fields of `text_config` that shape the model."""
+    """The fields of `text_config` that define the model."""
 
     hidden: int
     ffn: int
@@ -80,7 +80,7 @@ class Config:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     def spec(self, dtype: str) -> StateSpec:
-        """What is kept of a sequence, with keys, values, conv tails and hidden in `dtype` and recurrent matrices in float32."""
+        """The state of a sequence, with keys, values, conv tails and hidden in `dtype` and recurrent matrices in float32."""
         attention = AttentionSpec(self.kv_heads, self.head_dim, dtype)
         recurrent = RecurrentSpec(
             (
@@ -100,7 +100,7 @@ def _check_supported(text: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
 
 
 def _every_few(text: Mapping[str, Any]) -> Iterator[str]:
-    """Types of layers where they are not listed: every few of them attend to all tokens."""
+    """Layer types where they are not listed: every `full_attention_interval`-th layer attends to all tokens."""
     interval = text.get("full_attention_interval", 4)
     return ("linear_attention" if (i + 1) % interval else "full_attention" for i in range(text["num_hidden_layers"]))
 
@@ -174,9 +174,9 @@ class Layer:
 
 
 class LayerReader:
-    """Turns tensors into layers, stacking projections of the same input and making gains of zero-centred norms. text: the config's fields.
+    """Makes layers from tensors: stacks projections of the same input and converts zero-centred norms to gains. text: the config's fields.
 
-    What families of this kind do in other ways they override.
+    Related families override what differs.
     """
 
     def __init__(self, config: Config, numerics: Numerics, weights: Weights) -> None:
@@ -184,7 +184,7 @@ class LayerReader:
         self.text: Mapping[str, Any] = weights.config.get("text_config", weights.config)
         conv = weights.peek(f"model.layers.{config.layer_types.index('linear_attention')}.linear_attn.conv1d.weight")
         self._target = self._mtp = norms.of_target(weights.config, conv)
-        weights.notes.append(f"norms of the trunk: {self._target}")
+        weights.notes.append(f"norms of the target: {self._target}")
         if config.draft_layers:
             self._mtp = norms.of_mtp(weights, self._target)
             weights.notes.append(f"norms of the MTP head: {self._mtp}")
@@ -197,7 +197,7 @@ class LayerReader:
         return Norm(self.weights.gain(name, dim, is_zero_centred=convention.is_zero_centred), self.config.eps)
 
     def layer(self, prefix: str, kind: str, layer: int | None) -> Layer:
-        """The layer whose tensors begin with `prefix`; its number in the trunk, None in the MTP head."""
+        """The layer whose tensors begin with `prefix`; its number in the target model, None in the MTP head."""
         c = self.config
         mixer = self._attention(f"{prefix}.self_attn") if kind == "full_attention" else self._delta_net(f"{prefix}.linear_attn")
         return Layer(
@@ -208,11 +208,11 @@ class LayerReader:
         )
 
     def feed_forward(self, prefix: str, layer: int | None) -> FeedForward:
-        """The block behind a layer's mixer."""
+        """The block after a layer's mixer."""
         return Mlp.read(self.weights, prefix, self.config.hidden, self.config.ffn)
 
     def projections(self, prefix: str) -> Linear:
-        """What a DeltaNet layer makes of its input: queries, keys and values, gates z, betas and decays, one below the other."""
+        """The input projections of a DeltaNet layer, stacked: queries, keys and values, gates z, betas and decays."""
         c = self.config
         outs = {"qkv": c.conv_channels, "z": c.value_heads * c.value_dim, "b": c.value_heads, "a": c.value_heads}
         return self.weights.linear(c.hidden, {f"{prefix}.in_proj_{x}": out for x, out in outs.items()})
@@ -238,14 +238,14 @@ class LayerReader:
         )
 
     def _conv(self, name: str) -> mx.array:
-        """The convolution's weight [width, channels], stored [channels, 1, width] or, by MLX, [channels, width, 1]."""
+        """The convolution's weight [width, channels], stored [channels, 1, width] or, in MLX, [channels, width, 1]."""
         channels, width = self.config.conv_channels, self.config.conv_width
         if self.weights.peek(name).shape == (channels, width, 1):
             return self.weights.evaluated(mx.contiguous(self.weights.array(name, channels, width, 1)[..., 0].T))
         return self.weights.evaluated(mx.contiguous(self.weights.array(name, channels, 1, width)[:, 0].T))
 
 
-class Qwen35:
+class Qwen35(Decoder):
     """The dense family. `forward`, `head` and `draft` as in models/base.py."""
 
     name = "qwen3_5"
@@ -253,7 +253,7 @@ class Qwen35:
 
     def __init__(self, weights: Weights, numerics: Numerics) -> None:
         self.config = Config.parse(weights.config)
-        if not weights.names("mtp."):  # all of the head or nothing: conversions leave it out and keep the configuration
+        if not weights.names("mtp."):  # some conversions drop the head but not its configuration
             self.config = replace(self.config, draft_layers=0)
         self.numerics, self.spec = numerics, self.config.spec(weights.dtype)
         self.vocab, self.context_tokens = self.config.vocab, self.config.context_tokens
@@ -265,15 +265,6 @@ class Qwen35:
         if self.config.draft_layers:
             self._read_draft(reader)
         self.linear_shapes = frozenset(weights.shapes)
-
-    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
-        positions, x = view.begin(spans), self._embedding.rows(tokens)
-        for i, layer in enumerate(self._layers):
-            x = layer(x, i, positions, view)
-        return self._norm(x)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._head(hidden).astype(mx.float32)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         positions = view.begin_draft(spans)

@@ -15,7 +15,7 @@ class _Reader(LayerReader):
 
 
 class Qwen35Moe(Qwen35):
-    """The mixture. What it does not say is as in the dense family."""
+    """The mixture. Everything else is as in the dense family."""
 
     name = "qwen3_5_moe"
     reader = _Reader

@@ -1,4 +1,4 @@
-"""Qwen3-Next: Qwen3.5's forerunner. Mixtures of experts, and projections of the DeltaNet layers that are interleaved by key head.
+"""Qwen3-Next, the predecessor of Qwen3.5: mixtures of experts, and DeltaNet projections that are interleaved by key head.
 
 Source: the published config and modeling files of the family; tensors as on the hub, where experts are numbered.
 """
@@ -20,7 +20,7 @@ class _Reader(LayerReader):
         return Moe.read(self.weights, prefix, self.config.hidden, MoeConfig.parse(self.text))
 
     def projections(self, prefix: str) -> Linear:
-        """Queries, keys and values, gates z, betas and decays one below the other, as everywhere else. Rows change places, not bits."""
+        """As in `LayerReader.projections`; the rows are reordered, their bits unchanged."""
         c, share = self.config, self.config.value_heads // self.config.key_heads
         values = share * c.value_dim
         qkvz = _by_kind(c.key_heads, (c.key_dim, c.key_dim, values, values))
@@ -34,14 +34,14 @@ class _Reader(LayerReader):
 
 
 class Qwen3Next(Qwen35):
-    """The family. What it does not say is as in Qwen3.5."""
+    """The family. Everything else is as in Qwen3.5."""
 
     name = "qwen3_next"
     reader = _Reader
 
 
 def _by_kind(key_heads: int, widths: tuple[int, ...]) -> mx.array:
-    """Where the rows of each kind are: stored is, for each key head, `widths[0]` rows of the first kind, then the second, and so on."""
+    """Row indices by kind. Stored order: for each key head `widths[0]` rows of the first kind, then `widths[1]` of the second, ..."""
     rows = mx.arange(key_heads * sum(widths)).reshape(key_heads, -1)
     stops = [sum(widths[: i + 1]) for i in range(len(widths))]
     return mx.concatenate([rows[:, stop - width : stop].reshape(-1) for stop, width in zip(stops, widths, strict=True)])

@@ -1,6 +1,6 @@
-"""How finely each matrix of a model is to be quantised: one scheme for all, other numbers of bits where a pattern says so. Pure.
+"""The quantisation of each matrix: one default scheme, other bits where a pattern matches. Pure.
 
-Knows names of modules (canonical ones, see names.py); no tensors, no files.
+Knows module names (canonical ones, see names.py); no tensors, no files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MTP = "mtp."
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """default: of every matrix. preset, overrides: pattern of a module's path and bits instead, the last one that matches wins; 16 is
-    plain. A pattern of a preset may match nothing, one of `overrides` is somebody's own and must not.
+    """default: of every matrix. preset, overrides: (module path pattern, bits); the last match wins; 16 bits is plain. A pattern of a
+    preset may match nothing; one of `overrides` comes from the user and must match.
 
     The MTP head is plain unless `is_mtp_forced`: quantised, its drafts are accepted less often, or never.
     """
@@ -34,7 +34,7 @@ class Recipe:
     is_mtp_forced: bool
 
     def check(self, paths: Collection[str]) -> None:
-        """Raises ConfigError for bits or groups that MLX has not, for a pattern that matches nothing, or the MTP head if not forced."""
+        """Raises ConfigError for bits or groups that MLX does not have, an override that matches nothing, or the MTP head if not forced."""
         for bits in (self.default.bits, *(bits for _, bits in self.overrides)):
             if bits != PLAIN_BITS and Scheme("affine", bits, self.default.group_size) not in SCHEMES:
                 raise ConfigError(
@@ -43,13 +43,13 @@ class Recipe:
         for pattern, bits in self.overrides:
             matched = [path for path in paths if fnmatchcase(path, pattern)]
             if not matched:
-                raise ConfigError(f"--override {pattern}: no matrix of this model is called so", hint="for example '*.down_proj=8'")
+                raise ConfigError(f"--override {pattern}: no matrix of this model matches", hint="for example '*.down_proj=8'")
             if not self.is_mtp_forced and bits != PLAIN_BITS and all(path.startswith(MTP) for path in matched):
-                hint = "its drafts would be accepted less often, or never; --force-mtp does it all the same"
+                hint = "its drafts would be accepted less often, or never; --force-mtp quantises it anyway"
                 raise ConfigError(f"--override {pattern}: the MTP head stays as it is", hint=hint)
 
     def scheme(self, path: str, inner: int) -> Scheme | None:
-        """How the matrix [..., out, inner] of this module is stored; None is plain."""
+        """The scheme of the matrix [..., out, inner] of this module; None is plain."""
         if any(fnmatchcase(path, pattern) for pattern in LEFT_PLAIN) or (path.startswith(MTP) and not self.is_mtp_forced):
             return None
         bits = next((bits for pattern, bits in reversed(self.preset + self.overrides) if fnmatchcase(path, pattern)), self.default.bits)
@@ -59,12 +59,12 @@ class Recipe:
 
 
 def uniform(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Every matrix alike."""
+    """The default scheme for every matrix."""
     return ()
 
 
 def optimized_speed(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """8 bits for embeddings, head, outputs of the delta nets and the last 8 MLPs: the mix that MTPLX publishes under this name."""
+    """8 bits for embeddings, head, outputs of DeltaNet layers and the last 8 MLPs: the mix that MTPLX publishes under this name."""
     layers = int(config.get("text_config", config).get("num_hidden_layers", 0))
     last = tuple((f"model.layers.{i}.mlp.*", 8) for i in range(max(0, layers - 8), layers))
     return ("*embed_tokens", 8), ("*lm_head", 8), ("*.linear_attn.out_proj", 8), *last

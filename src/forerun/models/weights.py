@@ -1,7 +1,7 @@
-"""Named tensors of a checkpoint, each to be taken exactly once: an unknown or a missing name is an error that lists the names.
+"""Named tensors of a checkpoint, each taken exactly once: unknown and missing names are an error that lists them.
 
-A tensor is read from its file when it is taken and given up when it has become part of a layer, so that there is no second copy of a model.
-Knows how matrices are quantised; knows no family and no file.
+A tensor is read from its file when taken and released when it is part of a layer, so that there is no second copy of the model. Knows how
+matrices are quantised; knows no family and no file.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from forerun.models.checkpoint import Checkpoint
 from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, stacked
 from forerun.models.names import canonical
 
-MOST_NAMES = 30
+MAX_NAMES = 30
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How tensors become layers. dtype: of plain weights and of what quantised ones stand for; is_dense: dequantise all matrices.
+    """How tensors are loaded. dtype: of plain and dequantised weights; is_dense: dequantise all matrices.
 
-    seen: called with the name and the values, as stored, of every tensor that is read.
+    on_tensor: called with name and stored values of every tensor that is read.
     """
 
     dtype: str
     is_dense: bool
-    seen: Callable[[str, mx.array], None]
+    on_tensor: Callable[[str, mx.array], None]
 
 
 class Weights:
-    """The tensors of a checkpoint by canonical name; the checkpoint gives them up. Take all that the model needs, then `done`.
+    """The tensors of a checkpoint by canonical name, moved out of the checkpoint. Take all that the model needs, then call `done`.
 
-    shapes: of all plain matrices [out, in], as they are multiplied with. notes: what a person should know of how the weights were read.
+    shapes: of all plain matrices [out, in], as used in products. notes: what the user should know of the loading.
     """
 
-    def __init__(self, checkpoint: Checkpoint, reading: ReadOptions) -> None:
-        self.config, self.has_separate_head, self.dtype = checkpoint.config, checkpoint.has_separate_head, reading.dtype
-        self._tensors, self._options, self._origin = dict(checkpoint.tensors), reading, checkpoint.origin
+    def __init__(self, checkpoint: Checkpoint, options: ReadOptions) -> None:
+        self.config, self.has_separate_head, self.dtype = checkpoint.config, checkpoint.has_separate_head, options.dtype
+        self._tensors, self._options, self._origin = dict(checkpoint.tensors), options, checkpoint.origin
         checkpoint.tensors.clear()
-        self._mlx_dtype: mx.Dtype = getattr(mx, reading.dtype)
+        self._mlx_dtype: mx.Dtype = getattr(mx, options.dtype)
         self._declared = {canonical(path): how for path, how in declared(self.config).items() if isinstance(how, dict | bool)}
         self._missing: list[str] = []
         self._misshapen: list[str] = []
@@ -53,15 +53,15 @@ class Weights:
         self.notes: list[str] = []
 
     def names(self, prefix: str) -> list[str]:
-        """The names not yet taken that begin so, in order."""
+        """The names not yet taken that begin with `prefix`, sorted."""
         return sorted(name for name in self._tensors if name.startswith(prefix))
 
     def peek(self, name: str) -> mx.array:
-        """The tensor as it is stored, which stays to be taken; empty if there is none."""
+        """The stored tensor, without taking it; an empty array if there is none."""
         return self._tensors.get(name, mx.zeros((0,)))
 
     def drop(self, prefix: str, reason: str) -> None:
-        """Give up what begins so, without reading it, and note why."""
+        """Drop the tensors that begin with `prefix` unread, and note the reason."""
         names = self.names(prefix)
         for name in names:
             del self._tensors[name]
@@ -69,7 +69,7 @@ class Weights:
             self.notes.append(f"not read: {', '.join(names)} ({reason})")
 
     def take(self, name: str, *shape: int) -> mx.array:
-        """The tensor `name`, which must have this shape, as stored. What is amiss is collected and raised by `done`."""
+        """The stored tensor `name`, which must have this shape. Faults are collected and raised by `done`."""
         tensor = self._tensors.pop(name, None)
         if tensor is None:
             self._missing.append(name)
@@ -80,27 +80,27 @@ class Weights:
         return mx.zeros(shape)
 
     def array(self, name: str, *shape: int) -> mx.array:
-        """`take`, in the type that the model computes in."""
+        """`take`, in the dtype of the model."""
         return self.evaluated(self.take(name, *shape).astype(self._mlx_dtype))
 
     def gain(self, name: str, dim: int, *, is_zero_centred: bool) -> mx.array:
-        """The gain of the norm `name`: the tensor, or 1 more; the 1 is added in float32."""
+        """The gain of the norm `name`: the tensor, plus 1 in float32 if zero-centred."""
         gain = self.take(name, dim).astype(mx.float32) + (1.0 if is_zero_centred else 0.0)
         return self.evaluated(gain.astype(self._mlx_dtype))
 
     def linear(self, inner: int, outs: Mapping[str, int], *, experts: tuple[int, ...] = ()) -> Linear:
-        """The matrices [*experts, out, inner] of these modules, one below the other. `experts`: empty, or how many there are."""
+        """The stacked matrices [*experts, out, inner] of these modules. `experts`: empty, or their number."""
         return self.joined([self.matrix(path, *experts, out, inner) for path, out in outs.items()])
 
     def head(self, vocab: int, hidden: int, *, tied_to: Linear | None) -> Linear:
-        """The matrix that makes logits: `lm_head`, or the embedding, and then a head that is stored all the same is dropped."""
+        """The output matrix: `lm_head`, or the tied embedding; then a stored head is dropped."""
         if tied_to is None:
             return self.linear(hidden, {"lm_head": vocab})
         self.drop("lm_head.", "the head is the embedding")
         return tied_to
 
     def joined(self, parts: Sequence[Linear]) -> Linear:
-        """One matrix of several, in memory, and its shape noted."""
+        """Several matrices stacked into one and evaluated; its shape is recorded."""
         whole = stacked(parts)
         for array in whole.arrays():
             self.evaluated(array)
@@ -109,7 +109,7 @@ class Weights:
         return whole
 
     def matrix(self, path: str, *shape: int) -> Linear:
-        """The matrix [..., out, in] of a module, to be put together with others."""
+        """The matrix [..., out, in] of a module, for `joined`."""
         if f"{path}.scales" not in self._tensors:
             return Dense(self.array(f"{path}.weight", *shape))
         scheme = self._scheme(path, shape)
@@ -120,7 +120,7 @@ class Weights:
         return Dense(self.evaluated(matrix.dense().weight)) if self._options.is_dense else matrix
 
     def done(self) -> None:
-        """Raises ModelError unless every tensor was taken, and every one that was asked for was there in its shape."""
+        """Raises ModelError unless every tensor was taken, and every requested one was there with its shape."""
         kinds = {
             "missing": self._missing,
             "unknown": [*self._tensors],
@@ -145,15 +145,15 @@ class Weights:
         return Quantised(packed, scales, biases, scheme, self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
-        """How the module is packed, from the shapes of its arrays; None, with the reason noted, if in no known way or not as declared."""
+        """The module's scheme, from the shapes of its arrays; None, with the fault recorded, if unknown or not as declared."""
         packed, scales, inner = self.peek(f"{path}.weight"), self.peek(f"{path}.scales"), shape[-1]
         is_affine = f"{path}.biases" in self._tensors
         fits = [s for s in SCHEMES if (s.mode == "affine") == is_affine and _fits(s, packed, scales, inner)]
         declared = self._declared.get(path, True)
         if len(fits) == 1 and _is_as_declared(fits[0], declared):
             return fits[0]
-        found = str(fits[0]) if fits else f"{list(packed.shape)} with scales {list(scales.shape)}"
-        self._mispacked.append(f"{path}: {found}, declared {declared}" if fits else f"{path}: {found} for {list(shape)}")
+        actual = str(fits[0]) if fits else f"{list(packed.shape)} with scales {list(scales.shape)}"
+        self._mispacked.append(f"{path}: {actual}, declared {declared}" if fits else f"{path}: {actual} for {list(shape)}")
         for part in ("weight", "scales", "biases"):
             self._tensors.pop(f"{path}.{part}", None)
         return None
@@ -163,25 +163,25 @@ class Weights:
             mx.eval(tensor)
         except RuntimeError as error:
             raise ModelError(f"{self._origin}: {name} cannot be read: {error}", hint="a file is damaged; fetch it again") from error
-        self._options.seen(name, tensor)
+        self._options.on_tensor(name, tensor)
         return tensor
 
     def evaluated(self, array: mx.array) -> mx.array:
-        """The array, computed, so that what it was made of can go; nothing is computed once the checkpoint is known not to fit."""
+        """The array, evaluated, so that its inputs can be freed; not evaluated once the checkpoint is known not to fit."""
         if not (self._missing or self._misshapen or self._mispacked):
             mx.eval(array)
         return array
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of MLX quantisation: of all matrices, and of some by their path; empty if nothing is quantised."""
+    """The MLX quantisation in config.json: for all matrices, and for some by path; empty if nothing is quantised."""
     return config.get("quantization") or {}
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first of the names in order, and how many more there are: experts are missing by the hundred."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(sorted(names)[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    """The first MAX_NAMES sorted names and the number of others: hundreds of experts may be missing."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(sorted(names)[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _fits(scheme: Scheme, packed: mx.array, scales: mx.array, inner: int) -> bool:

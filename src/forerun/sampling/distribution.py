@@ -1,4 +1,4 @@
-"""From logits to the law that a token is drawn from: penalties, bias, temperature, top-k, top-p, min-p.
+"""From logits to the distribution that a token is drawn from: penalties, bias, temperature, top-k, top-p, min-p.
 
 Pure: arrays in, arrays out, no state, no host synchronisation, no shape that depends on data. Knows nothing of models, drafts or noise;
 target and draft logits go through the same function.
@@ -14,12 +14,12 @@ import mlx.core as mx
 from forerun.errors import BadRequestError
 from forerun.values import Sampling
 
-SMALLEST_TEMPERATURE = 1e-30  # below, float32 divides by zero; the law is that of temperature 0 long before
+SMALLEST_TEMPERATURE = 1e-30  # below, float32 divides by zero; the distribution is that of temperature 0 long before
 BLOCK_TOKENS = 64  # the k largest tokens lie in the k blocks with the largest maxima: a small sort instead of one over the vocabulary
 
 
 class Counts(NamedTuple):
-    """Which tokens a row's law is penalised for.
+    """The tokens that a row's penalties count.
 
     prompt [vocab] bool: occurs in the prompt. answer [vocab] int32: occurrences in the answer so far. drafts [drafted] int32: tokens
     drafted after it in this round. The last row of `distribution` follows all the drafts, the one before it all but the last, and so on.
@@ -46,17 +46,17 @@ def has_penalty(sampling: Sampling) -> bool:
 
 
 def is_finite(logits: mx.array) -> mx.array:
-    """Whether each row [rows] bool has a law: no NaN, no +inf, and not -inf throughout. Lazy: the caller evaluates it with its tokens."""
+    """Whether each row [rows] bool has a distribution: no NaN, no +inf, and not -inf throughout. Lazy: evaluate it with the tokens."""
     return mx.isfinite(mx.max(logits, axis=-1))
 
 
 def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:
-    """The probabilities [rows, vocab] float32 that `sampling` makes of `logits` [rows, vocab] float32.
+    """The probabilities [rows, vocab] float32 of `logits` [rows, vocab] float32 under `sampling`.
 
     In this order: repetition penalty (CTRL: positive logits divided, negative multiplied, for tokens of prompt or answer), presence and
     frequency penalty (OpenAI: subtracted, for tokens of the answer alone), logit_bias, temperature, top_k, top_p (the smallest set whose
     share of what top_k left reaches top_p), min_p (relative to the largest). Of equal logits the lower token id ranks first, so exactly
-    top_k tokens survive; temperature 0 is top_k 1. The largest token always survives. A row without a law (`is_finite`) holds NaN.
+    top_k tokens survive; temperature 0 is top_k 1. The largest token always survives. A row without a distribution (`is_finite`) holds NaN.
     `counts` may be None only without penalties. Raises BadRequestError if logit_bias names a token outside the vocabulary.
     """
     logits = _biased(_penalised(logits, sampling, counts), sampling.logit_bias)
@@ -87,7 +87,7 @@ def largest_ids(values: mx.array, num: int) -> mx.array:
 
 
 def _ranked(values: mx.array, ids: mx.array, num: int) -> mx.array:
-    """The `num` ids with the largest values. Value and id make one integer: no two are equal, so no sort's treatment of ties matters."""
+    """The `num` ids with the largest values. Value and id form one integer key: keys are distinct, so ties in the sort do not matter."""
     bits = (values + 0.0).view(mx.int32)  # + 0.0: minus zero equals zero
     order = mx.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(mx.int64)
     keys = mx.left_shift(order, 32) + (0xFFFFFFFF - ids.astype(mx.int64))
@@ -100,8 +100,8 @@ def _cut(probs: mx.array, top_p: float, min_p: float) -> mx.array:
     before = mx.cumsum(probs, axis=-1, inclusive=False)
     keep = (before < top_p) | (before == 0)
     keep = keep & (probs >= min_p * probs[:, :1])
-    kept = mx.where(keep, probs, 0.0)
-    return kept / mx.sum(kept, axis=-1, keepdims=True)
+    left = mx.where(keep, probs, 0.0)
+    return left / mx.sum(left, axis=-1, keepdims=True)
 
 
 def _penalised(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:

@@ -1,6 +1,6 @@
-"""Counter-based noise: a pure function of (seed, position, purpose), whatever else is computed before it or beside it.
+"""Counter-based noise: a pure function of (seed, position, purpose), independent of any other computation.
 
-Position is that of the token to be decided, counted from the start of the conversation. Never touches MLX's global random state.
+Position is that of the token to be drawn, counted from the start of the conversation. Never uses MLX's global random state.
 Only `fresh_seed` is impure.
 """
 
@@ -18,7 +18,7 @@ _SMALLEST = 2.0**-33  # below the smallest non-zero value of mx.random.uniform, 
 
 
 def fresh_seed() -> int:
-    """A seed for a request that names none: 64 random bits of the operating system."""
+    """A seed for a request without one: 64 random bits from the operating system."""
     return int.from_bytes(os.urandom(8), "little")
 
 
@@ -37,7 +37,7 @@ def _uniforms(seed: int, positions: mx.array, purpose: Purpose, shape: tuple[int
     def one(key: mx.array) -> mx.array:
         return mx.random.uniform(shape=shape, key=key)
 
-    if positions.size == 0:  # MLX divides by zero when it makes no numbers
+    if positions.size == 0:  # MLX divides by zero for zero numbers
         return mx.zeros((0, *shape))
     return mx.maximum(mx.vmap(one)(_keys(seed, positions, purpose)), _SMALLEST)
 

@@ -1,1 +1,1 @@
-"""What a model remembers after n tokens: its specification, its live form (Cache), its stored form (records)."""
+"""The state of a model after n tokens: its specification, its live form (Cache), its stored form (records)."""

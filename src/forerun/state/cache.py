@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
 from forerun.state.layout import L
-from forerun.state.spec import StateSpec
+from forerun.state.spec import AttentionSpec, StateSpec
 from forerun.state.store import Arena, Store
 
 Arrays = tuple[mx.array, ...]
@@ -23,14 +23,14 @@ Rule = Callable[[Arrays, Arrays], tuple[mx.array, Arrays]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The fixed-size state after `position` tokens: the live form of a mark. recurrent: one tuple of arrays a recurrent layer."""
+    """The fixed-size state after `position` tokens, live. recurrent: one tuple of arrays per recurrent layer."""
 
     position: int
     recurrent: tuple[Arrays, ...]
     hidden: mx.array
 
     def arrays(self) -> list[mx.array]:
-        """All arrays, in the order in which a mark stores them."""
+        """All arrays, in the order in which a snapshot record stores them."""
         return [a for layer in self.recurrent for a in layer] + [self.hidden]
 
     @property
@@ -38,17 +38,13 @@ class Snapshot:
         return sum(a.nbytes for a in self.arrays())
 
 
-class Done(Protocol):
-    """What a compiled pass gives back; see trace.Outcome."""
+class PassResult(NamedTuple):
+    """hidden [rows, dim]; per recurrent layer its arrays after all rows and its rule's inputs; the buffers for the next pass."""
 
-    @property
-    def hidden(self) -> mx.array: ...
-    @property
-    def after(self) -> list[Arrays]: ...
-    @property
-    def taken(self) -> list[Arrays]: ...
-    @property
-    def buffers(self) -> list[mx.array]: ...
+    hidden: mx.array
+    after: list[Arrays]
+    rule_inputs: list[Arrays]
+    buffers: list[mx.array]
 
 
 class Compiled(Protocol):
@@ -58,15 +54,15 @@ class Compiled(Protocol):
 
     def __call__(
         self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
-    ) -> Done: ...
+    ) -> PassResult: ...
 
 
 class Cache(Generic[L]):
-    """All that the model remembers after `length` tokens.
+    """The whole state of one sequence after `length` tokens.
 
-    Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hiddens; it may lag
-    behind `length` inside a turn and be one ahead of it, never in a stored state; without draft layers it is `length`. `hidden` [dim]: of
-    the last token, after the final norm.
+    Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hidden vectors;
+    within a turn it may lag behind `length` or be one ahead of it; in a stored state, and without draft layers, it equals `length`.
+    `hidden` [dim]: of the last token, after the final norm.
     """
 
     def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:
@@ -78,11 +74,11 @@ class Cache(Generic[L]):
         self.is_lent = self.is_broken = False
 
     def snapshot(self) -> Snapshot:
-        """The fixed-size state at the current length. Costs nothing: recurrent arrays are replaced, never written in place."""
+        """The fixed-size state at the current length. No copy: recurrent arrays are replaced, never written in place."""
         return Snapshot(self.length, tuple(self.recurrent), self.hidden)
 
-    def cut(self, snapshot: Snapshot) -> None:
-        """Forget what lies beyond an earlier snapshot of this same cache."""
+    def truncate(self, snapshot: Snapshot) -> None:
+        """Drop the state after an earlier snapshot of this same cache."""
         self.length, self.draft_length = snapshot.position, min(self.draft_length, snapshot.position)
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
 
@@ -95,16 +91,16 @@ class Cache(Generic[L]):
 
 
 class View:
-    """What a family sees of the caches of one forward pass: rows of all sequences lie end to end, sequence j has spans[j] of them.
+    """A family's access to the caches of one forward pass. Rows of all sequences lie end to end; sequence j has spans[j] of them.
 
-    `begin` (or `begin_draft`), then the layers in order, then `mark` and `keep` (or `keep_draft`). What is not kept was never state.
+    Call `begin` (or `begin_draft`), the layers in order, then `snapshot` and `keep` (or `keep_draft`). Rows not kept never become state.
     """
 
     def __init__(self, caches: Sequence[Cache[Any]], numerics: Numerics) -> None:
         self._caches, self.numerics = caches, numerics
         self._scratch = [0] * len(caches)
         self._spans: Sequence[int] = ()
-        self._starts: list[int] = []  # of a pass that is being compiled: arrays
+        self._starts: list[int] = []  # arrays while a pass is traced
         self._first = 0
         self._is_draft = False
         self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
@@ -112,11 +108,11 @@ class View:
         self._slots = _slots(caches[0].spec)
 
     def begin(self, spans: Sequence[int]) -> mx.array:
-        """Start a pass of the trunk. Returns the positions [rows] int32 of the new rows."""
+        """Start a pass of the target model. Returns the positions [rows] int32 of the new rows."""
         return self._begin(spans, [c.length for c in self._caches], 0)
 
     def begin_draft(self, spans: Sequence[int]) -> mx.array:
-        """Start a pass of the draft layers, after the rows kept and drafted so far. Returns positions as `begin`."""
+        """Start a pass of the draft layers, after the rows kept and drafted so far. Returns positions like `begin`."""
         starts = [c.draft_length + s for c, s in zip(self._caches, self._scratch, strict=True)]
         self._scratch = [s + n for s, n in zip(self._scratch, spans, strict=True)]
         return self._begin(spans, starts, 1)
@@ -124,8 +120,7 @@ class View:
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         """Write k and v [rows, kv_heads, dim] of `layer`; then each row of q [rows, heads, dim] attends to all rows up to its own.
 
-        Layers are numbered through: trunk, then draft. The draft layers do not see position 0, which has no row. Returns [rows, heads,
-        dim].
+        Layers are numbered target first, then draft. Draft layers mask position 0, which has no row. Returns [rows, heads, dim].
         """
         slot, out = self._slots[layer], []
         for j, a, b in self._rows():
@@ -142,53 +137,53 @@ class View:
     def recur(self, layer: int, rule: Rule, inputs: Arrays) -> mx.array:
         """Run `rule(state arrays, inputs) -> (output, new state arrays)` over each sequence's rows of the inputs [rows, ...].
 
-        The rule must have the prefix law: its state after n rows depends on these rows alone. Returns the outputs [rows, ...].
+        The rule must have the prefix property: its state after n rows depends on these rows alone. Returns the outputs [rows, ...].
         """
-        slot, out, after, taken = self._slots[layer], [], [], []
+        slot, out, after, rule_inputs = self._slots[layer], [], [], []
         for j, a, b in self._rows():
             rows = tuple(x[a:b] for x in inputs)
             y, new = rule(self._caches[j].recurrent[slot], rows)
             out.append(y)
             after.append(new)
-            taken.append(rows)
-        self._inputs[slot], self._after[slot] = (rule, taken), after
+            rule_inputs.append(rows)
+        self._inputs[slot], self._after[slot] = (rule, rule_inputs), after
         return out[0] if len(out) == 1 else mx.concatenate(out)
 
     def run(self, compiled: Compiled, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
-        """A compiled pass of `rows` rows over the one cache lent, in place of `begin` and the layers. Returns what the pass returns."""
+        """Run a compiled pass of `rows` rows over the one lent cache, instead of `begin` and the layers. Returns the pass's result."""
         (cache,) = self._caches
         (self.begin_draft if is_draft else self.begin)([rows])
         buffers, cache.store.buffers = cache.store.buffers, []
         try:
-            done = compiled(inputs, self._starts[0], cache.recurrent, buffers, cache.store.constants())
+            result = compiled(inputs, self._starts[0], cache.recurrent, buffers, cache.store.constants())
         except BaseException:
             cache.store.buffers = buffers
             raise
-        cache.store.buffers = done.buffers
-        self._after = {slot: [after] for slot, after in enumerate(done.after)}
-        self._inputs = {slot: (rule, [taken]) for slot, (rule, taken) in enumerate(zip(compiled.rules, done.taken, strict=True))}
-        return done.hidden
+        cache.store.buffers = result.buffers
+        self._after = {slot: [after] for slot, after in enumerate(result.after)}
+        self._inputs = {slot: (rule, [taken]) for slot, (rule, taken) in enumerate(zip(compiled.rules, result.rule_inputs, strict=True))}
+        return result.hidden
 
     def recurrence(self) -> tuple[list[Arrays], list[Arrays], list[Rule]]:
-        """Of the first sequence, for each recurrent layer: its arrays after all rows, what its rule took, and the rule."""
+        """For each recurrent layer of the first sequence: its arrays after all rows, the inputs of its rule, and the rule."""
         slots = sorted(self._after)
-        after, taken = [self._after[s][0] for s in slots], [self._inputs[s][1][0] for s in slots]
-        return after, taken, [self._inputs[s][0] for s in slots]
+        after, rule_inputs = [self._after[s][0] for s in slots], [self._inputs[s][1][0] for s in slots]
+        return after, rule_inputs, [self._inputs[s][0] for s in slots]
 
     def snapshot(self, j: int, position: int, hidden: mx.array) -> Snapshot:
-        """The state of sequence j after `position` tokens, inside the new rows of this pass. hidden [rows, dim]: what the pass returned.
+        """The state of sequence j after `position` tokens, within the new rows of this pass. hidden [rows, dim]: what the pass returned.
 
-        Before `keep`. Made by replaying the recurrence over the rows up to there.
+        Call it before `keep`. It replays the recurrence over the rows up to `position`.
         """
         if self._is_draft:
-            raise RuntimeError("the last pass was one of the draft layers: it has no state to mark or keep")
+            raise RuntimeError("the last pass was one of the draft layers: it has no state for a snapshot")
         rows = position - self._starts[j]
         if not 0 < rows <= self._spans[j]:
             raise ValueError(f"position {position} is not inside the new rows {self._starts[j]}..{self._starts[j] + self._spans[j]}")
         return Snapshot(position, self._replay(j, rows), mx.contiguous(hidden[sum(self._spans[:j]) + rows - 1]))
 
     def keep(self, counts: Sequence[int], hidden: mx.array) -> None:
-        """The first counts[j] new rows of each sequence become part of its state. hidden [rows, dim]: what the pass returned."""
+        """Make the first counts[j] new rows of each sequence part of its state. hidden [rows, dim]: what the pass returned."""
         for j, n in enumerate(counts):
             if n:
                 snapshot, cache = self.snapshot(j, self._starts[j] + n, hidden), self._caches[j]
@@ -197,7 +192,7 @@ class View:
         self._inputs, self._after = {}, {}
 
     def keep_draft(self, counts: Sequence[int]) -> None:
-        """The first counts[j] draft rows since the last `keep_draft` are made of target hiddens and stay; the others are scratch."""
+        """Keep the first counts[j] draft rows since the last `keep_draft`, made of target hidden vectors; the others are scratch."""
         for j, n in enumerate(counts):
             self._caches[j].draft_length += n
         self._scratch = [0] * len(self._caches)
@@ -227,12 +222,12 @@ class View:
 
 @contextmanager
 def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
-    """Give the arrays of `caches` to a pass, exclusively. If the pass fails, they are broken and must be dropped."""
+    """Lend `caches` exclusively to a pass. If the pass fails, they are broken and must be dropped."""
     for cache in caches:
         if cache.is_lent or cache.is_broken:
-            raise RuntimeError("the cache is lent already" if cache.is_lent else "the cache was broken by a failed step")
+            raise RuntimeError("the cache is already lent" if cache.is_lent else "the cache was broken by a failed step")
     if len({id(cache) for cache in caches}) < len(caches):
-        raise RuntimeError("the cache is lent already, in this same call")
+        raise RuntimeError("the cache is already lent, in this same call")
     for cache in caches:
         cache.is_lent = True
     try:
@@ -247,10 +242,10 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
 
 
 def _slots(spec: StateSpec) -> list[int]:
-    """For each layer, trunk then draft, its number among the attention layers or among the recurrent ones."""
+    """The index of each layer (target, then draft) among the layers of its kind, attention or recurrent."""
     slots, counts = [], {True: 0, False: 0}
     for layer in spec.layers + spec.draft_layers:
-        is_attention = hasattr(layer, "kv_heads")
+        is_attention = isinstance(layer, AttentionSpec)
         slots.append(counts[is_attention])
         counts[is_attention] += 1
     return slots

@@ -1,4 +1,4 @@
-"""Keys and values of all attention layers in one array a layer, [kv_heads, capacity, head_dim]. Knows no lengths: callers say where."""
+"""Keys and values in one array per attention layer, [kv_heads, capacity, head_dim]. Knows no lengths: callers pass positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mlx.core as mx
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import has_cuda_kernel, on_cuda, one_page
 from forerun.kernels.write_rows import write_rows
-from forerun.state.host import Host, fetched, host, is_shared, sent
+from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous
 from forerun.state.spec import AttentionSpec
 
@@ -19,16 +19,16 @@ CAPACITY_STEP_TOKENS = 256
 def round_up(tokens: int) -> int:
     """The capacity that holds `tokens`: a multiple of CAPACITY_STEP_TOKENS, at least two.
 
-    With one, a compiled step would be made of other kernels than with more, and a conversation would wait for these when it grows.
+    A capacity of one step would select other kernels than larger ones; a growing conversation would then wait for their compilation.
     """
     return max(2, -(-tokens // CAPACITY_STEP_TOKENS)) * CAPACITY_STEP_TOKENS
 
 
 def capacity_for(tokens: int) -> int:
-    """The capacity of an array for `tokens`, of a fixed series in which each is an eighth more than the one before.
+    """The capacity of an array for `tokens`, from a fixed series that grows by an eighth.
 
-    A compiled step attends over the capacity. A function of the length alone, so that a restored conversation decodes as fast as the same
-    one that has grown; and so that conversations share what was traced.
+    A compiled step attends over the capacity. It depends on the length alone, so that a restored conversation decodes as fast as one that
+    has grown, and conversations share traces.
     """
     capacity = round_up(1)
     while capacity < tokens:
@@ -37,7 +37,7 @@ def capacity_for(tokens: int) -> int:
 
 
 class ContiguousStore:
-    """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order in which a segment stores them."""
+    """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order of a segment."""
 
     num_blocks = 0
     layout = Contiguous()
@@ -47,7 +47,7 @@ class ContiguousStore:
 
     @classmethod
     def empty(cls, specs: Sequence[AttentionSpec], tokens: int) -> ContiguousStore:
-        """A store with room for `tokens`."""
+        """A store that holds `tokens`."""
         capacity = capacity_for(tokens)
         return cls([_zeros(s, capacity) for s in specs for _ in "kv"])
 
@@ -60,7 +60,7 @@ class ContiguousStore:
         return sum(a.nbytes for a in self.buffers)
 
     def reserve(self, tokens: int) -> None:
-        """Grows by an eighth at least, array by array, the old one freed before the next."""
+        """Grow by at least an eighth, array by array; each old array is freed before the next one grows."""
         if tokens <= self.capacity:
             return
         capacity = capacity_for(tokens)
@@ -91,13 +91,13 @@ class ContiguousStore:
 
     def rows(self, start: int, stop: int) -> list[Host]:
         if not is_shared():
-            return fetched(self.take(start, stop))
+            return copy_to_host(self.take(start, stop))
         mx.eval(self.buffers)
         return [host(a)[:, start:stop] for a in self.buffers]
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
         if not is_shared():
-            self.put(start, [sent(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
+            self.put(start, [to_device(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
             return
         mx.eval(self.buffers)
         for buffer, part in zip(self.buffers, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Arrays as the host sees them: in place where host and device share memory, otherwise brought over and sent back in whole pieces."""
+"""MLX arrays as NumPy arrays on the host: views where host and device share memory, otherwise copies in one transfer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NUMPY: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dt
 def host(array: mx.array) -> Host:
     """An evaluated array's values, 16-bit floats as their bits; without a copy where the device allows it.
 
-    For arrays that the device goes on with only if `is_shared`, else see `fetched`.
+    If the device uses the array again, only where `is_shared`; otherwise use `copy_to_host`.
     """
     return np.asarray(array if array.dtype == mx.float32 else array.view(mx.uint16))
 
 
 @cache
 def is_shared() -> bool:
-    """Whether writing to `host(array)` writes to the array, and the device is none the slower for it.
+    """Whether writing to `host(array)` writes to the array, without slowing the device.
 
-    It is tried, not assumed. On CUDA an array that the host has looked at moves as a whole, and moves back in the next steps.
+    Tested, not assumed. On CUDA an array that the host reads migrates as a whole, and migrates back in the next steps.
     """
     array = mx.zeros((4,))
     mx.eval(array)
@@ -37,8 +37,8 @@ def is_shared() -> bool:
     return bool(array[0].item() == 1.0)
 
 
-def fetched(arrays: Sequence[mx.array]) -> list[Host]:
-    """The values of `arrays` as `host` has them, copied on the device and brought over in one piece; the arrays stay where they are."""
+def copy_to_host(arrays: Sequence[mx.array]) -> list[Host]:
+    """The values of `arrays` in the form of `host`, joined on the device and copied in one transfer; the arrays do not migrate."""
     whole = mx.concatenate([a.reshape(-1).view(mx.uint8) for a in arrays])
     mx.eval(whole)
     data, parts, start = np.asarray(whole), list[Host](), 0
@@ -49,7 +49,7 @@ def fetched(arrays: Sequence[mx.array]) -> list[Host]:
     return parts
 
 
-def sent(part: Host, dtype: mx.Dtype) -> mx.array:
-    """An array of its own of values as `host` has them."""
+def to_device(part: Host, dtype: mx.Dtype) -> mx.array:
+    """A new array of values in the form of `host`."""
     array = mx.array(part)
     return array if dtype == mx.float32 else array.view(dtype)

@@ -1,4 +1,4 @@
-"""How a live cache is arranged. A layout is a frozen value: restore contract, compile key, log field and test expectation at once.
+"""The layout of a live cache. A layout is a frozen value: restore contract, compile key, log field and test expectation at once.
 
 Knows nothing of arrays, capacities or models.
 """
@@ -21,7 +21,7 @@ class Contiguous:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """Keys and values in blocks of `block_tokens` that need not lie side by side."""
+    """Keys and values in blocks of `block_tokens` that need not be adjacent."""
 
     block_tokens: int
 
@@ -40,15 +40,15 @@ PAGE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Up to dense_tokens of context a decoding cache is contiguous, beyond that it has pages of page_tokens."""
+    """A decoding cache is contiguous up to dense_tokens of context, beyond that paged with page_tokens per page."""
 
     dense_tokens: int
     page_tokens: int
 
 
 def limits_of(bytes_per_token: int, memory_bytes: int) -> Limits:
-    """The limits of a model on a machine. A fifth of the memory stays free for the growth of a contiguous cache, an eighth at a time; where
-    memory does not say otherwise the ceiling is DENSE_TOKENS.
+    """The limits of a model on a machine. A fifth of the memory stays free for the growth of a contiguous cache by an eighth; dense_tokens
+    is at most DENSE_TOKENS.
     """
     return Limits(min(DENSE_TOKENS, memory_bytes * 4 // 5 // bytes_per_token), PAGE_TOKENS)
 
@@ -58,7 +58,7 @@ def layout_for(phase: Literal["prefill"], context_tokens: int, limits: Limits) -
 @overload
 def layout_for(phase: Literal["decode"], context_tokens: int, limits: Limits) -> Layout: ...
 def layout_for(phase: Phase, context_tokens: int, limits: Limits) -> Layout:
-    """The layout that a cache of `context_tokens` should have in this phase. The one place where a layout is chosen."""
+    """The layout of a cache of `context_tokens` in this phase. Layouts are chosen nowhere else."""
     if phase == "prefill" or context_tokens <= limits.dense_tokens:
         return Contiguous()
     return Paged(limits.page_tokens)

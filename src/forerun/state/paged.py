@@ -1,6 +1,6 @@
-"""Keys and values in pages of `block_tokens` rows that need not lie side by side: a conversation grows and goes page by page.
+"""Keys and values in pages of `block_tokens` rows that need not be adjacent: a conversation grows and is freed page by page.
 
-Pages of all caches come from one pool. Knows no lengths: callers say where.
+Pages of all caches come from one pool. Knows no lengths: callers pass positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import Pages, paged_attention
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
-from forerun.state.host import Host, fetched, host, is_shared, sent
+from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
 from forerun.state.spec import AttentionSpec
 
@@ -22,8 +22,8 @@ from forerun.state.spec import AttentionSpec
 class Pool:
     """Pages of all attention layers. `buffers`: [kv_heads, pages * block_tokens, head_dim], keys and values of each layer in turn.
 
-    A page has the same number in every layer. Pages that were given back are taken again first. num_blocks: pages there are, taken or
-    free; a number of its own, since whoever asks may be another thread, while a step has the buffers.
+    A page has the same number in every layer. Freed pages are allocated first. num_blocks: all pages, used or free; stored separately,
+    since another thread may ask while a step holds the buffers.
     """
 
     def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
@@ -41,23 +41,23 @@ class Pool:
 
     @property
     def num_free(self) -> int:
-        """Pages that nobody holds."""
+        """Pages that no store uses."""
         return len(self._free)
 
     def shrink(self) -> None:
-        """Give the memory of the free pages at the end back, array by array."""
-        free, kept = set(self._free), self.num_blocks
-        while kept - 1 in free:
-            kept -= 1
-        if kept == self.num_blocks:
+        """Release the memory of the free pages at the end, array by array."""
+        free, num_blocks = set(self._free), self.num_blocks
+        while num_blocks - 1 in free:
+            num_blocks -= 1
+        if num_blocks == self.num_blocks:
             return
-        self._free, self.num_blocks = [page for page in self._free if page < kept], kept
+        self._free, self.num_blocks = [page for page in self._free if page < num_blocks], num_blocks
         for i in range(len(self.buffers)):
-            self.buffers[i] = mx.contiguous(self.buffers[i][:, : kept * self.block_tokens])
+            self.buffers[i] = mx.contiguous(self.buffers[i][:, : num_blocks * self.block_tokens])
             mx.eval(self.buffers[i])
 
-    def take(self, num_blocks: int) -> list[int]:
-        """Numbers of pages that nobody holds. Only if none are left does the pool grow, by a quarter at least, array by array."""
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Numbers of free pages, zeroed. The pool grows only if too few are free: by at least a quarter, array by array."""
         missing = num_blocks - len(self._free)
         if missing > 0:
             added = max(missing, self.num_blocks // 4)
@@ -66,17 +66,17 @@ class Pool:
                 mx.eval(self.buffers[i])
             self._free += range(self.num_blocks, self.num_blocks + added)
             self.num_blocks += added
-        taken = self._free[:num_blocks]
+        allocated = self._free[:num_blocks]
         del self._free[:num_blocks]
-        self._clean(taken)
-        return taken
+        self._clear(allocated)
+        return allocated
 
-    def give_back(self, blocks: Sequence[int]) -> None:
-        """Let others have the pages."""
+    def free(self, blocks: Sequence[int]) -> None:
+        """Return the pages to the pool."""
         self._free += blocks
 
-    def _clean(self, blocks: Sequence[int]) -> None:
-        """Zeros: whoever held the pages may have been broken by numbers that are not finite, and a masked NaN leaks (0 x NaN)."""
+    def _clear(self, blocks: Sequence[int]) -> None:
+        """Write zeros: the pages may hold numbers that are not finite from a broken cache, and a masked NaN leaks (0 x NaN)."""
         starts = mx.array(list(blocks), dtype=mx.int32) * self.block_tokens
         at = (starts[:, None] + mx.arange(self.block_tokens, dtype=mx.int32)).reshape(-1)
         for i in range(len(self.buffers)):
@@ -86,14 +86,14 @@ class Pool:
 
 
 class PagedStore:
-    """The pages of one cache; see Store. They go back to the pool when the store goes. blocks [pages] int32: which, in order."""
+    """The pages of one cache; see Store. They are freed with the store. blocks [pages] int32: page numbers in order."""
 
     def __init__(self, pool: Pool, blocks: mx.array) -> None:
         self._pool, self._blocks = pool, blocks
 
     @classmethod
     def empty(cls, pool: Pool, tokens: int) -> PagedStore:
-        """A store with room for `tokens`."""
+        """A store that holds `tokens`."""
         store = cls(pool, mx.zeros((0,), dtype=mx.int32))
         store.reserve(round_up(tokens))
         return store
@@ -124,15 +124,15 @@ class PagedStore:
         return self.num_blocks * self._pool.bytes_per_block
 
     def reserve(self, tokens: int) -> None:
-        """Takes pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
+        """Allocate pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
         if tokens > self.capacity:
             wanted = round_up(tokens) // self._pool.block_tokens
-            taken = self._pool.take(wanted - self.num_blocks)
-            weakref.finalize(self, self._pool.give_back, taken)
-            self._blocks = mx.concatenate([self._blocks, mx.array(taken, dtype=mx.int32)])
+            allocated = self._pool.allocate(wanted - self.num_blocks)
+            weakref.finalize(self, self._pool.free, allocated)
+            self._blocks = mx.concatenate([self._blocks, mx.array(allocated, dtype=mx.int32)])
 
     def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
-        at = self._places(mx.arange(keys.shape[1], dtype=mx.int32) + start)
+        at = self._rows_of(mx.arange(keys.shape[1], dtype=mx.int32) + start)
         for i, rows in ((2 * layer, keys), (2 * layer + 1, values)):
             self.buffers[i] = put_rows(self.buffers[i], rows, at)
 
@@ -140,11 +140,11 @@ class PagedStore:
         return paged_attention(q, self._pages(layer), positions, stop, first, numerics)
 
     def take(self, start: int, stop: int) -> list[mx.array]:
-        at = self._places(mx.arange(start, stop, dtype=mx.int32))
+        at = self._rows_of(mx.arange(start, stop, dtype=mx.int32))
         return [mx.take(a, at, axis=1) for a in self.buffers]
 
     def put(self, start: int, rows: Sequence[mx.array]) -> None:
-        at = self._places(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
+        at = self._rows_of(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
         for i, part in enumerate(rows):
             self.buffers[i] = put_rows(self.buffers[i], part, at)
         mx.eval(self.buffers)
@@ -152,12 +152,12 @@ class PagedStore:
     def rows(self, start: int, stop: int) -> list[Host]:
         gathered = self.take(start, stop)
         if not is_shared():
-            return fetched(gathered)
+            return copy_to_host(gathered)
         mx.eval(gathered)
         return [host(a) for a in gathered]
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
-        self.put(start, [sent(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
+        self.put(start, [to_device(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
 
     def constants(self) -> list[mx.array]:
         return [self._blocks]
@@ -165,5 +165,5 @@ class PagedStore:
     def _pages(self, layer: int) -> Pages:
         return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._blocks, self._pool.block_tokens)
 
-    def _places(self, positions: mx.array) -> mx.array:
-        return self._pages(0).places(positions)
+    def _rows_of(self, positions: mx.array) -> mx.array:
+        return self._pages(0).rows_of(positions)

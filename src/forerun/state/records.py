@@ -1,6 +1,6 @@
-"""From records to a cache and back: `materialise` and `extract`, the only ways. Storage has no layout, so the caller arranges.
+"""Conversion between records and caches: `materialise` and `extract`, the only ways. Records have no layout; the caller chooses one.
 
-Knows nothing of tiers, chains or which record is wanted.
+Knows nothing of tiers, prefix chains or which record is requested.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from forerun.errors import DamagedRecordError
 from forerun.state.cache import Arrays, Cache, Snapshot
-from forerun.state.host import NUMPY, Host, fetched, host, is_shared, sent
+from forerun.state.host import NUMPY, Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
@@ -23,9 +23,9 @@ _ROWS_AT_ONCE = 4096
 
 
 def materialise(arena: Arena, segments: Sequence[Record], record: Record | None, layout: L, headroom_tokens: int) -> Cache[L]:
-    """A cache in `layout` that continues after `mark`; no mark: an empty one. Its arrays are its own.
+    """A new cache in `layout` with the state of the snapshot record; record None: an empty one. It shares no arrays.
 
-    segments: in order, from position 0 without a gap, up to mark.stop at least. headroom_tokens: rows that will be added soon.
+    segments: in order, from position 0 without a gap, at least up to record.stop. headroom_tokens: rows that will be added soon.
     Raises DamagedRecordError if a record's size does not fit the spec.
     """
     spec = arena.spec
@@ -39,28 +39,28 @@ def materialise(arena: Arena, segments: Sequence[Record], record: Record | None,
         covered = min(segment.stop, snapshot.position)
         store.fill(segment.start, [rows[:, : covered - segment.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
-        raise DamagedRecordError(f"segments end at {covered}, the mark is at {snapshot.position}", key=record.key if record else "")
+        raise DamagedRecordError(f"segments end at {covered}, the snapshot is at {snapshot.position}", key=record.key if record else "")
     return Cache(arena, layout, store, snapshot)
 
 
 def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
-    """The payload of a segment for the tokens start..stop of `cache`. A copy; stays valid whatever becomes of the cache."""
+    """The payload of a segment for the tokens start..stop of `cache`: a copy, independent of the cache."""
     if not 0 <= start < stop <= min(cache.length, cache.draft_length):
         raise ValueError(f"span {start}..{stop} is not within the {cache.length} tokens ({cache.draft_length} drafted) of the cache")
     return _joined(cache.store.rows(start, stop))
 
 
 def extract_snapshot(snapshot: Snapshot) -> memoryview:
-    """The payload of a mark."""
+    """The payload of a snapshot record."""
     arrays = snapshot.arrays()
     mx.eval(arrays)
-    return _joined([host(a) for a in arrays] if is_shared() else fetched(arrays))
+    return _joined([host(a) for a in arrays] if is_shared() else copy_to_host(arrays))
 
 
 def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     """The same state in `layout`. Consumes `cache`."""
     if cache.is_lent or cache.is_broken:
-        raise RuntimeError("a cache that is lent or broken cannot be arranged anew")
+        raise RuntimeError("a cache that is lent or broken cannot change its layout")
     store = cache.store
     if cache.layout != layout:
         store = cache.arena.store(layout, store.capacity)
@@ -68,13 +68,13 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
             store.put(start, cache.store.take(start, min(start + _ROWS_AT_ONCE, cache.length)))
     new = Cache(cache.arena, layout, store, cache.snapshot())
     new.draft_length = cache.draft_length
-    # Whoever still holds the consumed cache must not hold a second copy of the conversation with it.
+    # A remaining reference to the consumed cache must not hold a second copy of the conversation.
     cache.is_broken, cache.store = True, store
     return new
 
 
 def relayout_as_chosen(cache: Cache[Contiguous], layout: Layout) -> Cache[Contiguous] | Cache[Paged]:
-    """`relayout` to a layout that is known only when the program runs."""
+    """`relayout` to a layout that is chosen at run time."""
     match layout:
         case Contiguous():
             return relayout(cache, layout)
@@ -92,7 +92,7 @@ def _joined(parts: list[Host]) -> memoryview:
 
 
 def _rows(spec: StateSpec, segment: Record) -> list[Host]:
-    """Keys and values [kv_heads, tokens, head_dim] of each layer, as they lie in the payload."""
+    """Keys and values [kv_heads, tokens, head_dim] of each layer, in the order of the payload."""
     rows: list[Host] = []
     offset, tokens = 0, len(segment.tokens)
     for layer in (s for s in spec.attention for _ in "kv"):
@@ -105,8 +105,8 @@ def _rows(spec: StateSpec, segment: Record) -> list[Host]:
 
 def _snapshot(spec: StateSpec, record: Record) -> Snapshot:
     if len(record.payload) != spec.bytes_per_snapshot:
-        found = f"mark {record.key} has {len(record.payload)} bytes, the model's marks have {spec.bytes_per_snapshot}"
-        raise DamagedRecordError(found, key=record.key)
+        message = f"snapshot {record.key} has {len(record.payload)} bytes, the model's snapshots have {spec.bytes_per_snapshot}"
+        raise DamagedRecordError(message, key=record.key)
     arrays, offset = [], 0
     for array in spec.snapshot_arrays:
         arrays.append(_array(record.payload[offset : offset + array.num_bytes], array))
@@ -115,7 +115,7 @@ def _snapshot(spec: StateSpec, record: Record) -> Snapshot:
 
 
 def _array(data: memoryview, spec: ArraySpec) -> mx.array:
-    return sent(np.frombuffer(data, NUMPY[spec.dtype]).reshape(spec.shape), getattr(mx, spec.dtype))
+    return to_device(np.frombuffer(data, NUMPY[spec.dtype]).reshape(spec.shape), getattr(mx, spec.dtype))
 
 
 def _empty(spec: StateSpec) -> Snapshot:

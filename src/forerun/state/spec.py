@@ -1,6 +1,6 @@
-"""What must be kept of a model's past, declared by its family: the shapes and types of every kind of layer.
+"""The state of a model as its family declares it: shapes and dtypes for every kind of layer.
 
-Knows nothing of arrays that exist; record and cache are built from it, and a header read from disk is checked against it.
+Holds no arrays; records and caches are built from it, and a header read from disk is checked against it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
-    """A layer whose past is of fixed size (gated DeltaNet: conv tail and recurrent matrix)."""
+    """A layer with state of fixed size (gated DeltaNet: conv tail and recurrent matrix)."""
 
     arrays: tuple[ArraySpec, ...]
 
@@ -50,7 +50,7 @@ class RecurrentSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """All that is kept: trunk layers in order, draft (MTP) layers, and the last hidden vector [hidden.shape] after the final norm."""
+    """The state of a sequence: target layers in order, draft (MTP) layers, and the last hidden vector (after the final norm)."""
 
     layers: tuple[AttentionSpec | RecurrentSpec, ...]
     draft_layers: tuple[AttentionSpec, ...]
@@ -58,17 +58,17 @@ class StateSpec:
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:
-        """Attention layers of trunk and draft, in the order in which a segment stores them."""
+        """Attention layers of target and draft, in the order in which a segment stores them."""
         return tuple(s for s in self.layers if isinstance(s, AttentionSpec)) + self.draft_layers
 
     @property
     def recurrent(self) -> tuple[RecurrentSpec, ...]:
-        """Recurrent layers, in the order in which a mark stores them."""
+        """Recurrent layers, in the order in which a snapshot stores them."""
         return tuple(s for s in self.layers if isinstance(s, RecurrentSpec))
 
     @property
     def snapshot_arrays(self) -> tuple[ArraySpec, ...]:
-        """Arrays of a mark in stored order: every recurrent layer's, then the hidden vector."""
+        """Arrays of a snapshot in stored order: every recurrent layer's, then the hidden vector."""
         return (*tuple(a for s in self.recurrent for a in s.arrays), self.hidden)
 
     @property
@@ -81,5 +81,5 @@ class StateSpec:
 
     @property
     def snapshot_tokens(self) -> float:
-        """A mark's size, in tokens of keys and values."""
+        """A snapshot's size, in tokens of keys and values."""
         return self.bytes_per_snapshot / self.bytes_per_token

@@ -1,6 +1,6 @@
-"""Where the keys and values of one cache lie, whatever the layout; and the arena that stores are made from.
+"""The storage of one cache's keys and values, in any layout; and the arena that allocates stores.
 
-Knows rows and attention layers; nothing of lengths, marks or recurrent state.
+Knows rows and attention layers; nothing of lengths, snapshots or recurrent state.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from forerun.state.spec import StateSpec
 
 
 class Store(Protocol):
-    """Rows of all attention layers of one sequence. Every row is finite at all times: a masked NaN would leak (0 x NaN).
+    """Rows of all attention layers of one sequence. All rows are always finite: a masked NaN would leak (0 x NaN).
 
-    Starts and stops are ints, or in a compiled step an int32 array and None (all rows there are).
+    start and stop are ints; in a compiled step an int32 array and None (all rows of the capacity).
     """
 
     buffers: list[mx.array]
 
     @property
     def layout(self) -> Layout:
-        """How the rows really lie."""
+        """The layout that the rows actually have."""
 
     @property
     def capacity(self) -> int:
-        """Rows there is room for."""
+        """Rows that fit."""
 
     @property
     def num_blocks(self) -> int:
@@ -43,10 +43,10 @@ class Store(Protocol):
         """Bytes occupied."""
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` rows."""
+        """Grow to hold `tokens` rows."""
 
     def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
-        """Put rows [kv_heads, n, head_dim] of attention layer `layer` at `start`, in place."""
+        """Write rows [kv_heads, n, head_dim] of attention layer `layer` at `start`, in place."""
 
     def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
         """Attention of q [heads, rows, dim] at `positions` [rows] over the rows first..stop of the layer."""
@@ -55,27 +55,27 @@ class Store(Protocol):
         """Keys and values [kv_heads, stop - start, head_dim] of each layer, in the order of a segment. Not evaluated."""
 
     def put(self, start: int, rows: Sequence[mx.array]) -> None:
-        """Put such rows at `start`, and evaluate."""
+        """Write such rows at `start`, and evaluate."""
 
     def rows(self, start: int, stop: int) -> list[Host]:
-        """As `take`, as the host sees them; of no use once the store has changed."""
+        """Like `take`, as host arrays; invalid once the store has changed."""
 
     def fill(self, start: int, rows: Sequence[Host]) -> None:
-        """As `put`, of rows as the host sees them."""
+        """Like `put`, of host arrays."""
 
     def constants(self) -> list[mx.array]:
-        """Arrays beside `buffers` that a compiled step needs and does not change."""
+        """Arrays besides `buffers` that a compiled step reads and does not change."""
 
 
 class Arena:
-    """Makes stores for caches of one spec. Pages of all caches come from one pool a page size."""
+    """Allocates stores for caches of one spec. There is one page pool per page size, shared by all caches."""
 
     def __init__(self, spec: StateSpec) -> None:
         self.spec = spec
         self._pools: dict[int, Pool] = {}
 
     def store(self, layout: Layout, tokens: int) -> Store:
-        """An empty store in `layout` with room for `tokens`."""
+        """An empty store in `layout` that holds `tokens`."""
         if isinstance(layout, Contiguous):
             return ContiguousStore.empty(self.spec.attention, tokens)
         if layout.block_tokens not in self._pools:
@@ -84,19 +84,19 @@ class Arena:
 
     @property
     def num_blocks(self) -> tuple[int, int]:
-        """Pages of all pools: held by caches, and free."""
+        """Pages of all pools: used by caches, and free."""
         pools = list(self._pools.values())
         free = sum(pool.num_free for pool in pools)
         return sum(pool.num_blocks for pool in pools) - free, free
 
     def shrink(self) -> None:
-        """Give the memory of free pages back, as far as they lie at the end."""
+        """Release the memory of the free pages at the end of each pool."""
         for pool in self._pools.values():
             pool.shrink()
 
 
-def traced(layout: Layout, buffers: list[mx.array], constants: list[mx.array]) -> Store:
-    """A store over the arrays that a step is being compiled for."""
+def traced_store(layout: Layout, buffers: list[mx.array], constants: list[mx.array]) -> Store:
+    """A store over the arrays of a step that is being traced."""
     if isinstance(layout, Contiguous):
         return ContiguousStore(buffers)
     return PagedStore(Pool(layout.block_tokens, buffers), constants[0])

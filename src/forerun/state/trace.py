@@ -1,35 +1,26 @@
-"""A pass over one cache as a function of arrays alone, so that it can be compiled: lengths are arrays, what changes is returned.
+"""A pass over one cache as a function of arrays alone, so that MLX can compile it: lengths are arrays, changed arrays are returned.
 
-Knows nothing of models: the pass is given, as it would run on a View.
+Knows nothing of models: the caller gives the pass, as it would run on a View.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.state.cache import Arrays, Cache, Rule, View
+from forerun.state.cache import Arrays, Cache, PassResult, Rule, View
 from forerun.state.layout import Layout
 from forerun.state.spec import StateSpec
-from forerun.state.store import Store, traced
+from forerun.state.store import Store, traced_store
 
 Pass = Callable[..., mx.array]
 
 
-class Outcome(NamedTuple):
-    """hidden [rows, dim]; for each recurrent layer its arrays after all rows, and what its rule took; the buffers to go on with."""
-
-    hidden: mx.array
-    after: list[Arrays]
-    taken: list[Arrays]
-    buffers: list[mx.array]
-
-
 class CompiledPass:
-    """`run(*inputs, view)` over one cache in `layout`, compiled. A new capacity traces it anew; `num_traces` counts."""
+    """`run(*inputs, view)` over one cache in `layout`, compiled. Each new capacity is traced again; `num_traces` counts."""
 
     def __init__(self, run: Pass, spec: StateSpec, layout: Layout, numerics: Numerics) -> None:
         self._run, self._spec, self._layout, self._numerics = run, spec, layout, numerics
@@ -39,13 +30,13 @@ class CompiledPass:
 
     def __call__(
         self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
-    ) -> Outcome:
-        """The pass after `start` rows. The buffers are given away: they are written in place if the caller holds no other reference."""
-        return Outcome(*self._step(list(inputs), mx.array(start, dtype=mx.int32), list(recurrent), buffers, constants))
+    ) -> PassResult:
+        """Run the pass after `start` rows. Takes over the buffers: they are written in place if the caller holds no other reference."""
+        return PassResult(*self._step(list(inputs), mx.array(start, dtype=mx.int32), list(recurrent), buffers, constants))
 
     def release(self) -> None:
-        """Give up what was compiled. On the thread that ran it, whose cache of compiled functions holds it: a thread that ends with
-        something in that cache asks for an interpreter that may be gone, and the process aborts.
+        """Release the compiled function. Call it on the thread that ran it: a thread that ends with an entry in its cache of compiled
+        functions needs an interpreter that may be gone, and the process aborts.
         """
         del self._step
 
@@ -53,15 +44,15 @@ class CompiledPass:
         self, inputs: list[mx.array], start: mx.array, recurrent: list[Arrays], buffers: list[mx.array], constants: list[mx.array]
     ) -> tuple[mx.array, list[Arrays], list[Arrays], list[mx.array]]:
         self.num_traces += 1
-        cache = _Traced(self._spec, traced(self._layout, list(buffers), constants), start, [tuple(r) for r in recurrent])
+        cache = _TracedCache(self._spec, traced_store(self._layout, list(buffers), constants), start, [tuple(r) for r in recurrent])
         view = View([cast("Cache[Any]", cache)], self._numerics)
         hidden = self._run(*inputs, view)
-        after, taken, self.rules = view.recurrence()
-        return hidden, after, taken, cache.store.buffers
+        after, rule_inputs, self.rules = view.recurrence()
+        return hidden, after, rule_inputs, cache.store.buffers
 
 
-class _Traced:
-    """What a View needs of a cache."""
+class _TracedCache:
+    """The attributes of a cache that a View uses."""
 
     def __init__(self, spec: StateSpec, store: Store, start: mx.array, recurrent: list[Arrays]) -> None:
         self.spec, self.store, self.recurrent = spec, store, recurrent

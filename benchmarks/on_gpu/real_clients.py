@@ -1,4 +1,4 @@
-"""A server in company: the vendors' own clients, and several agents at once until it is killed under them. Knows no MLX."""
+"""A server with real clients: the vendors' libraries, and several agents at once until it is killed. Knows no MLX."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def started(model: Path, folder: Path) -> Server:
 
 
 @contextmanager
-def served(model: Path, folder: Path) -> Iterator[Server]:
-    """A server that leaves in order at the end, and in any case."""
+def serving(model: Path, folder: Path) -> Iterator[Server]:
+    """A server that is stopped at the end, in any case."""
     server = started(model, folder)
     try:
         yield server
@@ -47,8 +47,8 @@ def served(model: Path, folder: Path) -> Iterator[Server]:
 
 
 def clients(report: Report, model: Path, folder: Path) -> None:
-    """All parts of section `clients`: each way that the vendors' libraries ask, and what goes wrong on purpose."""
-    with served(model, folder) as server:
+    """All parts of section `clients`: each kind of request of the vendors' libraries, and deliberate faults."""
+    with serving(model, folder) as server:
         gpt, claude = openai.OpenAI(base_url=f"{server.url}/v1", **CLIENT), anthropic.Anthropic(base_url=server.url, **CLIENT)
         for name, variant in (OPENAI | ANTHROPIC | OTHER).items():
             report.part("clients", name, lambda variant=variant: variant(gpt, claude, server.url))
@@ -76,7 +76,7 @@ def _responses(gpt: openai.OpenAI, _claude: anthropic.Anthropic, _url: str) -> s
 def _completions(gpt: openai.OpenAI, _claude: anthropic.Anthropic, _url: str) -> str:
     found = gpt.completions.create(model="any", prompt="def add(a, b):", max_tokens=NUM, logprobs=2)
     assert found.choices[0].logprobs
-    return f"{found.choices[0].finish_reason}, {len(found.choices[0].logprobs.tokens or [])} tokens told"
+    return f"{found.choices[0].finish_reason}, {len(found.choices[0].logprobs.tokens or [])} log-probabilities"
 
 
 def _messages(_gpt: openai.OpenAI, claude: anthropic.Anthropic, _url: str) -> str:
@@ -144,14 +144,14 @@ class Agents:
     def run(self, url: str, seconds: float, then: Callable[[], None]) -> None:
         """All at once for so long; then, while requests are under way, `then`."""
         with ThreadPoolExecutor(len(self.talks)) as pool:
-            going = [pool.submit(self._go_on, url, agent) for agent in range(len(self.talks))]
+            going = [pool.submit(self._continue, url, agent) for agent in range(len(self.talks))]
             time.sleep(seconds)
             self._stop.set()
             then()
             for each in going:
                 each.result()
 
-    def _go_on(self, url: str, agent: int) -> None:
+    def _continue(self, url: str, agent: int) -> None:
         while True:
             try:
                 self.sources.append(self.turn(url, agent))
@@ -161,20 +161,20 @@ class Agents:
                 return
 
 
-def company(model: Path, folder: Path, *, agents: int, first_chars: int, later_chars: int, seconds: float) -> dict[str, Any]:
-    """Agents at work until the server is killed under them; what the bank holds then, and how each of them goes on."""
+def agents_at_work(model: Path, folder: Path, *, agents: int, first_chars: int, later_chars: int, seconds: float) -> dict[str, Any]:
+    """Agents at work until the server is killed; what the bank holds then, and how each of them continues."""
     at_work = Agents(agents, first_chars, later_chars)
     memory = killed_at_work(at_work, started(model, folder), seconds)
     sources, errors = list(at_work.sources), at_work.errors
     verified = forerun("bank", "verify", "--bank-dir", str(folder / "bank")).strip()
-    with served(model, folder) as server:
+    with serving(model, folder) as server:
         after = [at_work.turn(server.url, agent) for agent in range(agents)]
     found = {"requests": len(sources), "by_source": Counter(sources), "errors": errors, "after_the_kill": after, "verified": verified}
     return found | {"memory": memory, "turns": [len(talk) // 2 for talk in at_work.talks], "log": logged(request_log(folder / "bank"))}
 
 
 def killed_at_work(agents: Agents, server: Server, seconds: float) -> dict[str, Any]:
-    """What the server held just before it was killed under them."""
+    """The sizes that the server reported just before it was killed."""
     held: dict[str, Any] = {}
 
     def kill() -> None:

@@ -169,7 +169,7 @@ class Report:
     be reused was, else it says why not, and `miss` where. rendering: what of the request the model's chat template could not take as it was
     sent. read_bytes: of the files that were read to get the state back.
 
-    layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
+    layout: how the decoding cache's keys and values lie, as its arrays show;
     prefill_layout: how they lay while the prompt was read. requested_layout and requested_prefill_layout are what was chosen for them: if they
     differ, that is a fault. paged_blocks: pages in use at the end. steps: passes of decoding (verify and draft), compiled_steps of them
     compiled, eager_steps the others by the name of the reason.
@@ -183,7 +183,6 @@ class Report:
     prefill_layout: str
     requested_prefill_layout: str
     layout: str
-    draft_layout: str | None
     requested_layout: str
     paged_blocks: int
     step_kind: StepKind

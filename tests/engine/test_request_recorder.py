@@ -113,8 +113,8 @@ def test_layouts_are_logged_as_asked_and_as_found(tmp_path: Path) -> None:
     short, long = (e.report for e in entries(tmp_path, scenario, dense_tokens=120))
     assert short
     assert long
-    dense, paged = ("contiguous",) * 5, ("contiguous", "contiguous", "paged(64)", "paged(64)", "paged(64)")
+    dense, paged = ("contiguous",) * 4, ("contiguous", "contiguous", "paged(64)", "paged(64)")
     for report, expected in ((short, dense), (long, paged)):
-        decoding = (report.layout, report.draft_layout, report.requested_layout)
+        decoding = (report.layout, report.requested_layout)
         assert (report.prefill_layout, report.requested_prefill_layout, *decoding) == expected
     assert (short.paged_blocks, long.paged_blocks >= len(LONG) // 64) == (0, True)

@@ -15,7 +15,7 @@ from forerun.values import Report, Usage
 PAGED = "paged(64)"
 HEALTHY = replace(REPORT, source="ram", computed_tokens=1000, prefill_tok_per_s=400.0, decode_tok_per_s=50.0, ttft_s=2.5, queue_s=0.0)
 HEALTHY = replace(HEALTHY, step_kind="compiled", steps=100, compiled_steps=100, eager_steps={}, tokens_per_round=2.0)
-FAULTY = replace(HEALTHY, source="ssd", prefill_layout=PAGED, layout=PAGED, draft_layout=PAGED, paged_blocks=400)
+FAULTY = replace(HEALTHY, source="ssd", prefill_layout=PAGED, layout=PAGED, paged_blocks=400)
 
 
 def entry(context_tokens: int, report: Report | None = HEALTHY, answer_tokens: int = 200, **fields: Any) -> Entry:
@@ -62,14 +62,10 @@ def test_a_layout_that_nobody_asked_for_is_a_fault_at_any_speed() -> None:
 
 
 def test_pages_that_were_chosen_are_no_fault() -> None:
-    chosen = replace(HEALTHY, layout=PAGED, draft_layout=PAGED, requested_layout=PAGED)
+    chosen = replace(HEALTHY, layout=PAGED, requested_layout=PAGED)
     assert faults_of(chosen) == ()
     found = only([*RAM, entry(20_100, replace(chosen, decode_tok_per_s=30.0))])
     assert found.causes == ("decoded in paged(64), as chosen for this length",)
-
-
-def test_a_draft_in_another_layout_is_a_fault() -> None:
-    assert faults_of(replace(HEALTHY, draft_layout=PAGED)) == ("drafted in paged(64), contiguous is the trunk's",)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +104,7 @@ def test_whom_one_is_not_compared_with(other: Entry) -> None:
 
 
 def test_groups_count_each_source_and_layout() -> None:
-    mixed = replace(HEALTHY, layout=PAGED, requested_layout=PAGED, draft_layout=PAGED, compiled_steps=50, eager_steps={"width": 50})
+    mixed = replace(HEALTHY, layout=PAGED, requested_layout=PAGED, compiled_steps=50, eager_steps={"width": 50})
     told = summarise([*RAM, entry(30_000, mixed), entry(30_500, replace(FAULTY, prefill_tok_per_s=None))])
     assert [(g.source, g.layout, g.num) for g in told.groups] == [
         ("ram", "contiguous", 6),

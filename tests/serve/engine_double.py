@@ -33,7 +33,6 @@ REPORT = Report(
     "contiguous",
     "contiguous",
     "contiguous",
-    "contiguous",
     0,
     "eager",
     1,

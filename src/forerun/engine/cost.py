@@ -73,7 +73,6 @@ def report(
         prefill_layout=str(prefill.actual),
         requested_prefill_layout=str(prefill.requested),
         layout=str(decode_stats.layout.actual),
-        draft_layout=str(decode_stats.layout.actual) if family.spec.draft_layers else None,
         requested_layout=str(decode_stats.layout.requested),
         paged_blocks=decode_stats.paged_blocks,
         step_kind=decode_stats.step_kind,

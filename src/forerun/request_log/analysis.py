@@ -128,8 +128,6 @@ def faults_of(report: Report) -> tuple[str, ...]:
         found.append(f"the prompt was read in {reading}, {report.requested_prefill_layout} was asked for")
     if decoding != report.requested_layout:
         found.append(f"decoded in {decoding}, {report.requested_layout} was asked for")
-    if report.draft_layout not in (None, decoding):
-        found.append(f"drafted in {report.draft_layout}, {decoding} is the trunk's")
     return tuple(found)
 
 

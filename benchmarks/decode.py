@@ -67,7 +67,7 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
         samples = list(Bench(subject.tokenizer, turns, variants, options.repeats, options.answer).samples())
         rows = summary(samples)
         for row in rows:
-            sampling, arm = row["law"], row["arm"]
+            sampling, arm = row["sampling"], row["arm"]
             row["ratio_to_plain"] = ratio_interval(rates(samples, sampling, arm), rates(samples, sampling, PLAIN))
             row["cpu_ratio_to_plain"] = ratio_interval(
                 rates(samples, sampling, arm, "cpu_seconds"), rates(samples, sampling, PLAIN, "cpu_seconds")

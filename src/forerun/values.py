@@ -152,7 +152,7 @@ class Miss:
     stored_text: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The field and the part in words; "" where they are not known."""
         if not self.field:
             return self.where
@@ -219,13 +219,13 @@ class QueuePosition:
 class PrefillProgress:
     """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again.
 
-    left_s: what the rest should take at the pace so far, None before there is one. Comes before the first piece of every answer.
+    remaining_s: what the rest should take at the pace so far, None before there is one. Comes before the first piece of every answer.
     """
 
     done_tokens: int
     total_tokens: int
     reused_tokens: int
-    left_s: float | None
+    remaining_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,10 +382,10 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """A conversation that came in an archive. state: "taken" as it is, or "computed" anew, and then `reason` says why."""
+    """A conversation that came in an archive. state: "imported" as it is, or "computed" anew, and then `reason` says why."""
 
     session: SessionInfo
-    state: Literal["taken", "computed"]
+    state: Literal["imported", "computed"]
     reason: str
 
 

@@ -78,7 +78,7 @@ def test_the_command_measures_the_bundled_model() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environ_without_settings())
     stats = json.loads(ran.stdout)
     assert (stats["model"], stats["draft_depth"]) == ("demo-model", 1)
-    assert [(row["law"], row["arm"]) for row in stats["results"]] == [
+    assert [(row["sampling"], row["arm"]) for row in stats["results"]] == [
         (probs, a) for probs in ("greedy", "sampled") for a in (PLAIN, "draft")
     ]
     assert all(row["tok_per_s"] > 0 for row in stats["results"])

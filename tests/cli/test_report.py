@@ -14,7 +14,7 @@ from tests.request_log.test_analysis import FAULTY, RAM, entry
 from forerun.request_log.entry import encode
 from forerun.values import Miss
 
-SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"asked": 100})
+SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"requested": 100})
 LINES = [encode(each) for each in (*RAM, entry(21_200, SLOW, id="culprit"))]
 
 

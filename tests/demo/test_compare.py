@@ -70,4 +70,4 @@ def test_reference_means_token_for_token(other: Answer) -> None:
 def test_served_allows_near_ties_within_the_bound(gap: float, is_same: bool) -> None:
     verdict = same_answer(turn(0, answer(numerics="fast"), answer("hallo")), lambda _: NearTies(2, gap, 3e-4))
     assert (verdict.is_same, verdict.short) == (is_same, "ties" if is_same else "OTHER")
-    assert verdict.words == f"2 near-ties, largest gap {gap:.1e} {'<=' if is_same else '>'} bound 3.0e-04"
+    assert verdict.text == f"2 near-ties, largest gap {gap:.1e} {'<=' if is_same else '>'} bound 3.0e-04"

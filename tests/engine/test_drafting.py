@@ -82,8 +82,8 @@ def test_metrics_add_up_what_responses_say() -> None:
     for depth in (0, 1):
         accepted, drafted = (sum(getattr(each, name)[depth] for each in found) for name in ("accepted", "drafted"))
         assert 0 < accepted <= drafted
-        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="accepted"}} {accepted}.0' in lines
-        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="rejected"}} {drafted - accepted}.0' in lines
+        assert f'forerun_draft_tokens_total{{depth="{depth + 1}",outcome="accepted"}} {accepted}.0' in lines
+        assert f'forerun_draft_tokens_total{{depth="{depth + 1}",outcome="rejected"}} {drafted - accepted}.0' in lines
     assert f'forerun_rounds_total{{depth="2"}} {sum(each.depths[2] for each in found)}.0' in lines
     close(running)
 

@@ -37,11 +37,11 @@ def test_nothing_is_remarkable_about_equals() -> None:
 
 
 def test_the_original_fault_is_found_from_the_log_alone() -> None:
-    slow = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"asked": 100})
+    slow = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"requested": 100})
     found = only([*RAM, entry(21_200, slow)])
     assert (found.prefill_ratio, found.decode_ratio, found.ttft_ratio) == pytest.approx((0.15, 0.64, 6.4))
     assert found.faults == ("the prompt was read in paged(64), contiguous was asked for", "decoded in paged(64), contiguous was asked for")
-    assert found.causes == ("100 of 100 steps ran eager (asked)",)
+    assert found.causes == ("100 of 100 steps ran eager (requested)",)
 
 
 def test_a_few_requests_say_nothing_of_what_is_usual() -> None:

@@ -30,7 +30,7 @@ def test_a_line_is_the_entry(entry: Entry) -> None:
 def test_its_fields_are_those_of_the_response() -> None:
     told = json.loads(encode(FAST))
     assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "reasoning_tokens": 1}
-    assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"asked": 1}, None)
+    assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"requested": 1}, None)
 
 
 def test_a_newer_line_may_have_more_fields() -> None:

@@ -37,7 +37,7 @@ REPORT = Report(
     "eager",
     1,
     0,
-    {"asked": 1},
+    {"requested": 1},
     "exact",
     3,
     4,

@@ -183,7 +183,7 @@ def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
         own = [sample for sample in samples if (sample.sampling, sample.arm) == (sampling, arm)]
         speeds = rates(samples, sampling, arm)
         ratios = [a / b for a, b in zip(speeds, rates(samples, sampling, PLAIN), strict=True)]
-        row = {"law": sampling, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
+        row = {"sampling": sampling, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
         rows.append(row | {"tokens_per_round": sum(s.tokens for s in own) / sum(s.draft_stats.rounds for s in own)} | _drafts(own))
     return rows
 

@@ -129,7 +129,7 @@ def news(turn: Turn) -> str:
 
 def remarks(turns: list[Turn], verdicts: list[Verdict]) -> list[str]:
     """What the table has no room for, and what it means."""
-    longer = [f"{turn.step.name}: {verdict.words}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.words != verdict.short]
+    longer = [f"{turn.step.name}: {verdict.text}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.text != verdict.short]
     return [*longer, finding(turns, verdicts)]
 
 

@@ -30,7 +30,7 @@ class Verdict:
 
     is_same: bool
     short: str
-    words: str
+    text: str
 
 
 Judge = Callable[[Turn], NearTies]
@@ -73,7 +73,7 @@ def _faults(turn: Turn, verdict: Verdict, cached_tokens: int) -> Iterator[str]:
     for answer in (turn.answer, turn.bypass):
         yield from _miscounts(answer.usage, answer.report)
     if not verdict.is_same:
-        yield f"the answer is not the one without stored state ({verdict.words})"
+        yield f"the answer is not the one without stored state ({verdict.text})"
 
 
 def _miscounts(usage: dict[str, Any], report: dict[str, Any]) -> Iterator[str]:

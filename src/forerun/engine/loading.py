@@ -121,6 +121,6 @@ def _limits(config: Config, family: Family) -> Limits:
 
 def _eager_reason(config: Config) -> str:
     if config.eager:
-        return "asked"
+        return "requested"
     # On CPU MLX compiles its fused kernels with g++ while it runs.
     return NO_COMPILER if is_cpu() and shutil.which("g++") is None else ""

@@ -26,7 +26,7 @@ class Metrics:
         self._answer = self._counter("forerun_completion_tokens", "Tokens generated")
         self._restores = self._counter("forerun_restores", "Requests by where their state came from", "source", "layout")
         self._rounds = self._counter("forerun_rounds", "Rounds of decoding, by how many tokens were drafted", "depth")
-        self._drafts = self._counter("forerun_drafts", "Drafted tokens by their place in the round", "depth", "outcome")
+        self._drafts = self._counter("forerun_draft_tokens", "Drafted tokens by their place in the round", "depth", "outcome")
         self._steps = self._counter("forerun_decode_steps", "Passes of decoding: compiled, or eager by the reason", "kind")
         self._queue = Histogram("forerun_queue_seconds", "Waiting before a request runs", buckets=_SECONDS, registry=self.registry)
         self._restore = Histogram("forerun_restore_seconds", "Getting stored state back", buckets=_SECONDS, registry=self.registry)

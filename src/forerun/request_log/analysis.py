@@ -72,7 +72,7 @@ class MissGroup:
     """
 
     kind: str
-    place: str
+    location: str
     num: int
     computed_tokens: int
     last_id: str
@@ -155,10 +155,10 @@ def _missed(served: Sequence[ServedRequest]) -> Iterator[MissGroup]:
     by_reason: dict[tuple[str, str], list[ServedRequest]] = defaultdict(list)
     for each in served:
         if miss := each.report.miss:
-            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each)
+            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.location)].append(each)
     found = [
-        MissGroup(kind, place, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
-        for (kind, place), own in by_reason.items()
+        MissGroup(kind, location, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
+        for (kind, location), own in by_reason.items()
     ]
     yield from sorted(found, key=lambda misses: -misses.computed_tokens)
 
@@ -199,7 +199,7 @@ def _is_near(one: ServedRequest, other: ServedRequest) -> bool:
 
 def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str]:
     report = each.report
-    reason = f"{report.reason} (it differs in {report.miss.place})" if report.miss and report.miss.place else report.reason
+    reason = f"{report.reason} (it differs in {report.miss.location})" if report.miss and report.miss.location else report.reason
     if report.source == "cold" and any(peer.report.source != "cold" for peer in peers):
         yield f"cold: {reason}"
     elif reason:

@@ -86,8 +86,8 @@ Prompt = Chat | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class LogprobsRequest:
-    """Return each answer token's log probability and the `num_top` likeliest tokens at its position. of_prompt: those of the prompt's tokens
-    too; all of the prompt is then computed, whatever is stored.
+    """Return each answer token's log probability and the `num_top` likeliest tokens at its position. of_prompt: also for the
+    prompt's tokens; all of them are then computed, whatever is stored.
     """
 
     num_top: int
@@ -120,7 +120,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a finished request. cached_tokens of prompt_tokens were reused, the others computed. reasoning_tokens are the first of
+    """Token counts of a finished request. cached_tokens of the prompt were reused, the others computed. reasoning_tokens are the first of
     completion_tokens, including the closing tag.
     """
 

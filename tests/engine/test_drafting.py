@@ -118,7 +118,7 @@ async def cancel(running: LocalEngine, asked: Job) -> None:
 def test_a_cancelled_request_latches_nothing() -> None:
     running = engine(DepthPolicy(range(4)))
     for _ in range(3):
-        with pytest.raises(ForerunError, match="went away"):
+        with pytest.raises(ForerunError, match="the client disconnected"):
             asyncio.run(cancel(running, job(max_tokens=2000)))
     found = report(running, replace(job(max_tokens=200), bank="bypass"))
     assert found.drafted[0] > 0

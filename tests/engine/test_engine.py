@@ -307,7 +307,7 @@ def test_more_than_may_wait_are_refused() -> None:
             runs = [await rig.ask(PROMPT, max_tokens=1)]
             await rig.gate.reached(1)
             runs += [await rig.ask(PROMPT[i:], max_tokens=1) for i in range(MAX_WAITING)]
-            with pytest.raises(BusyError, match="16 requests wait already") as caught:
+            with pytest.raises(BusyError, match="16 requests are waiting already") as caught:
                 await rig.ask(PROMPT)
             assert caught.value.retry_after_s >= 1
             runs.pop(3).cancel()
@@ -324,7 +324,7 @@ def test_more_than_may_wait_are_refused() -> None:
 
 
 async def cancelled(run: Run) -> None:
-    with pytest.raises(ForerunError, match="its client went away"):
+    with pytest.raises(ForerunError, match="the client disconnected"):
         await events(run)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forerun.engine.fair_share import MAX_WAITING, may_wait, plan, retry_after_s
+from forerun.engine.fair_share import MAX_WAITING, may_wait, next_request, retry_after_s
 
 
 def waiting(*cancelled: bool) -> list[Any]:
@@ -20,17 +20,17 @@ def of(tenant: str, *, is_cancelled: bool = False) -> Any:
 
 def test_who_waits_longest_runs_next() -> None:
     requests = waiting(True, False, False)
-    assert plan(requests, {"": 7.0}) is requests[1]
+    assert next_request(requests, {"": 7.0}) is requests[1]
 
 
 def test_nobody_runs_if_nobody_wants_to() -> None:
-    assert plan([], {}) is None
-    assert plan(waiting(True, True), {}) is None
+    assert next_request([], {}) is None
+    assert next_request(waiting(True, True), {}) is None
 
 
 def test_tenants_are_served_in_turn() -> None:
     requests, served, order = [of("many"), of("many"), of("many"), of("few"), of("one"), of("few")], {"many": 1.0}, list[str]()
-    while (request := plan(requests, served)) is not None:
+    while (request := next_request(requests, served)) is not None:
         requests.remove(request)
         served[request.job.tenant] = 2.0 + len(order)
         order.append(request.job.tenant)

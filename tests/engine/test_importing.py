@@ -23,7 +23,7 @@ async def exported(folder: Path) -> bytes:
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
-        await rig.engine.sessions.snapshot("", "mine", name="a walk", is_pinned=None)
+        await rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None)
         return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
 
 
@@ -67,7 +67,7 @@ def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
             assert request
             request.cancel()
             rig.gate.open()
-            with pytest.raises(ForerunError, match="its client went away"):
+            with pytest.raises(ForerunError, match="the client disconnected"):
                 await loading
             assert await rig.engine.sessions.all("", 10) == []
         async with running(tmp_path / "two") as rig:

@@ -54,6 +54,6 @@ def test_no_thread_is_at_the_index_when_it_is_closed(
     settings = Config.model_validate({"bank_dir": tmp_path / "bank", "bank_disk_bytes": disk_bytes})
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
     with pytest.raises(error):
-        loading.Loading(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None).run()
+        loading.load_model(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None)
     stopping.set()
     assert at_work == [False]

@@ -25,7 +25,7 @@ RAM_BYTES = 1_000_000
 def test_a_request_without_room_is_refused_before_a_token_is_read() -> None:
     async def scenario() -> None:
         async with running(memory_bytes=1_000_000) as rig:
-            with pytest.raises(OutOfMemoryError, match=r"50 tokens need .* of memory beside .* in use, of 1.0 MB") as caught:
+            with pytest.raises(OutOfMemoryError, match=r"50 tokens need .* of memory, .* of 1.0 MB are in use") as caught:
                 await events(await rig.ask(range(40)))
             assert (rig.gate.rows, caught.value.hint != "") == ([], True)
             assert rig.engine.health().ready

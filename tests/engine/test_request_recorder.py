@@ -63,7 +63,7 @@ def test_one_that_is_given_up_is_logged_in_every_phase(tmp_path: Path) -> None:
         run.cancel()
         rig.gate.open()
         for each in (run, waiting):
-            with pytest.raises(ForerunError, match="its client went away"):
+            with pytest.raises(ForerunError, match="the client disconnected"):
                 await events(each)
 
     async def scenario(rig: Rig) -> None:

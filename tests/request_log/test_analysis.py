@@ -40,7 +40,7 @@ def test_the_original_fault_is_found_from_the_log_alone() -> None:
     slow = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"requested": 100})
     found = only([*RAM, entry(21_200, slow)])
     assert (found.prefill_ratio, found.decode_ratio, found.ttft_ratio) == pytest.approx((0.15, 0.64, 6.4))
-    assert found.faults == ("the prompt was read in paged(64), contiguous was asked for", "decoded in paged(64), contiguous was asked for")
+    assert found.faults == ("prefilled in paged(64), requested contiguous", "decoded in paged(64), requested contiguous")
     assert found.causes == ("100 of 100 steps ran eager (requested)",)
 
 
@@ -76,10 +76,10 @@ def test_pages_that_were_chosen_are_no_fault() -> None:
             "cold: nothing begins like it",
         ),
         ({"reason": "set aside: a record"}, "set aside: a record"),
-        ({"computed_tokens": 9000}, "9,000 tokens to read, its peers had 1,000"),
+        ({"computed_tokens": 9000}, "9,000 tokens to prefill, its peers had 1,000"),
         ({"queue_s": 8.0}, "8.0 s in the queue"),
         ({"eager_steps": {"width": 30}}, "30 of 100 steps ran eager (width)"),
-        ({"tokens_per_round": 1.0}, "1.00 tokens a round, its peers had 2.00"),
+        ({"tokens_per_round": 1.0}, "1.00 tokens per round, its peers had 2.00"),
         ({}, "nothing in the log explains it"),
     ],
 )

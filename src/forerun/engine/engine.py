@@ -1,4 +1,4 @@
-"""The facade of the engine: what serve and cli see of the machine that runs requests."""
+"""The engine's interface to `serve` and `cli`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, 
 
 
 class Run(Protocol):
-    """A submitted request: iterate its events, exactly one of them `Done` and that the last, or an exception of forerun.errors."""
+    """A submitted request. Iterating yields its events; the last is `Done`, unless an exception of forerun.errors ends it."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -19,41 +19,41 @@ class Run(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def cancel(self) -> None:
-        """Stop at the next step or chunk. Idempotent, from any thread; a no-op when finished."""
+        """Stop at the next step or chunk. Idempotent, from any thread; no effect once finished."""
 
 
 class Sessions(Protocol):
-    """The conversations that are kept, each tenant's own. Looks are answered at once, changes when the request that runs is over.
+    """The stored conversations, per tenant. Queries return at once, changes once the running request has ended.
 
-    Raise UnknownSessionError, and BadRequestError for what needs a disk where nothing is kept on one.
+    Raise UnknownSessionError, and BadRequestError for an operation that needs a disk tier where there is none.
     """
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
-        """The last used first, `limit` at most."""
+        """Most recently used first, at most `limit`."""
 
     async def one(self, tenant: str, id: str) -> SessionInfo: ...
 
     async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        """Call it so, pin it or not; None: as it was."""
+        """Set name and pin; None leaves one unchanged."""
 
     async def remove(self, tenant: str, id: str) -> None:
-        """Remove it, and what no other conversation needs, wherever it is."""
+        """Remove it with all records that no other conversation shares, from RAM and disk."""
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
-        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+        """Make a second conversation that starts with this one's present content. fork_id None: a new id."""
 
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
-        """An archive of it, as far as it is on disk."""
+        """An archive of what is on disk of it."""
 
     async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
-        """Keep what an archive holds, under its own id if None: its state as it is if it is signed by the server's key, else read anew."""
+        """Store an archive's conversation; id None: the archive's. Its state is used if the server's key signed it, else computed again."""
 
     async def wipe(self, tenant: str) -> int:
-        """Remove all that the tenant has. Returns the number of conversations."""
+        """Remove all conversations of the tenant. Returns their number."""
 
 
 class Engine(Protocol):
-    """Runs jobs one after the other: tenants in turn, and each one's in the order of their submission."""
+    """Runs jobs one at a time: fair share between tenants, first come first served within one."""
 
     info: ModelInfo
     registry: CollectorRegistry
@@ -62,18 +62,18 @@ class Engine(Protocol):
     def sessions(self) -> Sessions: ...
 
     async def check(self, job: Job) -> None:
-        """Raises ContextLengthError, BadRequestError (the template refuses) where `submit` would, and queues nothing."""
+        """Raise what `submit` would, without queueing: ContextLengthError, BadRequestError (the template refuses)."""
 
     async def submit(self, job: Job) -> Run:
         """Render, encode and queue the job. Raises BusyError (queue full), ContextLengthError, BadRequestError (the template refuses)."""
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
-        """How many tokens the prompt has. Raises BadRequestError (the template refuses)."""
+        """The prompt's length in tokens. Raises BadRequestError (the template refuses)."""
 
     def health(self) -> Health: ...
 
     def announce(self, address: str) -> None:
-        """Have the bank's folder say where its server answers, for the commands that look after it."""
+        """Write the server's address into the bank's folder, for the commands that manage the bank."""
 
     async def close(self, limit_s: float) -> None:
-        """Finish or cut off what runs within `limit_s`, write what is pending, release the model."""
+        """Within `limit_s`: finish or cancel requests, write pending records, release the model."""

@@ -11,18 +11,18 @@ from forerun.demo.compare import NearTies, Verdict, faults, same_answer
 from forerun.demo.turns import STEPS, Answer, Turn
 
 
-def answer(text: str = "hello", num_tokens: int = 3, **of: Any) -> Answer:
-    made = report(**of)
-    return Answer(text, {"prompt_tokens": made["reused_tokens"] + made["computed_tokens"], "completion_tokens": num_tokens}, made)
+def answer(text: str = "hello", num_tokens: int = 3, **fields: Any) -> Answer:
+    of = report(**fields)
+    return Answer(text, {"prompt_tokens": of["reused_tokens"] + of["computed_tokens"], "completion_tokens": num_tokens}, of)
 
 
-def turn(step: int, given: Answer, bypass: Answer | None = None) -> Turn:
-    return Turn(STEPS[step], (), given, bypass or answer(given.text, reused=0, computed=given.usage["prompt_tokens"]))
+def turn(step: int, answered: Answer, bypass: Answer | None = None) -> Turn:
+    return Turn(STEPS[step], (), answered, bypass or answer(answered.text, reused=0, computed=answered.usage["prompt_tokens"]))
 
 
 def miscounted(prompt_tokens: int) -> Turn:
-    given = Answer("hello", {"prompt_tokens": prompt_tokens, "completion_tokens": 3}, report("ssd", 98, 30))
-    return turn(1, given, answer(computed=127))
+    answered = Answer("hello", {"prompt_tokens": prompt_tokens, "completion_tokens": 3}, report("ssd", 98, 30))
+    return turn(1, answered, answer(computed=127))
 
 
 def never(turn: Turn) -> NearTies:
@@ -33,12 +33,12 @@ GOOD = [turn(0, answer(computed=100)), turn(1, answer(source="ssd", reused=98, c
 SAME = [Verdict(True, "equal", "equal")] * 2
 
 
-def test_nothing_to_complain_about() -> None:
+def test_turns_as_promised_have_no_fault() -> None:
     assert faults(GOOD, SAME) == []
 
 
 @pytest.mark.parametrize(
-    ("second", "complaint"),
+    ("second", "fault"),
     [
         (turn(1, answer(source="cold", computed=130, reason="no snapshot")), "A2: restored from cold, not ssd (no snapshot)"),
         (turn(1, answer(source="ssd", reused=80, computed=50, reason="far")), "A2: reused 80 of 100 cached tokens (far)"),
@@ -47,8 +47,8 @@ def test_nothing_to_complain_about() -> None:
         (miscounted(129), "A2: 98 reused + 30 computed tokens != 129 prompt tokens"),
     ],
 )
-def test_complaints(second: Turn, complaint: str) -> None:
-    assert faults([GOOD[0], second], SAME) == [complaint]
+def test_faults(second: Turn, fault: str) -> None:
+    assert faults([GOOD[0], second], SAME) == [fault]
 
 
 def test_another_answer_is_a_fault() -> None:
@@ -57,7 +57,7 @@ def test_another_answer_is_a_fault() -> None:
     ]
 
 
-def test_equal_answers_need_no_second_look() -> None:
+def test_equal_answers_need_no_teacher_forcing() -> None:
     assert same_answer(turn(0, answer(numerics="fast")), never) == Verdict(True, "equal", "equal")
 
 

@@ -36,7 +36,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(machine.compiler(is_cpu=False)).status == "ok"
 
 
-def test_more_memory_for_conversations_than_is_wise() -> None:
+def test_a_ram_quota_over_half_of_memory_is_a_warning() -> None:
     assert only(machine.memory(config(bank_ram_bytes="3GiB"), 4 << 30)).status == "warning"
     assert only(machine.memory(config(bank_ram_bytes="1GiB"), 4 << 30)).status == "ok"
 

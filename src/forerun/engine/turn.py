@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
-    """The request was cancelled; its computed state is stored. cost: None if it was cancelled in prefill."""
+    """The request was cancelled; its computed state is stored, unless it is an import. cost: None if it was cancelled in prefill."""
 
     def __init__(self, cost: Cost | None) -> None:
         super().__init__("the request was cancelled")
@@ -92,8 +92,8 @@ class Turn:
 
     def run(self) -> Done:
         """Post the request's events; return the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
-        headroom_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
-        free_memory_for(self.model.bank, self.model.family.spec, headroom_tokens, self.model.memory_bytes, self._own_live)
+        context_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
+        free_memory_for(self.model.bank, self.model.family.spec, context_tokens, self.model.memory_bytes, self._own_live)
         requested = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
         restored = self._restore(requested)
         snapshots = list(restored.snapshots)

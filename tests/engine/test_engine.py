@@ -169,7 +169,7 @@ def test_a_stop_token_and_a_stop_string_end_it() -> None:
         ({"tokens": [1] * CONTEXT}, ContextLengthError, f"prompt is too long: {CONTEXT} tokens > {CONTEXT - 1} maximum"),
         ({"tokens": [1], "sampling": replace(GREEDY, logit_bias={1 << 20: 1.0})}, BadRequestError, "logit_bias"),
     ],
-    ids=["empty", "too large", "negative", "no room", "bias"],
+    ids=["empty", "too large", "negative", "too long", "bias"],
 )
 def test_an_invalid_request_is_refused_before_it_is_queued(fields: dict[str, Any], error: type[Exception], message: str) -> None:
     async def scenario() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.demo.turns import Answer, Turn
+from forerun.demo.turns import Turn
 
 # The template's generation prompt after the last message is not part of the conversation and may be computed again.
 SUFFIX_TOKENS = 16
@@ -38,7 +38,7 @@ Judge = Callable[[Turn], NearTies]
 
 def same_answer(turn: Turn, near_ties: Judge) -> Verdict:
     """Same: equal text and token count, or, under `fast` numerics only, near-ties within their bound."""
-    if (turn.answer.text, _num_tokens(turn.answer)) == (turn.bypass.text, _num_tokens(turn.bypass)):
+    if (turn.answer.text, turn.answer.usage["completion_tokens"]) == (turn.bypass.text, turn.bypass.usage["completion_tokens"]):
         return Verdict(True, "equal", "equal")
     if turn.answer.report["numerics"] == "exact":
         return Verdict(False, "OTHER", "different")
@@ -80,8 +80,3 @@ def _miscounts(usage: dict[str, Any], report: dict[str, Any]) -> Iterator[str]:
     parts = report["reused_tokens"], report["computed_tokens"]
     if sum(parts) != usage["prompt_tokens"]:
         yield f"{parts[0]} reused + {parts[1]} computed tokens != {usage['prompt_tokens']} prompt tokens"
-
-
-def _num_tokens(answer: Answer) -> int:
-    num_tokens: int = answer.usage["completion_tokens"]
-    return num_tokens

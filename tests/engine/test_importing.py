@@ -43,13 +43,8 @@ def test_a_recomputed_import_is_one_conversation_and_no_request(tmp_path: Path) 
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two", log=log) as rig:
             before = counted(rig)
-            imported = await rig.engine.sessions.load("", archive, id="theirs")
-            assert (imported.state, imported.session.turns, imported.session.name, imported.session.state) == (
-                "computed",
-                3,
-                "a walk",
-                "ssd",
-            )
+            result = await rig.engine.sessions.load("", archive, id="theirs")
+            assert (result.state, result.session.turns, result.session.name, result.session.state) == ("computed", 3, "a walk", "ssd")
             assert (counted(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
             assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was computed more than once"
         async with running(tmp_path / "two") as rig:

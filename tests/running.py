@@ -1,4 +1,4 @@
-"""Plain prefill and steps of a model, as the reference for all others; and bitwise comparison of states."""
+"""A plain way to run a model, the reference for every other; and the comparison of states, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def empty(family: Family, headroom_tokens: int = 0) -> Cache[Contiguous]:
 
 
 def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None, snapshot_positions: Collection[int] = ()) -> Cache[Any]:
-    """The cache after all of `tokens`; `cache` may already hold the first ones."""
+    """The cache after prefill of all of `tokens`, of which it may hold the first already."""
     cache = cache or empty(family, len(tokens))
     for _ in prefill(family, cache, tokens, snapshot_positions):
         pass
@@ -30,23 +30,23 @@ def read(family: Family, tokens: Sequence[int], cache: Cache[Any] | None = None,
 
 
 def snapshots(family: Family, tokens: Sequence[int], at: Collection[int]) -> tuple[Cache[Any], list[Snapshot]]:
-    """The cache after `tokens`, and snapshots at these positions."""
-    cache, found = empty(family, len(tokens)), []
+    """The cache after prefill of `tokens`, and snapshots at these positions."""
+    cache, taken = empty(family, len(tokens)), []
     for new in prefill(family, cache, tokens, at):
-        found += new
-    return cache, found
+        taken += new
+    return cache, taken
 
 
 def step(family: Family, cache: Cache[Any], tokens: Sequence[int], keep: int | None = None) -> mx.array:
-    """One forward of these tokens, of which the first `keep` (all if not given) become state, draft rows too. Returns the logits."""
+    """One forward of these tokens, of which the first `keep` (default: all) become state, draft rows too. Returns the logits."""
     before = cache.hidden
     with lend([cache], family.numerics) as view:
-        ids, kept = mx.array(list(tokens), dtype=mx.int32), len(tokens) if keep is None else keep
+        ids, num = mx.array(list(tokens), dtype=mx.int32), len(tokens) if keep is None else keep
         hidden = family.forward(ids, [len(tokens)], view)
-        view.keep([kept], hidden)
-        if kept and family.spec.draft_layers:
-            family.draft(mx.concatenate([before[None], hidden[: kept - 1]]), ids[:kept], [kept], view)
-            view.keep_draft([kept])
+        view.keep([num], hidden)
+        if num and family.spec.draft_layers:
+            family.draft(mx.concatenate([before[None], hidden[: num - 1]]), ids[:num], [num], view)
+            view.keep_draft([num])
         logits = family.head(hidden)
         mx.eval(logits, cache.arrays())
     return logits
@@ -66,19 +66,19 @@ def greedy(family: Family, cache: Cache[Any], num: int) -> list[int]:
 
 
 def differing(one: Cache[Any], other: Cache[Any]) -> list[str]:
-    """In what two caches differ, by name; nothing if their layouts are the same and their states are equal bit for bit."""
+    """Names of the differences of two caches; none if their layouts are the same and their states are equal bit for bit."""
     if one.layout != other.layout:
         return [f"layout: {one.layout} and {other.layout}"]
     return differing_state(one, other)
 
 
 def differing_state(one: Cache[Any], other: Cache[Any]) -> list[str]:
-    """In what the states of two caches differ, however they are arranged."""
-    found = [name for name in ("length", "draft_length") if getattr(one, name) != getattr(other, name)]
-    if found:
-        return [f"{name}: {getattr(one, name)} and {getattr(other, name)}" for name in found]
+    """Names of the differences of two caches' states, whatever their layouts."""
+    differences = [name for name in ("length", "draft_length") if getattr(one, name) != getattr(other, name)]
+    if differences:
+        return [f"{name}: {getattr(one, name)} and {getattr(other, name)}" for name in differences]
     n = one.length
     pairs = list(zip(one.store.rows(0, n), other.store.rows(0, n), strict=True)) if n else []
-    found += [f"rows of attention array {i}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
+    differences += [f"rows of attention array {i}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
     fixed = zip(one.snapshot().arrays(), other.snapshot().arrays(), strict=True)
-    return found + [f"snapshot array {i}" for i, (a, b) in enumerate(fixed) if not mx.array_equal(a, b)]
+    return differences + [f"snapshot array {i}" for i, (a, b) in enumerate(fixed) if not mx.array_equal(a, b)]

@@ -1,4 +1,4 @@
-"""Sizes in bytes, the order of the sources, and what an error says."""
+"""Sizes in bytes, the order of the sources, and the messages of errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_shortest_way_to_write_a_size(num_bytes: int, size: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "GiB", "-1", "2 GiBs", "1,5MB", "2G"])
-def test_what_is_no_size_is_refused(size: str) -> None:
+def test_an_invalid_size_is_refused(size: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(size)
 

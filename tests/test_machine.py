@@ -1,4 +1,4 @@
-"""Memory is the machine's, or what a container may take of it."""
+"""Memory is the machine's, or the container's limit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 from forerun import machine
 
 
-@pytest.mark.parametrize(("told", "expected"), [("4096\n", 4096), ("max\n", None), (f"{1 << 62}\n", None), (None, None)])
-def test_a_container_takes_no_more_than_it_may(
-    told: str | None, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("limit", "expected"), [("4096\n", 4096), ("max\n", None), (f"{1 << 62}\n", None), (None, None)])
+def test_a_containers_limit_bounds_memory(limit: str | None, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "CONTAINER_LIMIT", tmp_path / "limit")
     whole = machine.memory_bytes()
-    if told is not None:
-        (tmp_path / "limit").write_text(told)
+    if limit is not None:
+        (tmp_path / "limit").write_text(limit)
     assert machine.memory_bytes() == (expected or whole)

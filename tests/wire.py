@@ -1,4 +1,4 @@
-"""A scripted HTTP server on a real loopback socket, which speaks the wire as `forerun serve` does. No model, no engine."""
+"""A scripted HTTP server on a loopback socket with the responses of `forerun serve`. No model, no engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report(source: str = "cold", reused: int = 0, computed: int = 10, **other: A
 
 
 def stream(text: str, of: dict[str, Any], num_tokens: int = 4, finish: str = "stop") -> list[bytes]:
-    """The frames of a streamed answer in two pieces, progress before them and usage after."""
+    """The frames of a streamed answer in two pieces, with progress before and usage after them."""
     prompt = of["reused_tokens"] + of["computed_tokens"]
     deltas = [{"role": "assistant"}, {"content": text[:2]}, {"content": text[2:]}]
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
@@ -39,10 +39,10 @@ def frame(value: dict[str, Any]) -> bytes:
 
 @dataclass
 class Wire:
-    """A server's script, and what happened.
+    """A server's script, and the requests it got.
 
-    answers: what the next chat requests get, frames or (status, body). bodies: what they asked.
-    keys: what they were authorised with. health: what /health says, in turn.
+    answers: to the next chat requests, frames or (status, body). bodies, keys: of the requests so far. pending_writes: of the next
+    responses to /health.
     """
 
     url: str = ""

@@ -1,7 +1,7 @@
 """One typed Config and the only reader of the environment. Order: default < file < environment < command line.
 
-Also the one place that sets the environment before MLX is imported: the compile cache's folder (`prepare`), the BLAS' kernels.
-Knows nothing of MLX itself: `import forerun.config` is cheap.
+Also sets the environment that MLX reads when it is imported: the folder for compiled kernels (`prepare`), the BLAS kernels.
+Does not import MLX itself: `import forerun.config` is cheap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNIT_BYTES = {"": 1, "B": 1} | {f"{p}{s}": b**i for s, b in (("B", 1000), ("iB",
 
 
 def parse_bytes(size: object) -> object:
-    """Bytes of "2GiB", "500 MB" or "1048576" (KB is 1,000, KiB 1,024); what is not a string is returned as it is. Raises ValueError."""
+    """Bytes of "2GiB", "500 MB" or "1048576" (KB is 1,000, KiB 1,024); a non-string is returned unchanged. Raises ValueError."""
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
@@ -36,7 +36,7 @@ def parse_bytes(size: object) -> object:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """The shortest way to write the size that `parse_bytes` reads back: "2GiB" for 2147483648."""
+    """The shortest string that `parse_bytes` turns into num_bytes: "2GiB" for 2147483648."""
     whole = [f"{num_bytes // unit}{name}" for name, unit in UNIT_BYTES.items() if num_bytes and num_bytes % unit == 0]
     return min(whole, key=len, default="0")
 
@@ -45,69 +45,67 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 def parse_origins(origins: object) -> object:
-    """The origins in a string with commas between them; what is no string is returned as it is. Raises ValueError."""
-    found = [each.strip() for each in origins.split(",") if each.strip()] if isinstance(origins, str) else origins
-    if isinstance(found, list | tuple) and (wrong := [each for each in found if not re.fullmatch(r"https?://[^/*\s]+", str(each))]):
+    """The comma-separated origins of a string; a non-string is returned unchanged. Raises ValueError."""
+    parsed = [each.strip() for each in origins.split(",") if each.strip()] if isinstance(origins, str) else origins
+    if isinstance(parsed, list | tuple) and (wrong := [each for each in parsed if not re.fullmatch(r"https?://[^/*\s]+", str(each))]):
         raise ValueError(f"{wrong[0]!r} is not an origin; write https://host or http://host:port")
-    return found
+    return parsed
 
 
 Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins)]
 
 
 class Config(BaseModel):
-    """All that can be set. Field names are the flags (`--bank-dir`), the file's keys and, upper-cased with FORERUN_, the environment."""
+    """All settings. A field is a flag (`--bank-dir`), a key of the file (`bank_dir`) and an environment variable (FORERUN_BANK_DIR)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str | None = Field(None, description="model folder, or the name of a model that was pulled; the bundled demo model if not given")
+    model: str | None = Field(None, description="model folder, or name of a pulled model; default: the bundled demo model")
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs an API key")
-    port: int = Field(8484, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(8484, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     bank_dir: Path | None = Field(None, description="folder of stored conversations; default: in the user's cache folder")
-    bank_ram_bytes: Bytes = Field(2 << 30, ge=0, description="bytes of RAM for conversations, 2GiB or 500MB")
+    bank_ram_bytes: Bytes = Field(2 << 30, ge=0, description="bytes of RAM for conversations, such as 2GiB or 500MB")
     bank_disk_bytes: Bytes | None = Field(
-        None, ge=0, description="bytes of disk for conversations; default min(20 GiB, 10 % of the free disk); 0 keeps nothing on disk"
+        None, ge=0, description="bytes of disk for conversations; default: min(20 GiB, 10 % of the free disk); 0 stores nothing on disk"
     )
     bank_daily_write_bytes: Bytes | None = Field(
-        None, ge=0, description="bytes that may be written to the bank in a day (UTC); default min(200 GiB, half of the free disk)"
+        None, ge=0, description="bytes that may be written to the bank in a day (UTC); default: min(200 GiB, half of the free disk)"
     )
     context: int | None = Field(
         None,
         ge=16,
-        description="longest prompt plus answer, in tokens; default: what the model declares, or as much of it as memory has room for",
+        description="longest prompt plus answer, in tokens; default: the model's context, or as much of it as fits into memory",
     )
     numerics: Literal["auto", "exact", "fast"] = Field(
-        "auto", description="reference: fp32, bit-equal however a token was computed; served: fastest; auto: reference on CPU"
+        "auto", description="exact: fp32, bit-equal however a token was computed; fast: fastest kernels; auto: exact on a CPU"
     )
     blas: Literal["auto", "openblas", "wheel"] = Field(
-        "auto", description="BLAS on Linux CPU: openblas (fast, from the system), wheel (MLX's own, slow); auto: openblas if it is there"
+        "auto", description="BLAS on Linux CPU: openblas (the system's, fast), wheel (MLX's own, slow); auto: openblas if installed"
     )
     draft_depth: Literal["auto"] | Annotated[int, Field(ge=0, le=7)] = Field(
-        "auto", union_mode="left_to_right", description="tokens the model drafts ahead: 0 (never) to 7, or auto: what is fastest, up to 3"
+        "auto", union_mode="left_to_right", description="tokens drafted per round: 0 (never) to 7, or auto: the fastest, up to 3"
     )
     decode_layout: Literal["auto", "contiguous", "paged"] = Field(
-        "auto", description="how a decoding cache is arranged; auto: contiguous up to 131,072 tokens or what memory allows, pages above"
+        "auto", description="layout of a cache while decoding; auto: contiguous up to 131,072 tokens or what memory allows, paged above"
     )
-    eager: bool = Field(False, description="do not compile the steps of decoding")
-    api_key_file: Path | None = Field(None, description="file with one `name:key` a line; requests must then carry one of the keys")
+    eager: bool = Field(False, description="do not compile decoding steps")
+    api_key_file: Path | None = Field(None, description="file with one `name:key` per line; requests must then carry one of the keys")
     api_key: SecretStr | None = Field(
-        None, min_length=1, description="one API key, besides those of the file; there is no flag, which others could see"
+        None, min_length=1, description="one more API key besides the file's; no flag, since other users could see its value"
     )
     archive_key_file: Path | None = Field(
-        None,
-        description="file with a secret that signs archives of conversations: with it they may carry state, which is believed",
+        None, description="file with a secret that signs conversation archives; archives signed with it may carry state, which is trusted"
     )
-    requests_per_minute: int | None = Field(None, ge=1, description="requests that each API key may send in a minute; default: no limit")
+    requests_per_minute: int | None = Field(None, ge=1, description="requests per minute that each API key may send; default: no limit")
     cors_origins: Origins | None = Field(
-        None, description="web pages that may use the API, as https://host:port, with commas between them; default: none"
+        None, description="origins of web pages that may use the API, as https://host:port, comma-separated; default: none"
     )
-
-    log_format: Literal["text", "json"] = Field("text", description="what the server tells on stderr: text for people, json for programs")
+    log_format: Literal["text", "json"] = Field("text", description="format of the log on stderr: text for people, json for programs")
     request_log: Path | None = Field(
-        None, description="file of the request log, a JSON line a request; default: requests.jsonl in the user's state folder"
+        None, description="file of the request log, one JSON line per request; default: requests.jsonl in the user's state folder"
     )
-    request_log_bytes: Bytes = Field(64 << 20, ge=0, description="bytes of the request log, older files included; 0 writes none")
-    request_log_content: bool = Field(False, description="log what is asked and answered, too")
+    request_log_bytes: Bytes = Field(64 << 20, ge=0, description="size limit of the request log, rotated files included; 0: no log")
+    request_log_content: bool = Field(False, description="log prompts and answers too")
 
     @property
     def bank_path(self) -> Path:
@@ -121,7 +119,7 @@ class Config(BaseModel):
 
     @property
     def archive_key(self) -> bytes:
-        """What archives of conversations are signed with, b"" for nothing. Raises ConfigError: the file cannot be read, or is too short."""
+        """The secret that signs archives, b"" for none. Raises ConfigError: the file cannot be read, or is too short."""
         if self.archive_key_file is None:
             return b""
         try:
@@ -129,7 +127,7 @@ class Config(BaseModel):
         except OSError as error:
             raise ConfigError(f"cannot read {self.archive_key_file}: {error.strerror}", hint="see archive_key_file") from error
         if len(key) < KEY_BYTES:
-            raise ConfigError(f"{self.archive_key_file} holds {len(key)} bytes, a key has {KEY_BYTES} at least", hint=KEY_HINT)
+            raise ConfigError(f"{self.archive_key_file} holds {len(key)} bytes, a key needs at least {KEY_BYTES}", hint=KEY_HINT)
         return key
 
     @property
@@ -139,32 +137,32 @@ class Config(BaseModel):
 
 
 def state_home() -> Path:
-    """Folder for what forerun tells of its past ($XDG_STATE_HOME/forerun, ~/Library/Logs/forerun on macOS)."""
+    """Folder for logs ($XDG_STATE_HOME/forerun, ~/Library/Logs/forerun on macOS)."""
     if platform.system() == "Darwin":
         return Path.home() / "Library" / "Logs" / "forerun"
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "forerun"
 
 
 def cache_home() -> Path:
-    """Folder for all that forerun keeps between runs ($XDG_CACHE_HOME/forerun, ~/Library/Caches/forerun on macOS)."""
+    """Folder for the bank and other caches ($XDG_CACHE_HOME/forerun, ~/Library/Caches/forerun on macOS)."""
     if platform.system() == "Darwin":
         return Path.home() / "Library" / "Caches" / "forerun"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
 
 
 def config_file() -> Path:
-    """The settings file that is read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml)."""
-    given = os.environ.get(ENV_PREFIX + "CONFIG")
-    return Path(given) if given else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "forerun" / "config.toml"
+    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml)."""
+    chosen = os.environ.get(ENV_PREFIX + "CONFIG")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "forerun" / "config.toml"
 
 
 def load(flags: dict[str, Any]) -> Config:
-    """The Config of defaults, then the file, then the environment, then `flags` (None: not given). Raises ConfigError naming the origin."""
+    """The Config from defaults, file, environment and `flags` (None: not given), the later wins. Raises ConfigError naming the origin."""
     return resolve(flags)[0]
 
 
 def resolve(flags: dict[str, Any]) -> tuple[Config, dict[str, str]]:
-    """The Config as `load` gives it, and where each of its values comes from. Raises ConfigError."""
+    """The Config as `load` returns it, and the origin of each value. Raises ConfigError."""
     merged, origin = dict[str, Any](), dict[str, str]()
     for source, values in (
         (str(config_file()), _from_file(config_file())),
@@ -178,17 +176,17 @@ def resolve(flags: dict[str, Any]) -> tuple[Config, dict[str, str]]:
         return Config(**merged), {key: origin.get(key, DEFAULT) for key in Config.model_fields}
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        told = [e["msg"].removeprefix("Value error, ") for e in error.errors() if e["loc"][0] == key]
+        messages = [e["msg"].removeprefix("Value error, ") for e in error.errors() if e["loc"][0] == key]
         raise ConfigError(
-            f"{key} = {merged.get(key)!r} (from {origin.get(key, DEFAULT)}): {'; or: '.join(told)}",
+            f"{key} = {merged.get(key)!r} (from {origin.get(key, DEFAULT)}): {'; or: '.join(messages)}",
             hint=Config.model_fields[key].description or "",
         ) from error
 
 
 def prepare(config: Config) -> None:
-    """Set what must be set before `import mlx.core`: a private folder for compiled kernels. Call once, first thing in a process.
+    """Make a private folder for compiled kernels and name it in the environment. Call once per process, before `import mlx.core`.
 
-    Raises ForerunError if there can be none.
+    Raises ForerunError if the folder cannot be written.
     """
     folder = cache_home() / "tmp"
     try:
@@ -196,18 +194,18 @@ def prepare(config: Config) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ForerunError(
-            f"cannot write {folder}: {error}", hint="let this user write there, or name another folder by XDG_CACHE_HOME (by HOME on macOS)"
+            f"cannot write {folder}: {error}", hint="make it writable, or name another folder with XDG_CACHE_HOME (HOME on macOS)"
         ) from error
     os.environ["TMPDIR"] = str(folder)
 
 
 def environ_without_settings() -> dict[str, str]:
-    """The environment for a child process that must see neither the user's settings file nor FORERUN_ variables."""
+    """The environment for a child process without the user's settings file and FORERUN_ variables."""
     return {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)} | {ENV_PREFIX + "CONFIG": os.devnull}
 
 
-def environ_blas_core(core: str) -> None:
-    """Ask OpenBLAS for the kernels of `core`; must come before the library is loaded."""
+def set_blas_core(core: str) -> None:
+    """Have OpenBLAS use the kernels of `core`. Call before the library is loaded."""
     os.environ["OPENBLAS_CORETYPE"] = core
 
 
@@ -217,7 +215,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="it must be TOML, one `key = value` a line") from error
+        raise ConfigError(f"cannot read {path}: {error}", hint="it must be TOML, one `key = value` per line") from error
 
 
 def _from_environment() -> dict[str, Any]:
@@ -230,6 +228,5 @@ def _check_key(key: str, source: str) -> None:
     if key in Config.model_fields:
         return
     near = get_close_matches(key, Config.model_fields, n=1)
-    raise ConfigError(
-        f"unknown setting {key!r} (from {source})", hint=f"did you mean {near[0]!r}?" if near else "see `forerun config show`"
-    )
+    hint = f"did you mean {near[0]!r}?" if near else "see `forerun config show`"
+    raise ConfigError(f"unknown setting {key!r} (from {source})", hint=hint)

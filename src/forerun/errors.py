@@ -1,8 +1,8 @@
-"""The exception tree of forerun. Every error says what, where and with which value, and carries a hint to act on.
+"""The exception tree of forerun. A message names what failed, where and with which value; a hint says what to do.
 
 ForerunError
 ├── ConfigError           a setting is unknown, malformed or impossible here (exit code 2)
-├── UnsupportedError      the machine or the model cannot do what was asked (exit code 3)
+├── UnsupportedError      the machine or the model cannot do what was requested (exit code 3)
 ├── ModelError            a checkpoint is missing, damaged or does not fit its family
 ├── RequestError          the caller's request cannot be served as it stands (HTTP 4xx)
 │   ├── BadRequestError       400  malformed or contradictory
@@ -11,13 +11,13 @@ ForerunError
 │   ├── UnknownSessionError   404  there is no such conversation
 │   ├── RateLimitError        429  more requests than the key may send; carries retry_after_s
 │   └── BusyError             503  the queue is full; carries retry_after_s
-├── BankError             the stored state cannot be read or written
-│   ├── BankFullError         no room: the quota or the disk is full; `reason` says which
+├── BankError             stored state cannot be read or written
+│   ├── BankFullError         a quota, the day's write budget or the disk is full; `reason` says which
 │   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
-│   ├── BankGoneError         the folder was removed while the server runs
+│   ├── BankGoneError         the folder was removed while the server was running
 │   └── BankLockedError       the folder belongs to another running server
 ├── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
-└── OutOfMemoryError      the device has no room for a step; the request ends and its cache is dropped
+└── OutOfMemoryError      the device lacks memory for a step; the request ends and its cache is dropped
 """
 
 from typing import Literal
@@ -36,7 +36,7 @@ class ConfigError(ForerunError):
 
 
 class UnsupportedError(ForerunError):
-    """The machine or the model cannot do what was asked."""
+    """The machine or the model cannot do what was requested."""
 
 
 class ModelError(ForerunError):
@@ -44,7 +44,7 @@ class ModelError(ForerunError):
 
 
 class RequestError(ForerunError):
-    """A request cannot be served as it stands. `param` names the offending field, if one field is to blame."""
+    """A request cannot be served as it stands. param: the offending field, None if no single one is."""
 
     def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -71,7 +71,7 @@ class UnknownSessionError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """The key has sent as many requests as it may; try again after `retry_after_s` seconds."""
+    """The key has reached its request limit; retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -79,7 +79,7 @@ class RateLimitError(RequestError):
 
 
 class BusyError(RequestError):
-    """The queue is full; try again after `retry_after_s` seconds."""
+    """The queue is full, or the server is stopping; retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -87,15 +87,15 @@ class BusyError(RequestError):
 
 
 class BankError(ForerunError):
-    """The stored state cannot be read or written."""
+    """Stored state cannot be read or written."""
 
 
 FullReason = Literal["quota", "pinned conversations fill the quota", "size", "disk", "daily write budget"]
 
 
 class BankFullError(BankError):
-    """No room for a record: the quota is reached ("quota"), also by what is pinned alone, the record is larger than it ("size"), the disk
-    is full ("disk"), or enough was written today ("daily write budget").
+    """A record does not fit. reason: the quota, also one filled by pinned conversations alone; "size": larger than the quota; the disk; the
+    day's write budget.
     """
 
     def __init__(self, message: str, *, reason: FullReason, hint: str = "") -> None:
@@ -104,7 +104,7 @@ class BankFullError(BankError):
 
 
 class DamagedRecordError(BankError):
-    """A record fails its checksum, size or identity. key: the record's, "" while it is not known."""
+    """A record fails its checksum, size or identity. key: the record's, "" if unknown."""
 
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
@@ -112,7 +112,7 @@ class DamagedRecordError(BankError):
 
 
 class BankGoneError(BankError):
-    """The bank's folder was removed while the server runs."""
+    """The bank's folder was removed while the server was running."""
 
 
 class BankLockedError(BankError):
@@ -124,4 +124,4 @@ class NumericsError(ForerunError):
 
 
 class OutOfMemoryError(ForerunError):
-    """The device has no room for what a request needs."""
+    """The device lacks memory for a request."""

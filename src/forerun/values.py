@@ -1,6 +1,6 @@
-"""Frozen values that travel between the packages: what is asked (Job), what happens (Event), what it cost (Report).
+"""Frozen values that the packages exchange: a request (Job), its events (Event), its report (Report).
 
-Knows nothing of MLX, HTTP or any dialect: a dialect makes a Job from JSON and turns Events back into frames.
+Knows nothing of MLX, HTTP or any dialect: a dialect parses JSON into a Job and formats Events as frames.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ Finish = Literal["stop", "length", "calls"]
 Source = Literal["cold", "ram", "ssd"]
 StepKind = Literal["compiled", "eager", "mixed"]
 BankUse = Literal["use", "bypass"]
-# An id is a part of addresses, in which clients take dots alone for "here" or "above": with "." one would remove all conversations.
+# Ids are path segments, and clients resolve "." and ".." in URLs: DELETE of session "." would delete all conversations.
 SESSION_ID = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f.][^\x00-\x1f\x7f]*$"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The law that tokens are drawn from. Neutral values: 1.0 temperature, 1.0 top_p, 0 top_k, 0.0 min_p, 1.0 repetition, 0.0 rest.
+    """Parameters of the distribution that tokens are drawn from. Neutral: see NEUTRAL.
 
-    temperature 0 is the one-hot law of the largest logit (lowest token id on a tie). seed None: fresh noise for each request.
+    temperature 0: greedy (on a tie the lowest token id). seed None: fresh noise for each request.
     """
 
     temperature: float
@@ -41,9 +41,9 @@ GREEDY = replace(NEUTRAL, temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation to be rendered by the model's chat template. Messages and tools are plain JSON values, order kept.
+    """A conversation for the model's chat template. Messages and tools are plain JSON values in the client's order.
 
-    held_back: tools that may be called, but are declared in a message if at all.
+    held_back: tools that may be called but are declared in a message, if at all.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -53,28 +53,28 @@ class Chat:
 
     @property
     def is_opening(self) -> bool:
-        """Whether nobody has answered in it yet."""
+        """Whether it has no assistant message yet."""
         return all(message["role"] != "assistant" for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A prompt that is text, read as it stands: no chat template, special tokens in it are recognised."""
+    """A raw text prompt: no chat template; special tokens in it are recognised."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt that is already tokens."""
+    """A prompt of token ids."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedConversation(TokenPrompt):
-    """A conversation of an archive, to be read and kept as if it had been had here. marks: after how many tokens it can be taken up then.
-    turns: how many it has had. Nobody asks anything: it is no request of a client's.
+    """An archived conversation to prefill and store as if it had taken place here; no client request. snapshots: the positions to take
+    snapshots at. turns: how many it has.
     """
 
     snapshots: tuple[int, ...]
@@ -86,8 +86,8 @@ Prompt = Chat | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class LogprobsRequest:
-    """Each token of the answer is told with its probability and with those of the `num_top` likeliest tokens at its place; of_prompt: the
-    prompt's tokens too, for which all of them are read, whatever is stored.
+    """Return each answer token's log probability and the `num_top` likeliest tokens at its position. of_prompt: also for the
+    prompt's tokens; all of them are then computed, whatever is stored.
     """
 
     num_top: int
@@ -96,11 +96,10 @@ class LogprobsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, whatever dialect it came in.
+    """One request, independent of its dialect.
 
-    max_tokens: at most so many, and never more than the context has room for; None: that many. session None: the bank finds the
-    conversation by its prefix.
-    tenant: the owner of the API key, "" without keys. stop: strings that end the answer and are not part of it. logprobs None: not asked.
+    max_tokens: upper limit, also bounded by the rest of the context; None: by that alone. stop: strings that end the answer, excluded from
+    it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys.
     """
 
     id: str
@@ -121,8 +120,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a finished request. cached_tokens were reused; computed = prompt - cached. reasoning_tokens are the first of
-    completion_tokens, up to the tag that ends them.
+    """Token counts of a finished request. cached_tokens of the prompt were reused, the others computed. reasoning_tokens are the first of
+    completion_tokens, including the closing tag.
     """
 
     prompt_tokens: int
@@ -136,12 +135,13 @@ MissKind = Literal["", "new", "differs", "no snapshot", "evicted", "not stored",
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a prompt had to be read: at_token is the first at which the nearest stored conversation goes on otherwise, where the part of the
-    prompt that it lies in ("system", "tools", "message 3 (user)"), field which field of that message ("content", "reasoning_content",
-    "role", "name", "tool_calls[0].function.arguments") or which tool, prompt_text and stored_text how each goes on ("" where one ends).
+    """Why a prompt was not reused further. at_token: the first at which it diverges from the nearest stored conversation. where: the part
+    of the prompt with that token ("system", "tools", "message 3 (user)"). field: the field of that message ("content", "role", "name",
+    "reasoning_content", "tool_calls[0].function.arguments"), or the tool. prompt_text, stored_text: the two continuations, "" at an end.
 
-    kind: "new" (nothing stored begins alike), "differs", "no mark" (the rows are stored, but no mark near), "evicted", "not stored" (it
-    could not be), "damaged", "identity" (stored by another model, template ...), "failed" (the bank did), "bypass".
+    kind: "new" (no stored conversation shares its beginning), "differs", "no snapshot" (rows are stored, but no snapshot is near enough),
+    "evicted", "not stored" (writing failed), "damaged", "identity" (stored under another model, template, ...), "failed" (bank error),
+    "bypass".
     """
 
     kind: MissKind
@@ -152,8 +152,8 @@ class Miss:
     stored_text: str
 
     @property
-    def place(self) -> str:
-        """The field and the part in words; "" where they are not known."""
+    def location(self) -> str:
+        """Field and part in words, "" where unknown."""
         if not self.field:
             return self.where
         return f"tool {self.field}" if self.where == "tools" else f"{self.field} of {self.where}"
@@ -163,19 +163,17 @@ class Miss:
 class Report:
     """How a request was served: the `forerun` object of every response.
 
-    reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s is computed_tokens over the seconds of prefill alone (None if
-    nothing was computed); decode_tok_per_s counts the tokens after the first (None below two). ttft_s runs from the request's arrival,
-    queue and restore included, to the first token, or where none was asked for to the end of the prompt. reason is "" when all that could
-    be reused was, else it says why not, and `miss` where. rendering: what of the request the model's chat template could not take as it was
-    sent. read_bytes: of the files that were read to get the state back.
+    reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s: computed_tokens over the seconds of prefill alone (None if nothing
+    was computed). decode_tok_per_s: of the tokens after the first (None below two). ttft_s: arrival to first token, queue and restore
+    included; to the end of the prompt where max_tokens is 0. reason: why no more was reused, "" if all that could be was; miss: where the
+    prompt diverges. rendering: what of the request the chat template could not take as sent. read_bytes: of files, to restore the state.
 
-    layout: how the decoding cache's keys and values lie, as its arrays show; draft_layout: those of the MTP layers, None without such;
-    prefill_layout: how they lay while the prompt was read. requested_layout and requested_prefill_layout are what was chosen for them: if they
-    differ, that is a fault. paged_blocks: pages in use at the end. steps: passes of decoding (verify and draft), compiled_steps of them
-    compiled, eager_steps the others by the name of the reason.
+    layout, prefill_layout: of the cache's keys and values while decoding and in prefill, read off its arrays. requested_layout and
+    requested_prefill_layout: those chosen; a difference is a fault. paged_blocks: pages in use at the end. steps: decoding passes (verify
+    and draft), compiled_steps of them compiled; eager_steps: the others by reason.
 
-    Drafting: every token but the first comes from one of `rounds` rounds, tokens_per_round on average (None without a round). drafted[i]
-    and accepted[i] count the rounds in which a draft of depth i + 1 was made, and accepted; depths[k] counts the rounds with k drafts.
+    Drafting: every token but the first comes from one of `rounds` rounds, on average tokens_per_round each (None without rounds).
+    drafted[i], accepted[i]: rounds in which a draft at depth i + 1 was made, accepted. depths[k]: rounds with k drafts.
     """
 
     session: str
@@ -183,7 +181,6 @@ class Report:
     prefill_layout: str
     requested_prefill_layout: str
     layout: str
-    draft_layout: str | None
     requested_layout: str
     paged_blocks: int
     step_kind: StepKind
@@ -206,39 +203,39 @@ class Report:
     reason: str
     miss: Miss | None
     rendering: tuple[str, ...]
-    read_bytes: int = 0  # logs of earlier versions have none
+    read_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """The request waits; `ahead` others came before it."""
+    """The request waits in the queue; `ahead` requests were submitted before it."""
 
     ahead: int
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """Prefill has come this far: done_tokens of total_tokens prompt tokens, reused_tokens of them not read again.
+    """done_tokens of the prompt's total_tokens are in the cache, the first reused_tokens of them restored. Precedes every answer.
 
-    left_s: what the rest should take at the pace so far, None before there is one. Comes before the first piece of every answer.
+    remaining_s: estimate from the pace so far, None before a chunk is done.
     """
 
     done_tokens: int
     total_tokens: int
     reused_tokens: int
-    left_s: float | None
+    remaining_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """A piece of the reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopToken:
-    """A token, as the bytes that it stands for, and the natural logarithm of its probability, at least -9999."""
+    """A token as its bytes, and the natural logarithm of its probability, at least -9999."""
 
     text: bytes
     logprob: float
@@ -246,8 +243,9 @@ class TopToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that was written, with the likeliest tokens at its place, which need not include it, the likeliest first. Probabilities are
-    the model's own, before all of `Sampling`. logprob None: the first token of a prompt, which follows nothing.
+    """A token of the answer or the prompt. top: the likeliest tokens at its position, in descending order; it need not be among them.
+
+    Probabilities are the model's, before any of `Sampling`. logprob None: the first token of a prompt, which has no predecessor.
     """
 
     text: bytes
@@ -257,14 +255,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """The next tokens of the prompt, if they were asked for. All come before the first piece of the answer."""
+    """The next tokens of the prompt, if requested. All precede the first piece of the answer."""
 
     tokens: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer's text. logprobs: of the tokens that end in it, if they were asked for."""
+    """A piece of the answer's text. logprobs: of the tokens that end in it, if requested."""
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -272,7 +270,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """The model calls a tool. index: 0, 1, ... within the answer. Until its CallEnd come no other pieces than its arguments."""
+    """The start of a tool call. index: 0, 1, ... within the answer. Only its arguments come before its CallEnd."""
 
     index: int
     id: str
@@ -281,7 +279,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of a call's arguments; all of a call's pieces together are one JSON object, if its CallEnd is complete."""
+    """A piece of a call's arguments. Together they are one JSON object, if CallEnd.is_complete."""
 
     index: int
     json: str
@@ -289,7 +287,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call. Not complete: it was cut off, or is malformed; its arguments are what the model wrote, and need not be JSON."""
+    """The end of a call. Not complete: cut off or malformed; its arguments are the model's text and need not be JSON."""
 
     index: int
     is_complete: bool
@@ -300,9 +298,8 @@ Piece = Reasoning | Content | CallStart | CallArguments | CallEnd
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The last event of every request that ends without an error. finish "calls": the model waits for the results of its calls.
-    stop_string: the one that ended the answer, "" if none did. logprobs: of the answer's tokens after its last content, the one that ended
-    it included, if they were asked for.
+    """The last event of a request that ends without an error. finish "calls": the answer made tool calls. stop_string: the one that ended
+    the answer, "" if none did. logprobs: of the tokens after the last content, the stop token included, if requested.
     """
 
     finish: Finish
@@ -317,10 +314,7 @@ Event = QueuePosition | PrefillProgress | PromptLogprobs | Piece | Done
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that is served, as shown to people. `demo`: the bundled model, for trying things out.
-
-    notes: what was decided or left out while its weights were read.
-    """
+    """The served model, as shown to users. demo: it is the bundled one. notes: what loading decided or skipped, such as unused tensors."""
 
     name: str
     family: str
@@ -337,9 +331,9 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class BankHealth:
     """What the bank holds. sessions: conversations in RAM or on disk, live_sessions of them as live caches. pending_writes: records of
-    finished turns that are not yet safe on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC). pinned_bytes: what
-    on disk is never evicted. failure: why the index could not be asked, "" if it could; sessions, disk_bytes, written_today_bytes and
-    what is pinned are then what it said last.
+    finished turns not yet durable on disk. written_today_bytes: to disk, of daily_write_limit_bytes a day (UTC). pinned_bytes: on disk,
+    never evicted. failure: why the index could not be queried, "" if it could; sessions, disk_bytes, written_today_bytes and pinned_*
+    are then its last answer.
     """
 
     sessions: int
@@ -361,10 +355,10 @@ SessionState = Literal["ram", "writing", "ssd", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A conversation that is kept. id: what `forerun.session` of a request takes and a report tells. name: for people, "" if it has none.
+    """A stored conversation. id: the `forerun.session` of requests and reports. name: for people, "" if it has none.
 
-    tokens: how long it is; stored_tokens of them can be had from disk. ram_bytes and disk_bytes: what it takes, shared parts included.
-    state: "ram" (nothing is kept on disk), "writing" (on its way there), "ssd" (all of it is there), "skipped" (not all is: see `reason`).
+    tokens: its length; stored_tokens of them can be restored from disk. ram_bytes and disk_bytes: its size, shared records included.
+    state: "ram" (no disk tier), "writing" (being written), "ssd" (all is on disk), "skipped" (not all is: see `reason`).
     """
 
     id: str
@@ -383,16 +377,16 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """A conversation that came in an archive. state: "taken" as it is, or "computed" anew, and then `reason` says why."""
+    """An imported conversation. state: "imported" with the archive's state, or "computed" again from its tokens, because of `reason`."""
 
     session: SessionInfo
-    state: Literal["taken", "computed"]
+    state: Literal["imported", "computed"]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`/health`. status: "ok", or "degraded" with the reasons. ready: new requests are taken. running and waiting count requests."""
+    """`/health`. status: "ok", or "degraded" with reasons. ready: new requests are accepted. running, waiting: counts of requests."""
 
     status: Literal["ok", "degraded"]
     ready: bool

@@ -1,4 +1,4 @@
-"""The measurement of decoding: what is compared, and what the sums mean. On the tiny model; speeds are of no interest here."""
+"""The measurement of decoding: its samples and its summary. On the tiny model; speeds do not matter here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prompt_of(words: list[int], message_end: int) -> Prompt:
     return Prompt(tuple(words), message_end, False, "", UNSPLIT, Tools(()), (), PromptLocator(Template.load(DEMO_MODEL), None), ())
 
 
-def test_every_turn_is_answered_in_every_way_as_often() -> None:
+def test_every_turn_is_answered_equally_often_with_every_variant() -> None:
     words = tiny.words("bench", 90)
     turns = [prompt_of(words[:40], 35), prompt_of(words[:35] + words[:30], 60)]
     variants = [
@@ -64,7 +64,7 @@ def test_a_summary_pools_turns_and_compares_within_repeats() -> None:
 
 
 @pytest.mark.parametrize("context_tokens", [600, 1500])
-def test_the_prompts_are_one_conversation_of_about_the_length_asked_for(context_tokens: int) -> None:
+def test_the_prompts_are_one_conversation_of_about_the_requested_length(context_tokens: int) -> None:
     turns = prompts(TOKENIZER, Prompter(TOKENIZER, Template.load(DEMO_MODEL)), context_tokens)
     assert len(turns) == 5
     assert abs(len(turns[0].tokens) - context_tokens) < 150
@@ -78,7 +78,7 @@ def test_the_command_measures_the_bundled_model() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environ_without_settings())
     stats = json.loads(ran.stdout)
     assert (stats["model"], stats["draft_depth"]) == ("demo-model", 1)
-    assert [(row["law"], row["arm"]) for row in stats["results"]] == [
-        (probs, a) for probs in ("greedy", "sampled") for a in (PLAIN, "draft")
+    assert [(row["sampling"], row["arm"]) for row in stats["results"]] == [
+        (sampling, a) for sampling in ("greedy", "sampled") for a in (PLAIN, "draft")
     ]
     assert all(row["tok_per_s"] > 0 for row in stats["results"])

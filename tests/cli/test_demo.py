@@ -60,7 +60,7 @@ def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: 
     assert "A4: 1,200 of 1,300 tokens known; first token after 0.10 s instead of 1.00 s\n" in ran.out
     (row,) = (row for row in ran.out.splitlines() if row.startswith("A4   "))
     assert row.split() == ["A4", "ssd,", "kill", "-9", "1,300", "1,200", "100", "0.10", "100", "50", "contiguous", "equal"]
-    finding = "After the first turn 4,600 of 5,000 prompt tokens were not read again: 0.40 s until the first tokens instead of 4.00 s."
+    finding = "After the first turn 4,600 of 5,000 prompt tokens were reused: 0.40 s until the first tokens instead of 4.00 s."
     assert f"{finding} 5 of 5 answers are the same as without stored state." in " ".join(ran.out.split())
     written = json.loads((tmp_path / "result.json").read_text())
     assert [turn["turn"] for turn in written["turns"]] == ["A1", "A2", "A3", "A4", "A5"]
@@ -72,7 +72,7 @@ def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, 
     script(wire, {"source": "cold", "reused_tokens": 0, "computed_tokens": 1300, "reason": "no snapshot"})
     ran = forerun("demo")
     assert ran.code == 1
-    assert "A4: took the path cold, not ssd (no mark)" in ran.out
+    assert "A4: restored from cold, not ssd (no snapshot)" in ran.out
     assert "cold, not ssd, kill -9" in ran.out
     assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]
 

@@ -163,7 +163,7 @@ REASONS: dict[str, tuple[list[Life], str, str]] = {
     "the disk is full": ([Life(under(full(errno.ENOSPC), PROMPT)), Life(asks(PROMPT))], "not stored", f"{NO_ROOM}disk"),
     "the disk failed": ([Life(under(full(errno.EIO), PROMPT)), Life(asks(PROMPT))], "not stored", "not stored: the disk failed"),
     "no memory to copy": ([Life(under(no_memory, PROMPT)), Life(asks(PROMPT))], "not stored", "not stored: it could not be copied"),
-    "a failure": ([Life(fails)], "not stored", "not stored: the request that read it failed"),
+    "a failure": ([Life(fails)], "not stored", "not stored: the request that computed it failed"),
     "damaged": ([Life(asks(PROMPT)), Life(damaged)], "damaged", "set aside: "),
     "removed": ([Life(asks(PROMPT)), Life(removed)], "damaged", "damaged: its file was removed"),
     "pruned": ([Life(asks(PROMPT)), Life(pruned)], "evicted", "evicted: `forerun bank prune` removed it"),

@@ -14,7 +14,7 @@ from tests.request_log.test_analysis import FAULTY, RAM, entry
 from forerun.request_log.entry import encode
 from forerun.values import Miss
 
-SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"asked": 100})
+SLOW = replace(FAULTY, prefill_tok_per_s=60.0, decode_tok_per_s=32.0, ttft_s=16.0, compiled_steps=0, eager_steps={"requested": 100})
 LINES = [encode(each) for each in (*RAM, entry(21_200, SLOW, id="culprit"))]
 
 
@@ -40,7 +40,7 @@ def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
     assert said.startswith("7 requests ")
     assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in said
     assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in said
-    assert " 1 culprit: the prompt was read in paged(64), contiguous was asked for; decoded in paged(64), " in said
+    assert " 1 culprit: prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in said
 
 
 def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], log: Path) -> None:
@@ -50,16 +50,16 @@ def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], l
     said = " ".join(forerun("report", log).out.split())
     assert " differs content of a message (user) 2 2,000 new 1 1,000 " in said
     first, second = json.loads(forerun("report", log, "--json").out)["missed"]
-    assert (first["place"], first["last_id"], second["last_id"]) == ("content of a message (user)", "r1", "r2")
+    assert (first["location"], first["last_id"], second["last_id"]) == ("content of a message (user)", "r1", "r2")
     assert "the last of each: r1 (differs), r2 (new)" in said
 
 
 def test_one_request_whose_client_left(forerun: Callable[..., Any], log: Path) -> None:
-    left = replace(RAM[0], outcome="cancelled", error="ForerunError: its client went away", report=None)
+    left = replace(RAM[0], outcome="cancelled", error="ForerunError: the client disconnected", report=None)
     log.with_name("one").write_text(encode(left))
     said = forerun("report", log.with_name("one")).out
     assert said.startswith("1 request\n")
-    assert "1 not served to the end: its client went away\n" in said
+    assert "1 not served to the end: the client disconnected\n" in said
 
 
 def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The recorded conversation: true contents of the package's files, cut to size, every request ending at a user message."""
+"""The recorded conversation: contents of the package's files, cut to size; every request ends at a user message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tokenizer() -> Tokenizer:
 
 
 def prompt_tokens(conversation: Conversation, scale: Scale, tokenizer: Tokenizer) -> list[int]:
-    """Tokens of each of the five requests, if every answer takes all the tokens that it may."""
+    """Tokens of each of the five requests, if every answer has its maximal length."""
     prompter = Prompter(tokenizer, Template.load(MODEL))
     messages, counts = conversation.opening, list[int]()
     for continuation in (*conversation.continuations, ()):
@@ -52,7 +52,7 @@ def test_requests_end_at_a_user_message() -> None:
         assert messages[-1]["role"] == "user"
 
 
-def test_every_call_is_answered_by_a_true_content() -> None:
+def test_every_call_has_a_result_from_the_sources() -> None:
     conversation = record(SOURCES, Scale("whole", 1000, 1000, 8), len)
     messages = [message for part in (conversation.opening, *conversation.continuations) for message in part]
     calls = {call["id"]: call["function"] for message in messages for call in message.get("tool_calls", ())}
@@ -74,9 +74,9 @@ def test_search_finds_lines_of_all_files() -> None:
     assert search(SOURCES, "raise ", 1000, len).result == "a.py:2: gamma raise delta\nb.py:2: raise y"
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(0, ""), (4, ""), (5, "alpha"), (10, "alpha"), (11, "alpha beta ")])
-def test_cut_at_words(limit: int, kept: str) -> None:
-    assert cut("alpha beta ", limit, len) == (kept, len(kept))
+@pytest.mark.parametrize(("limit", "expected"), [(0, ""), (4, ""), (5, "alpha"), (10, "alpha"), (11, "alpha beta ")])
+def test_cut_at_words(limit: int, expected: str) -> None:
+    assert cut("alpha beta ", limit, len) == (expected, len(expected))
 
 
 def test_sources_are_the_packages_own() -> None:

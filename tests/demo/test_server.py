@@ -1,4 +1,4 @@
-"""Server processes as the demonstration treats them, with an engine that has no model."""
+"""Server processes as the demonstration uses them, with an engine that has no model."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_kill_does_not(server: Server, tmp_path: Path) -> None:
         httpx.get(server.url + "/health")
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ForerunError, match=r"exit code 2.*numerics = 'exact'") as caught:
-        Server.start(command(0, tmp_path, "exact"), tmp_path / "log")
+def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(ForerunError, match=r"exit code 2.*numerics = 'precise'") as caught:
+        Server.start(command(0, tmp_path, "precise"), tmp_path / "log")
     assert str(tmp_path / "log") in caught.value.hint
 
 
-def test_one_that_leaves_with_an_error_is_told(tmp_path: Path) -> None:
+def test_a_nonzero_exit_code_is_an_error(tmp_path: Path) -> None:
     server = Server.start(command(0, tmp_path), tmp_path / "log")
     server.kill()
     with pytest.raises(ForerunError, match="exit code -9"):

@@ -1,4 +1,4 @@
-"""The five turns on a scripted server: what is asked in which order, and what happens to the server between the turns."""
+"""The five turns on a scripted server: the order of the requests, and what happens to the server between the turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONVERSATION = record({"a.py": "raise bank\n"}, SMALL, len)
 
 
 class Double:
-    """A server process that is none; what is done to it is written down."""
+    """A stand-in for a server process that records what is done to it."""
 
     def __init__(self, wire: Wire, done: list[str]) -> None:
         self.url, self._done = wire.url, done
@@ -38,19 +38,19 @@ def played(wire: Wire) -> tuple[list[str], list[Any], list[Any]]:
         wire.answers.append(stream(f"answer {number}", report(step.source)))
         wire.answers.append(stream(f"bypass {number}", report()))
     done: list[str] = []
-    told: list[str | PrefillProgress] = []
-    turns = list(play(CONVERSATION, SMALL, lambda: Double(wire, done), told.append))
-    return done, turns, told
+    reported: list[str | PrefillProgress] = []
+    turns = list(play(CONVERSATION, SMALL, lambda: Double(wire, done), reported.append))
+    return done, turns, reported
 
 
 def test_the_server_is_stopped_killed_and_stopped() -> None:
     with serving() as wire:
-        done, turns, told = played(wire)
+        done, turns, reported = played(wire)
     assert done == ["start", "stop", "start", "written 0", "kill", "start", "stop", "kill"]
     assert [turn.answer.text for turn in turns] == [f"answer {n}" for n in range(5)]
     assert [turn.bypass.text for turn in turns] == [f"bypass {n}" for n in range(5)]
-    assert PrefillProgress(5, 10, 0, None) in told
-    assert any("SIGTERM" in str(news) for news in told)
+    assert PrefillProgress(5, 10, 0, None) in reported
+    assert any("SIGTERM" in str(each) for each in reported)
 
 
 def test_each_request_is_the_last_one_with_its_answer_and_the_next_recorded_turn() -> None:
@@ -59,11 +59,11 @@ def test_each_request_is_the_last_one_with_its_answer_and_the_next_recorded_turn
         bodies = wire.bodies
     assert [body["forerun"]["bank"] for body in bodies] == ["use", "bypass"] * 5
     assert all(body["temperature"] == 0 and body["max_tokens"] == 64 and body["enable_thinking"] is False for body in bodies)
-    asked = [body["messages"] for body in bodies[::2]]
-    assert asked == [body["messages"] for body in bodies[1::2]]
-    assert asked[0] == list(CONVERSATION.opening)
+    prompts = [body["messages"] for body in bodies[::2]]
+    assert prompts == [body["messages"] for body in bodies[1::2]]
+    assert prompts[0] == list(CONVERSATION.opening)
     for number, continuation in enumerate(CONVERSATION.continuations):
-        assert asked[number + 1] == [*asked[number], {"role": "assistant", "content": f"answer {number}"}, *continuation]
+        assert prompts[number + 1] == [*prompts[number], {"role": "assistant", "content": f"answer {number}"}, *continuation]
 
 
 def test_a_failure_leaves_no_server_behind() -> None:

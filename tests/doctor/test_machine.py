@@ -1,4 +1,4 @@
-"""Each look at the machine, on one where something is wrong."""
+"""Each check of the machine, on one where something is wrong."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def config(**settings: object) -> Config:
     return Config.model_validate(settings)
 
 
-def only(found: Iterator[Finding]) -> Finding:
-    (finding,) = found
+def only(findings: Iterator[Finding]) -> Finding:
+    (finding,) = findings
     return finding
 
 
@@ -36,7 +36,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(machine.compiler(is_cpu=False)).status == "ok"
 
 
-def test_more_memory_for_conversations_than_is_wise() -> None:
+def test_a_ram_quota_over_half_of_memory_is_a_warning() -> None:
     assert only(machine.memory(config(bank_ram_bytes="3GiB"), 4 << 30)).status == "warning"
     assert only(machine.memory(config(bank_ram_bytes="1GiB"), 4 << 30)).status == "ok"
 
@@ -66,7 +66,7 @@ def test_a_bank_with_a_damaged_record(tmp_path: Path) -> None:
     assert RECORD.key in finding.text
 
 
-def test_a_port_that_somebody_uses() -> None:
+def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         taken.settimeout(0.0)
         port = taken.getsockname()[1]
@@ -79,8 +79,8 @@ def test_a_port_that_somebody_uses() -> None:
 
 
 def test_an_error_is_a_finding() -> None:
-    def look() -> Iterator[Finding]:
+    def check() -> Iterator[Finding]:
         yield ok("a", "b")
         raise ConfigError("no", hint="so")
 
-    assert [(found.status, found.text, found.remedy) for found in checks("settings", look)] == [("failure", "no", "so")]
+    assert [(found.status, found.text, found.remedy) for found in checks("settings", check)] == [("failure", "no", "so")]

@@ -1,4 +1,4 @@
-"""The look at the numbers sees numbers that are wrong."""
+"""The check of the numbers detects wrong ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forerun.state.layout import L
 TOKENS = tiny.words(0, 20)
 
 
-def test_logits_that_are_not_the_reference() -> None:
+def test_logits_that_differ_from_the_reference() -> None:
     family = tiny.family()
     logits = family.head(read(family, TOKENS).hidden[None])[0]
     prompt = {"token_ids": TOKENS, "top5_ids": [1, 2], "top5_logits": [logits[1].item(), logits[2].item()]}
     assert numbers._reference(family, [prompt], 1e-3).status == "ok"
-    spoilt = prompt | {"top5_logits": [logits[1].item(), logits[2].item() + 0.1]}
-    assert numbers._reference(family, [prompt, spoilt], 1e-3).status == "failure"
+    wrong = prompt | {"top5_logits": [logits[1].item(), logits[2].item() + 0.1]}
+    assert numbers._reference(family, [prompt, wrong], 1e-3).status == "failure"
 
 
 def test_states_that_differ_in_one_token() -> None:
@@ -30,7 +30,7 @@ def test_states_that_differ_in_one_token() -> None:
     assert not numbers.is_same(read(family, TOKENS), read(family, TOKENS[:-1]))
 
 
-def test_a_restore_that_gives_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_returns_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
     family = tiny.family()
     assert numbers._restore(family, TOKENS).status == "ok"
 
@@ -38,4 +38,4 @@ def test_a_restore_that_gives_something_else(monkeypatch: pytest.MonkeyPatch) ->
         return bank.bypass("bypass", session=None, layout=layout, headroom_tokens=headroom_tokens)
 
     monkeypatch.setattr(Bank, "restore", missing)
-    assert numbers._restore(family, TOKENS).text == "a conversation came back changed from ram and ssd"
+    assert numbers._restore(family, TOKENS).text == "a conversation restored from ram and ssd differs"

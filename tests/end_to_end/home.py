@@ -1,4 +1,4 @@
-"""A bank's folder and the real server process on it, which tests end and start again; and a plain way to ask it."""
+"""A bank's folder with a real server process on it that tests can end and restart, and a way to send it requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM = 12
 
 
 class Home:
-    """bank: the folder; server: the one that was started last, under `reference` numerics."""
+    """bank: the folder; server: the one started last, under `exact` numerics."""
 
     def __init__(self, folder: Path, *options: str, model: Path) -> None:
         self.bank, self._log = folder / "bank", folder / "server.log"
@@ -25,13 +25,13 @@ class Home:
         self.start()
 
     def start(self) -> None:
-        """Start a server; the one before must have ended."""
+        """Start a server; the previous one must have ended."""
         self.server = Server.start(self._command, self._log)
 
     def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
-        """The completion, checked for what every completion keeps: of NUM greedy tokens, without thinking, unless asked otherwise."""
-        asked = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
-        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=LIMIT_S)
+        """The completion of NUM greedy tokens without reasoning, unless `body` sets otherwise; checks what holds for every completion."""
+        sent = {"messages": messages, "max_tokens": NUM, "temperature": 0, "enable_thinking": False} | body
+        response = httpx.post(f"{self.server.url}/v1/chat/completions", json=sent, timeout=LIMIT_S)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         report, usage = answer["forerun"], answer["usage"]
@@ -43,7 +43,7 @@ class Home:
 
 @contextmanager
 def home_at(folder: Path, *options: str, model: Path = DEMO_MODEL) -> Iterator[Home]:
-    """A home in `folder`, whose server leaves in order at the end, and in any case. options: of `forerun serve`."""
+    """A home in `folder`; its server is stopped at the end. options: of `forerun serve`."""
     home = Home(folder, *options, model=model)
     try:
         yield home
@@ -53,11 +53,13 @@ def home_at(folder: Path, *options: str, model: Path = DEMO_MODEL) -> Iterator[H
 
 
 def num_cancelled(url: str) -> int:
-    """How many requests their clients have given up."""
-    told = httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
-    return sum(int(float(line.split()[-1])) for line in told.splitlines() if line.startswith('forerun_requests_total{outcome="cancelled"}'))
+    """Number of requests whose clients disconnected."""
+    metrics = httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
+    return sum(
+        int(float(line.split()[-1])) for line in metrics.splitlines() if line.startswith('forerun_requests_total{outcome="cancelled"}')
+    )
 
 
 def text(answer: dict[str, Any]) -> str:
-    """What a completion says."""
+    """The text of a completion."""
     return str(answer["choices"][0]["message"]["content"])

@@ -1,7 +1,7 @@
-"""Recorded requests of agents, played again: to a real engine and bank around the fake family, which answers as the script did.
+"""Replays recorded requests of agents to a real engine and bank around the fake family, which gives the recorded answers.
 
-The family writes the recorded answers token for token, so that the next request of the conversation echoes what was sampled. In requests,
-the recorded ids of calls are replaced by those that the server gave them.
+The family generates the recorded answers token for token, so that the next request of the conversation echoes sampled tokens. In requests,
+the recorded ids of calls are replaced by those that this server assigned.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from forerun.values import Chat, Job
 
 FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 CONTEXT_TOKENS = 65_536
-ENOUGH_FRAC = 0.95  # of the previous prompt is to be reused where the conversation only grew
+ENOUGH_FRAC = 0.95  # of the previous prompt must be reused where the conversation only grew
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One request. body: the bytes as they were sent. answer: of the script, with its `status`, reasoning, text and calls."""
+    """One request. body: the bytes sent. answer: the recorded one, with its `status`, reasoning, text and calls."""
 
     file: str
     method: str
@@ -47,15 +47,15 @@ class Recorded:
 
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """Names and arguments of the calls that the answer makes."""
+        """Names and arguments of the answer's calls."""
         return [(call["name"], json.loads(_arguments(call), strict=False)) for call in self.answer.get("tool_calls", ())]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A played request: its response, how many of its prompt's tokens were reused, and why not more, in words and as the `miss`.
+class ReplayedRequest:
+    """A replayed request: its response, the number of reused tokens, and why there were no more, as `reason` and `miss`.
 
-    chat, prompt: as the test parsed and rendered it; None where it was refused. stored: what the bank can have kept of it, the answer too.
+    chat, prompt: as parsed and rendered in the test; None where it was refused. stored: the tokens that the bank can hold of it.
     """
 
     recorded: Recorded
@@ -73,7 +73,7 @@ class Served:
 
     @property
     def snapshots(self) -> frozenset[int]:
-        """Where its turn has left marks at least: after the first message, before and after what asks for the answer, and after that."""
+        """Positions where its turn took at least snapshots: after the first message, before and after the generation prompt, at the end."""
         assert self.prompt
         first = next(i + 1 for i, token in enumerate(self.prompt.tokens) if token in tokenizer().stop_ids)
         return frozenset({first, self.prompt.message_end, len(self.prompt.tokens), len(self.stored)})
@@ -82,8 +82,8 @@ class Served:
 @cache
 def index() -> dict[str, Any]:
     """The runs and the conversations."""
-    found: dict[str, Any] = json.loads((FOLDER / "index.json").read_text())
-    return found
+    index: dict[str, Any] = json.loads((FOLDER / "index.json").read_text())
+    return index
 
 
 @cache
@@ -108,17 +108,17 @@ def pairs(run: str) -> Iterator[dict[str, Any]]:
 
 @cache
 def before(file: str) -> str:
-    """The request that this one follows in its conversation, "" for a first one."""
+    """The file of the previous request of its conversation, "" for the first."""
     return next((pair["from"] for each in index()["conversations"] for pair in each["pairs"] if pair["to"] == file), "")
 
 
 class Player(Rig):
-    """An engine that answers as the script did. folder: of its bank, None for one without a disk."""
+    """An engine that gives the recorded answers. folder: of its bank, None for one without a disk."""
 
     def __init__(self, folder: Path | None = None, log: RequestLog | None = None) -> None:
         super().__init__(folder, context_tokens=CONTEXT_TOKENS, forgets=folder is not None, log=log)
         self.next: Recorded | None = None
-        self._given: dict[str, list[str]] = {}  # ids of the calls in the answer to a request, by its file
+        self._call_ids: dict[str, list[str]] = {}  # of the answer to a request, by its file
         self._ids: dict[str, str] = {}
         self.chat: Chat | None = None
         self.prompt: Prompt | None = None
@@ -128,31 +128,33 @@ class Player(Rig):
         self.engine.submit = self._submit_scripted  # type: ignore[method-assign]
 
     def restarted(self, folder: Path, log: RequestLog | None = None) -> Player:
-        """A player on the same folder, for the clients of this one, which is closed."""
+        """A new player on the same folder for the same clients; this one must be closed."""
         player = Player(folder, log)
-        player._given, player._ids = self._given, self._ids
+        player._call_ids, player._ids = self._call_ids, self._ids
         return player
 
-    async def play(self, recorded: Recorded) -> Served:
-        """The response to a request, through all of the application."""
+    async def play(self, recorded: Recorded) -> ReplayedRequest:
+        """The response to a request, through the whole application."""
         self.next, self.chat, self.prompt, self.stored = recorded, None, None, ()
         transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=self._with_ids(recorded))
-        self._given[recorded.file] = list(dict.fromkeys(re.findall(r"\bcall_[0-9a-f]{24}\b", response.text)))
+        self._call_ids[recorded.file] = list(dict.fromkeys(re.findall(r"\bcall_[0-9a-f]{24}\b", response.text)))
         report = _report(response)
         reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
         assert reused + computed == (len(self.prompt.tokens) if self.prompt else 0)
-        return Served(recorded, response, reused, report.get("reason", ""), report.get("miss"), self.chat, self.prompt, self.stored)
+        return ReplayedRequest(
+            recorded, response, reused, report.get("reason", ""), report.get("miss"), self.chat, self.prompt, self.stored
+        )
 
     def _with_ids(self, recorded: Recorded) -> bytes:
-        """The request's body, in which calls have the ids that they were given here."""
+        """The request's body with the call ids that this server assigned."""
         sent = dict.fromkeys(re.findall(rb'"(?:id|call_id)":"((?:call|toolu)_\w+)"', recorded.body))
         new = (id.decode() for id in sent if id.decode() not in self._ids)
-        self._ids |= zip(new, self._given.get(before(recorded.file), ()), strict=False)
+        self._ids |= zip(new, self._call_ids.get(before(recorded.file), ()), strict=False)
         body = recorded.body
-        for known, given in self._ids.items():
-            body = body.replace(f'"{known}"'.encode(), f'"{given}"'.encode())
+        for recorded_id, id in self._ids.items():
+            body = body.replace(f'"{recorded_id}"'.encode(), f'"{id}"'.encode())
         return body
 
     async def _submit_scripted(self, job: Job) -> Run:
@@ -160,32 +162,32 @@ class Player(Rig):
         assert isinstance(job.prompt, Chat)
         self.chat = job.prompt
         self.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job)
-        answer = tokenizer().encode(_written(self.next, thinks=prompt.opens_reasoning), tenant="script")
+        answer = tokenizer().encode(_answer_text(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
         self.stored = (*prompt.tokens, *answer)
         return await self._submit(job)
 
 
-def is_enough(before: Served, after: Served) -> bool:
-    """Whether a conversation that only grew was not read again."""
+def is_enough(before: ReplayedRequest, after: ReplayedRequest) -> bool:
+    """Whether enough of a conversation that only grew was reused."""
     return after.reused_tokens >= ENOUGH_FRAC * before.prompt_tokens
 
 
-def check_changed(after: Served, earlier: Iterable[Served]) -> None:
-    """Of a prompt that did not only grow, nothing is read again that lies before the last mark before its first difference to all that was
-    stored; and the response names that difference: its token, its message, and the text on both sides.
+def check_changed(after: ReplayedRequest, earlier: Iterable[ReplayedRequest]) -> None:
+    """Check a prompt that did not only grow: everything up to the last snapshot before it diverges from all stored conversations is reused,
+    and the response names the divergence: its token, its message, and both texts.
     """
     assert after.prompt
     shared = [(_num_common(after.prompt.tokens, each.stored), each) for each in earlier if each.prompt]
     assert after.reused_tokens >= max((snapshot for num, each in shared for snapshot in each.snapshots if snapshot <= num), default=0)
     at = max(num for num, _ in shared)
     nearest = [each for num, each in shared if num == at]
-    told = after.miss
-    assert told
-    assert (told["kind"], told["at_token"]) == ("differs", at)
-    assert told["prompt_text"] == _text(after.prompt.tokens, at)
-    assert told["stored_text"] in {_text(each.stored, at) for each in nearest}
-    assert told["where"] in {_changed_part(after.chat, each.chat) for each in nearest}
+    miss = after.miss
+    assert miss
+    assert (miss["kind"], miss["at_token"]) == ("differs", at)
+    assert miss["prompt_text"] == _text(after.prompt.tokens, at)
+    assert miss["stored_text"] in {_text(each.stored, at) for each in nearest}
+    assert miss["where"] in {_changed_part(after.chat, each.chat) for each in nearest}
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -196,14 +198,14 @@ def _text(tokens: Sequence[int], at: int) -> str:
     return tokenizer().decode(tokens[at : at + SHOWN_TOKENS])
 
 
-def _changed_part(asked: Chat | None, stored: Chat | None) -> str:
-    """Where the first conversation leaves the second, by its messages."""
-    assert asked
+def _changed_part(sent: Chat | None, stored: Chat | None) -> str:
+    """Where the first conversation diverges from the second, by its messages."""
+    assert sent
     assert stored
-    if asked.tools != stored.tools and asked.messages[:1] == stored.messages[:1]:
+    if sent.tools != stored.tools and sent.messages[:1] == stored.messages[:1]:
         return "tools"
-    number = next((i for i, (a, b) in enumerate(zip(asked.messages, stored.messages, strict=False)) if a != b), len(stored.messages))
-    role = asked.messages[number]["role"]
+    number = next((i for i, (a, b) in enumerate(zip(sent.messages, stored.messages, strict=False)) if a != b), len(stored.messages))
+    role = sent.messages[number]["role"]
     return "system" if (number, role) == (0, "system") else f"message {number} ({role})"
 
 
@@ -213,8 +215,8 @@ def _recorded(row: dict[str, Any]) -> Recorded:
     return Recorded(row["file"], row["method"], row["path"], headers, body, row["answer"])
 
 
-def _written(recorded: Recorded, *, thinks: bool) -> str:
-    """The answer as the bundled model's template has its model write it."""
+def _answer_text(recorded: Recorded, *, thinks: bool) -> str:
+    """The answer in the format of the bundled model's template."""
     calls = recorded.answer.get("tool_calls", ())
     blocks = [f'<tool_call>\n{{"name": "{call["name"]}", "arguments": {_arguments(call)}}}\n</tool_call>' for call in calls]
     text = "\n".join(filter(None, [recorded.answer.get("text", ""), *blocks])) or "I see."
@@ -222,17 +224,17 @@ def _written(recorded: Recorded, *, thinks: bool) -> str:
 
 
 def _arguments(call: Mapping[str, Any]) -> str:
-    """A call's arguments as the script wrote them; of a custom tool, its input as the one parameter."""
+    """A call's arguments as recorded; of a custom tool, its input as the one parameter."""
     if "arguments_text" in call:
         return str(call["arguments_text"])
     return json.dumps(call["arguments"] if "arguments" in call else {"input": call["input"]}, ensure_ascii=False)
 
 
 def _report(response: httpx.Response) -> dict[str, Any]:
-    """The `forerun` object of a response, wherever its dialect has it; {} of an error."""
+    """The `forerun` object of a response in any dialect; {} for an error."""
     if not response.content:
         return {}
     is_stream = "event-stream" in response.headers["content-type"]
-    found = [each.get("response", each) for each in values(response.text)] if is_stream else [response.json()]
-    reports = [each["forerun"] for each in found if "source" in each.get("forerun", {})]
+    parts = [each.get("response", each) for each in values(response.text)] if is_stream else [response.json()]
+    reports = [each["forerun"] for each in parts if "source" in each.get("forerun", {})]
     return reports[-1] if reports else {}

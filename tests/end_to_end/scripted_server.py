@@ -1,6 +1,6 @@
-"""A real server process around the fake family, which writes what the last message of each request tells it to, token for token.
+"""A real server process around the fake family, which generates the text that the last message of each request dictates.
 
-Engine, bank, dialects and sockets are the server's own. Prints its address as `forerun serve --json` does; a signal ends it in order.
+Engine, bank, dialects and sockets are the real ones. Prints its address as `forerun serve --json` does; a signal stops it in order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forerun.engine.engine import Run
     from forerun.values import Job, Prompt
 
-SAY = "Say: "  # what follows it in a message is the answer to it
+SAY = "Say: "  # the rest of the message after it is the answer
 ELSE = "I see."
 
 
@@ -27,11 +27,11 @@ def command(bank_dir: Path) -> list[str]:
 
 
 def answer_to(prompt: Prompt) -> str:
-    """What the model is to write."""
+    """The text that the model generates."""
     from forerun.values import Chat, TextPrompt
 
-    said = prompt.messages[-1]["content"] if isinstance(prompt, Chat) else prompt.text if isinstance(prompt, TextPrompt) else ""
-    return said.partition(SAY)[2] or ELSE
+    last = prompt.messages[-1]["content"] if isinstance(prompt, Chat) else prompt.text if isinstance(prompt, TextPrompt) else ""
+    return last.partition(SAY)[2] or ELSE
 
 
 def main() -> None:
@@ -51,8 +51,8 @@ def main() -> None:
 
     async def submit_scripted(job: Job) -> Run:
         prompt = rig.engine.prompter.encode(job.prompt, tenant=job.tenant)
-        written = tokenizer().encode(answer_to(job.prompt), tenant="script")
-        rig.family.script = after(len(prompt.tokens), written, min(tokenizer().stop_ids))
+        answer = tokenizer().encode(answer_to(job.prompt), tenant="script")
+        rig.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
         return await submit(job)
 
     rig.engine.submit = submit_scripted  # type: ignore[method-assign]

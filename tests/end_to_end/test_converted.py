@@ -1,4 +1,4 @@
-"""A model that `forerun models convert` wrote, served by a real process: drafts, a restart, the same answers."""
+"""A model written by `forerun models convert`, served by a real process: drafts, a restart, the same answers."""
 
 from __future__ import annotations
 

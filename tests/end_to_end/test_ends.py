@@ -1,4 +1,4 @@
-"""A server is ended in the middle of its work, in order and by force: what it had stored is there, and whole."""
+"""A server is stopped or killed in the middle of its work: what it had stored is still there, and intact."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.end_to_end.home import Home, home_at
 from tests.waiting import LIMIT_S
 
 Moment = Literal["prefill", "decode", "saving"]
-BEGINS: dict[Moment, str] = {"prefill": ": reading 512/", "decode": '"content":', "saving": "data: [DONE]"}
-SUFFIX = 8  # tokens that ask for an answer: the stored conversation goes on before them
+BEGINS: dict[Moment, str] = {"prefill": ": prefill 512/", "decode": '"content":', "saving": "data: [DONE]"}
+SUFFIX = 8  # tokens of the generation prompt: the stored conversation continues before them
 OLD: dict[str, Any] = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
 
 
@@ -26,13 +26,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def long(name: str) -> dict[str, Any]:
-    """A request that takes some seconds, of a conversation of its own."""
+    """A request of a new conversation that takes some seconds."""
     text = f"{name}. " + " ".join(f"Line {i} of the file." for i in range(70))
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 12, "temperature": 0, "enable_thinking": False}
 
 
 def lines_while_ended(url: str, body: dict[str, Any], moment: Moment, end: Callable[[], None]) -> list[str]:
-    """The lines of a stream whose server is ended by `end` once `moment` has come."""
+    """The lines of a stream whose server `end` ends at `moment`."""
     lines: list[str] = []
     with ThreadPoolExecutor() as pool, httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=LIMIT_S) as response:
         ended: list[Future[None]] = []
@@ -61,17 +61,17 @@ def lines_while_ended(url: str, body: dict[str, Any], moment: Moment, end: Calla
 def test_ended_during(home: Home, moment: Moment, is_forced: bool) -> None:
     body = long(f"{moment} {is_forced}")
     lines = lines_while_ended(home.server.url, body | {"stream": True}, moment, home.server.kill if is_forced else home.server.stop)
-    assert is_forced or lines[-2] == "data: [DONE]", "an answer under way is finished"
+    assert is_forced or lines[-2] == "data: [DONE]", "a running answer is finished"
     home.start()
-    assert reread(home.ask(**OLD)) <= SUFFIX, "what was stored before is lost"
+    assert recomputed(home.ask(**OLD)) <= SUFFIX, "what was stored before is lost"
     again = home.ask(**body)
     if is_forced:
         assert again["choices"] == home.ask(**body, forerun={"bank": "bypass"})["choices"]
     else:
-        assert reread(again) <= SUFFIX
+        assert recomputed(again) <= SUFFIX
     assert httpx.get(f"{home.server.url}/health", timeout=LIMIT_S).json()["bank"]["quarantined"] == 0
 
 
-def reread(answer: dict[str, Any]) -> int:
-    """How many tokens were read that had been read before the restart."""
+def recomputed(answer: dict[str, Any]) -> int:
+    """Number of tokens computed again after the restart."""
     return int(answer["forerun"]["computed_tokens"])

@@ -1,4 +1,4 @@
-"""What goes wrong in daily use, against real server processes: each is told in the API's shape, and the server goes on."""
+"""Everyday errors against real server processes: each is reported in the API's format, and the server continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
 
 CONTEXT = 512
-KEPT = {"messages": [{"role": "user", "content": "Remember the number forty-two."}], "max_tokens": 4, "temperature": 0}
+STORED = {"messages": [{"role": "user", "content": "Remember the number forty-two."}], "max_tokens": 4, "temperature": 0}
 HELLO = [{"role": "user", "content": "Hello!"}]
 
 
@@ -29,9 +29,9 @@ def command(bank: Path, *more: object) -> list[str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("home")
     server = Server.start(command(folder / "bank", "--context", CONTEXT), folder / "server.log")
-    assert ask(server, json.dumps(KEPT).encode()).status_code == 200
+    assert ask(server, json.dumps(STORED).encode()).status_code == 200
     yield server
-    assert ask(server, json.dumps(KEPT).encode()).json()["forerun"]["computed_tokens"] == 0, "what was stored before is lost"
+    assert ask(server, json.dumps(STORED).encode()).json()["forerun"]["computed_tokens"] == 0, "what was stored before is lost"
     server.stop()
 
 
@@ -41,7 +41,7 @@ def ask(server: Server, body: bytes, **headers: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "code", "param", "words"),
+    ("body", "status", "code", "param", "text"),
     [
         (b'{"messages": [', 400, "bad_request", None, "the body is not JSON"),
         (b"[]", 400, "bad_request", None, "list and not an object"),
@@ -55,15 +55,15 @@ def ask(server: Server, body: bytes, **headers: str) -> httpx.Response:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_request_that_cannot_be_served(server: Server, body: Any, status: int, code: str, param: str | None, words: str) -> None:
+def test_a_request_that_cannot_be_served(server: Server, body: Any, status: int, code: str, param: str | None, text: str) -> None:
     response = ask(server, body if isinstance(body, bytes) else json.dumps(body).encode())
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["code"], error["param"]) == (status, "invalid_request_error", code, param)
-    assert words in error["message"]
-    assert error.get("hint") or param, "nothing says what to do"
+    assert text in error["message"]
+    assert error.get("hint") or param, "neither a hint nor a field"
 
 
-def test_a_request_at_the_wrong_door(server: Server) -> None:
+def test_a_request_to_a_wrong_host_route_or_method(server: Server) -> None:
     refusals = [
         ask(server, b"{}", content_type="text/plain"),
         ask(server, b"{}", host="elsewhere.example"),
@@ -75,7 +75,7 @@ def test_a_request_at_the_wrong_door(server: Server) -> None:
 
 
 def refused(*arguments: object) -> tuple[int, str]:
-    """The exit code of a server that does not start, and what it says."""
+    """The exit code and stderr of a server that does not start."""
     command = [sys.executable, "-m", "forerun.cli", *map(str, arguments)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     assert "Traceback" not in ran.stderr, ran.stderr
@@ -84,12 +84,12 @@ def refused(*arguments: object) -> tuple[int, str]:
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    code, said = refused("serve", "Qwen/Qwen3.5-0.8B", "--port", 0, "--bank-dir", tmp_path)
+    code, err = refused("serve", "Qwen/Qwen3.5-0.8B", "--port", 0, "--bank-dir", tmp_path)
     assert code == 1
-    assert "Qwen/Qwen3.5-0.8B" in said
+    assert "Qwen/Qwen3.5-0.8B" in err
 
 
-def test_a_context_that_memory_cuts_short_is_told(tmp_path: Path) -> None:
+def test_a_context_limited_by_memory_is_a_warning(tmp_path: Path) -> None:
     options = ("--eager", "--bank-ram-bytes", "100TB", "--bank-disk-bytes", 0)
     server = Server.start([*serve_command(DEMO_MODEL, tmp_path, "fast"), *map(str, options)], tmp_path / "log")
     server.stop()
@@ -99,20 +99,20 @@ def test_a_context_that_memory_cuts_short_is_told(tmp_path: Path) -> None:
 
 def test_a_port_in_use(server: Server, tmp_path: Path) -> None:
     port = httpx.URL(server.url).port
-    code, said = refused("serve", "--port", port, "--bank-dir", tmp_path)
-    assert (code, said.splitlines()[0]) == (1, f"forerun: cannot listen on 127.0.0.1:{port}: it is taken")
+    code, err = refused("serve", "--port", port, "--bank-dir", tmp_path)
+    assert (code, err.splitlines()[0]) == (1, f"forerun: cannot listen on 127.0.0.1:{port}: it is taken")
 
 
-def test_the_banks_folder_of_another_running_server_is_told_before_weights_are_read(server: Server, tmp_path: Path) -> None:
+def test_the_banks_folder_of_another_running_server_is_refused_before_weights_are_read(server: Server, tmp_path: Path) -> None:
     for file in DEMO_MODEL.iterdir():
         (tmp_path / file.name).symlink_to("/dev/null" if file.suffix == ".safetensors" else file)
     folder = server.line["bank_dir"]
-    code, said = refused("serve", tmp_path, "--port", 0, "--bank-dir", folder)
-    assert (code, said.splitlines()[0]) == (1, f"forerun: {folder} belongs to another running server")
+    code, err = refused("serve", tmp_path, "--port", 0, "--bank-dir", folder)
+    assert (code, err.splitlines()[0]) == (1, f"forerun: {folder} belongs to another running server")
 
 
 def test_a_banks_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, said = refused("serve", "--port", 0, "--bank-dir", tmp_path / "file" / "bank")
+    code, err = refused("serve", "--port", 0, "--bank-dir", tmp_path / "file" / "bank")
     assert code == 1
-    assert said.startswith(f"forerun: cannot open {tmp_path}/file/bank: Not a directory\nhint: ")
+    assert err.startswith(f"forerun: cannot open {tmp_path}/file/bank: Not a directory\nhint: ")

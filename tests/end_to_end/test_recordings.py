@@ -1,4 +1,4 @@
-"""Recorded conversations in the Anthropic and Responses dialects: all are served, and what only grew is not read again."""
+"""Recorded conversations in the Anthropic and Responses dialects: all are served, and a prompt that only grew is reused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.end_to_end.replay import Player, Served, check_changed, is_enough, of_run, pairs
+from tests.end_to_end.replay import Player, ReplayedRequest, check_changed, is_enough, of_run, pairs
 from tests.serve.asking import values
 from tests.waiting import LIMIT_S
 
 RUNS = ["claude-code-print", "claude-code-echo", "codex-freeform", "codex-echo", "pi-responses"]
 LONG_RUNS = ["claude-code-terminal", "claude-code-400", "codex", "opencode-messages"]
-# What these clients cannot do without, see README.md of the recordings.
+# Events that these clients need, see README.md of the recordings.
 NEEDED = {
     "/v1/messages": {"message_start", "content_block_start", "content_block_stop", "message_stop"},
     "/v1/responses": {"response.output_item.done", "response.completed"},
@@ -24,7 +24,7 @@ NEEDED = {
 TYPES: dict[str, TypeAdapter[Any]] = {"/v1/messages": TypeAdapter(RawMessageStreamEvent), "/v1/responses": TypeAdapter(ResponseStreamEvent)}
 
 
-async def play(run: str) -> dict[str, Served]:
+async def play(run: str) -> dict[str, ReplayedRequest]:
     player = Player()
     try:
         return {recorded.file: await player.play(recorded) for recorded in of_run(run)}
@@ -32,29 +32,29 @@ async def play(run: str) -> dict[str, Served]:
         await player.engine.close(LIMIT_S)
 
 
-def refused_field(served: Served) -> str | None:
-    """The field that asks for what cannot be done yet: the client's title call wants its answer in a schema."""
+def refused_field(served: ReplayedRequest) -> str | None:
+    """The unsupported field, if any: the client's title request wants its answer in a schema."""
     body = json.loads(served.recorded.body)
     return "output_config.format" if "format" in body.get("output_config", {}) else None
 
 
-def calls_of(told: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Names and arguments of the calls in a stream, as its client puts them together."""
-    found: list[tuple[str, Any]] = []
-    for event in told:
+def calls_of(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Names and arguments of the calls in a stream, as its client assembles them."""
+    calls: list[tuple[str, Any]] = []
+    for event in events:
         match event:
             case {"content_block": {"type": "tool_use", "name": name}}:
-                found.append((name, ""))
+                calls.append((name, ""))
             case {"delta": {"type": "input_json_delta", "partial_json": text}}:
-                found[-1] = (found[-1][0], found[-1][1] + text)
+                calls[-1] = (calls[-1][0], calls[-1][1] + text)
             case {"type": "response.output_item.done", "item": {"type": "function_call", "name": name, "arguments": text}}:
-                found.append((name, text))
+                calls.append((name, text))
             case {"type": "response.output_item.done", "item": {"type": "custom_tool_call", "name": name, "input": text}}:
-                found.append((name, json.dumps({"input": text})))
-    return [(name, json.loads(text)) for name, text in found]
+                calls.append((name, json.dumps({"input": text})))
+    return [(name, json.loads(text)) for name, text in calls]
 
 
-def check(served: Served) -> None:
+def check(served: ReplayedRequest) -> None:
     recorded, path = served.recorded, served.recorded.path.partition("?")[0]
     if recorded.method == "HEAD":
         assert served.response.status_code == 404
@@ -63,16 +63,16 @@ def check(served: Served) -> None:
         assert field in served.response.json()["error"]["message"]
     else:
         assert served.response.status_code == 200, served.response.text
-        told = values(served.response.text)
-        assert {event["type"] for event in told} >= NEEDED[path]
-        for event in told:
+        events = values(served.response.text)
+        assert {event["type"] for event in events} >= NEEDED[path]
+        for event in events:
             if event["type"] != "ping":
                 TYPES[path].validate_python(event)
-        assert calls_of(told) == recorded.calls
+        assert calls_of(events) == recorded.calls
 
 
 @pytest.mark.parametrize("run", [*RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)])
-def test_a_run_is_served_and_only_what_is_new_or_was_changed_is_read(run: str) -> None:
+def test_a_run_is_served_and_only_new_or_changed_tokens_are_computed(run: str) -> None:
     played = asyncio.run(play(run))
     order = list(played.values())
     for served in order:

@@ -1,4 +1,4 @@
-"""The bundled model at work with tools, through OpenAI's library and a real server process: it never reads its own calls again."""
+"""The bundled model with tools, through OpenAI's library and a real server process: its own calls are never computed again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GREP: Any = {
         "parameters": {"type": "object", "properties": {"pattern": {"type": "string"}, "path": {"type": "string"}}},
     },
 }
-ASKED: Any = {"model": "any", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
+BODY: Any = {"model": "any", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def client(home: Home) -> Iterator[openai.OpenAI]:
 
 
 def complete(home: Home, messages: list[Any], **body: Any) -> Any:
-    """The completion of the server that runs now."""
+    """The completion of the present server."""
     with openai.OpenAI(base_url=f"{home.server.url}/v1", api_key="none", max_retries=0) as client:
-        return client.chat.completions.create(**ASKED | body, messages=messages)
+        return client.chat.completions.create(**BODY | body, messages=messages)
 
 
 def rewritten(message: dict[str, Any]) -> dict[str, Any]:
-    """The answer as a client sends it back: arguments written anew, without the fields that are empty."""
+    """The answer as a client sends it back: arguments serialised again, without empty fields."""
     for call in message.get("tool_calls") or ():
         call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), separators=(",", ":"))
     return {name: value for name, value in message.items() if value}
@@ -60,19 +60,19 @@ def results(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": id, "content": FILES.get(arguments["path"], "no such file")} for id, arguments in calls]
 
 
-def test_a_loop_of_calls_reads_only_what_is_new(client: openai.OpenAI) -> None:
+def test_a_loop_of_calls_computes_only_new_tokens(client: openai.OpenAI) -> None:
     messages: list[Any] = []
-    known, num_calls = 0, 0
-    for asked in ("Read the file utils.py.", "Read the file main.py."):
-        messages.append({"role": "user", "content": asked})
+    cached_tokens, num_calls = 0, 0
+    for question in ("Read the file utils.py.", "Read the file main.py."):
+        messages.append({"role": "user", "content": question})
         for _ in range(3):
-            completion = client.chat.completions.create(**ASKED, messages=messages)
+            completion = client.chat.completions.create(**BODY, messages=messages)
             choice, usage = completion.choices[0], completion.usage
             assert usage is not None
             assert usage.prompt_tokens_details is not None
-            assert usage.prompt_tokens_details.cached_tokens == known, completion.model_extra
+            assert usage.prompt_tokens_details.cached_tokens == cached_tokens, completion.model_extra
             message = rewritten(choice.message.model_dump())
-            known = usage.prompt_tokens + usage.completion_tokens - 1  # the token that ends an answer is not read
+            cached_tokens = usage.prompt_tokens + usage.completion_tokens - 1  # the stop token is not in the cache
             messages.append(message)
             if choice.finish_reason != "tool_calls":
                 break
@@ -82,9 +82,9 @@ def test_a_loop_of_calls_reads_only_what_is_new(client: openai.OpenAI) -> None:
 
 
 def test_streamed_calls_are_those_of_a_whole_answer(client: openai.OpenAI) -> None:
-    asked: Any = {**ASKED, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
-    whole = client.chat.completions.create(**asked).choices[0]
-    with client.chat.completions.stream(**asked) as stream:
+    body: Any = {**BODY, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
+    whole = client.chat.completions.create(**body).choices[0]
+    with client.chat.completions.stream(**body) as stream:
         kinds = {event.type for event in stream}
         streamed = stream.get_final_completion().choices[0]
     assert "tool_calls.function.arguments.delta" in kinds
@@ -98,17 +98,17 @@ def test_streamed_calls_are_those_of_a_whole_answer(client: openai.OpenAI) -> No
 
 
 def test_a_call_cut_off_ends_as_length(client: openai.OpenAI) -> None:
-    asked: Any = {**ASKED, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
-    usage = client.chat.completions.create(**asked).usage
+    body: Any = {**BODY, "messages": [{"role": "user", "content": "Read the file utils.py."}]}
+    usage = client.chat.completions.create(**body).usage
     assert usage is not None
-    choice = client.chat.completions.create(**asked | {"max_tokens": usage.completion_tokens - 8}).choices[0]
+    choice = client.chat.completions.create(**body | {"max_tokens": usage.completion_tokens - 8}).choices[0]
     assert choice.finish_reason == "length"
     assert choice.message.tool_calls is not None
     with pytest.raises(json.JSONDecodeError):
         json.loads(choice.message.tool_calls[0].function.arguments)
 
 
-def test_a_call_that_is_written_anew_is_known_again_after_a_kill(home: Home) -> None:
+def test_a_rewritten_call_is_reused_after_a_kill(home: Home) -> None:
     messages: list[Any] = [{"role": "user", "content": "Where is `add` defined?"}]
     before = complete(home, messages, tools=[GREP])
     message = before.choices[0].message.model_dump(exclude_none=True)

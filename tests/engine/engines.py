@@ -1,4 +1,4 @@
-"""A real engine around the fake family, what its model is doing held in the test's hand, and requests to it."""
+"""A real engine around the fake family whose passes the test can hold, and requests to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ids = count()
 
 
 class Gate:
-    """Stands before every forward pass of a family. rows: of the passes so far, the one that is held included."""
+    """Called before every forward pass of a family; holds passes. rows: of each pass so far, a held one included."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -53,7 +53,7 @@ class Gate:
             raise self.errors.pop()
 
     def hold(self, after: int = 0) -> None:
-        """Let `after` more passes through, and no other."""
+        """Let only `after` more passes through."""
         with self._state:
             self._tickets = after
             self._state.notify_all()
@@ -63,7 +63,7 @@ class Gate:
         self.hold(1 << 40)
 
     async def reached(self, num_passes: int) -> None:
-        """Wait until as many passes have begun."""
+        """Wait until num_passes passes have begun."""
 
         def wait() -> None:
             with self._state:
@@ -75,7 +75,7 @@ class Gate:
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model.
 
-    folder: of its bank, whose other options are those of `opened`. forgets: its tokenizer knows of no other engine's answers.
+    folder: of its bank; **bank: further options of `opened`. forgets: its tokenizer shares no answers with other engines'.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Rig:
         **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
-        words = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
+        own_tokenizer = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
         self.family.before_pass = self.gate
-        prompter = Prompter(words, Template.load(DEMO_MODEL))
+        prompter = Prompter(own_tokenizer, Template.load(DEMO_MODEL))
         worker = Worker(
             lambda: Model(
                 StepTable(self.family, eager_reason="test"),
@@ -107,10 +107,10 @@ class Rig:
         info = ModelInfo("fake", "fake", "cpu", "exact", "none", context_tokens, 0, GREEDY, demo=False)
         self.engine = LocalEngine(info, worker, {}, log, ARCHIVE_KEY)
 
-    async def ask(self, tokens: Sequence[int], **asked: Any) -> Run:
-        """Submit a prompt of these tokens: 10 greedy tokens unless asked otherwise."""
+    async def ask(self, tokens: Sequence[int], **fields: Any) -> Run:
+        """Submit a prompt of these tokens for 10 greedy tokens. fields: of the Job, instead."""
         job = Job(f"job-{next(_ids)}", TokenPrompt(tuple(tokens)), GREEDY, 10, (), None, "", "use")
-        return await self.engine.submit(replace(job, **asked))
+        return await self.engine.submit(replace(job, **fields))
 
 
 @asynccontextmanager

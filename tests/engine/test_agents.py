@@ -1,4 +1,4 @@
-"""What agents do to a conversation besides going on with it, and what of it is read again: never more than what they changed."""
+"""What agents do to a conversation besides continuing it: no more is computed again than what they changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.engine.engines import Rig, running
-from tests.engine.turns import Messages, Turn, say
+from tests.engine.turns import Messages, Turn, take_turn
 from tests.text.test_answer_memory import CALL, THOUGHT
 
 SYSTEM = {"role": "system", "content": "You help with files. " * 40}
@@ -19,18 +19,18 @@ SUFFIX_TOKENS = 8  # that ask for an answer, and what ends a message
 
 
 class Server:
-    """Takes turns, in one process or in one each."""
+    """Takes turns, on one engine or on a new one for each."""
 
     def __init__(self, folder: Path, restarts: bool) -> None:
         self._folder, self._restarts = folder, restarts
         self._rig: Rig | None = None
 
-    async def say(self, messages: Messages, text: str = THOUGHT + "Done.", **asked: Any) -> Turn:
+    async def take_turn(self, messages: Messages, text: str = THOUGHT + "Done.", **fields: Any) -> Turn:
         if not self._restarts:
             assert self._rig
-            return await say(self._rig, messages, text, **asked)
+            return await take_turn(self._rig, messages, text, **fields)
         async with running(self._folder, forgets=True) as rig:
-            return await say(rig, messages, text, **asked)
+            return await take_turn(rig, messages, text, **fields)
 
     async def run(self, scenario: Callable[[Server], Awaitable[None]]) -> None:
         async with running(None if self._restarts else self._folder) as self._rig:
@@ -42,14 +42,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Server:
     return Server(tmp_path / "bank", request.param)
 
 
-def test_a_compaction_that_is_appended_to_the_last_message_reads_that_message(server: Server) -> None:
+def test_a_compaction_appended_to_the_last_message_computes_that_message(server: Server) -> None:
     async def scenario(server: Server) -> None:
         messages: Messages = (SYSTEM, USERS[0])
-        first = await server.say(messages)
+        first = await server.take_turn(messages)
         messages = (*messages, first.message, USERS[1])
-        await server.say(messages)
-        asked = {"role": "user", "content": f"{USERS[1]['content']}\n\nSummarise what was said."}
-        compacted = await server.say((*messages[:-1], asked), THOUGHT + "All is well.")
+        await server.take_turn(messages)
+        asked = {"role": "user", "content": f"{USERS[1]['content']}\n\nSummarise the conversation."}
+        compacted = await server.take_turn((*messages[:-1], asked), THOUGHT + "All is well.")
         assert compacted.report.reused_tokens >= len(first.stored)
         assert compacted.report.miss is not None
         assert (compacted.report.miss.where, compacted.report.miss.field) == ("message 3 (user)", "content")
@@ -57,62 +57,62 @@ def test_a_compaction_that_is_appended_to_the_last_message_reads_that_message(se
     asyncio.run(server.run(scenario))
 
 
-def test_a_compaction_behind_a_result_reads_itself_only(server: Server) -> None:
+def test_a_compaction_after_a_result_computes_only_itself(server: Server) -> None:
     async def scenario(server: Server) -> None:
         messages: Messages = (SYSTEM, USERS[0])
-        first = await server.say(messages, THOUGHT + CALL)
+        first = await server.take_turn(messages, THOUGHT + CALL)
         messages = (*messages, first.message, RESULT)
-        second = await server.say(messages)
-        compacted = await server.say((*messages, {"role": "user", "content": "Summarise what was said."}))
+        second = await server.take_turn(messages)
+        compacted = await server.take_turn((*messages, {"role": "user", "content": "Summarise the conversation."}))
         assert compacted.report.reused_tokens >= len(second.prompt) - SUFFIX_TOKENS
 
     asyncio.run(server.run(scenario))
 
 
-def test_sub_conversations_between_turns_cost_their_parent_nothing(server: Server) -> None:
+def test_sub_conversations_between_turns_cost_their_parent_no_reuse(server: Server) -> None:
     async def scenario(server: Server) -> None:
         messages: Messages = (SYSTEM, USERS[0])
-        parent = await server.say(messages, THOUGHT + CALL)
+        parent = await server.take_turn(messages, THOUGHT + CALL)
         for i in range(1, 3):  # as agents start them: the same system prompt and tools, another task
             child: Messages = (SYSTEM, {"role": "user", "content": f"Look for files, number {i}. " * 20})
-            told = await server.say(child, THOUGHT + CALL)
-            assert told.report.reused_tokens > 0
-            await server.say((*child, told.message, RESULT))
-        after = await server.say((*messages, parent.message, RESULT))
+            served = await server.take_turn(child, THOUGHT + CALL)
+            assert served.report.reused_tokens > 0
+            await server.take_turn((*child, served.message, RESULT))
+        after = await server.take_turn((*messages, parent.message, RESULT))
         assert (after.report.reused_tokens, after.report.reason) == (len(parent.stored), "")
         assert after.report.session == parent.report.session
 
     asyncio.run(server.run(scenario))
 
 
-def test_a_new_conversation_behind_a_long_system_prompt_is_one_of_its_own(server: Server) -> None:
+def test_a_new_conversation_after_a_shared_system_prompt_is_a_separate_session(server: Server) -> None:
     async def scenario(server: Server) -> None:
         system = {"role": "system", "content": "You help with files. " * 200}
         asked, other = ((system, {"role": "user", "content": text}) for text in ("Mend the test.", "What was changed?"))
-        first = await server.say(asked)
-        beside = await server.say(other)
-        assert beside.report.reused_tokens > len(first.stored) / 2
-        assert beside.report.session != first.report.session
-        again = await server.say(asked)
+        first = await server.take_turn(asked)
+        another = await server.take_turn(other)
+        assert another.report.reused_tokens > len(first.stored) / 2
+        assert another.report.session != first.report.session
+        again = await server.take_turn(asked)
         assert again.report.session == first.report.session
-        after = await server.say((*asked, again.message, USERS[0]))
+        after = await server.take_turn((*asked, again.message, USERS[0]))
         assert (after.report.session, after.report.reason) == (first.report.session, "")
 
     asyncio.run(server.run(scenario))
 
 
-def test_a_client_that_drops_reasoning_reads_the_last_answer_again_and_no_more(server: Server) -> None:
+def test_a_client_that_drops_reasoning_recomputes_the_last_answer_only(server: Server) -> None:
     async def scenario(server: Server) -> None:
         messages: Messages = (SYSTEM, USERS[0])
-        before = await server.say(messages)
+        before = await server.take_turn(messages)
         for user in USERS[1:]:
             without = {name: value for name, value in before.message.items() if name != "reasoning_content"}
             messages = (*messages, without, user)
-            told = await server.say(messages)
-            assert len(before.prompt) - SUFFIX_TOKENS <= told.report.reused_tokens <= len(before.prompt)
-            assert told.report.miss is not None
-            assert told.report.miss.field == "reasoning_content"
-            assert told.report.miss.where == f"message {len(messages) - 2} (assistant)"
-            before = told
+            served = await server.take_turn(messages)
+            assert len(before.prompt) - SUFFIX_TOKENS <= served.report.reused_tokens <= len(before.prompt)
+            assert served.report.miss is not None
+            assert served.report.miss.field == "reasoning_content"
+            assert served.report.miss.where == f"message {len(messages) - 2} (assistant)"
+            before = served
 
     asyncio.run(server.run(scenario))

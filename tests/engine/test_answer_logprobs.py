@@ -1,4 +1,4 @@
-"""Tokens and their probabilities in a request's events: which go out with which text, and what of a prompt is told."""
+"""Log probabilities in a request's events: of the answer's tokens, by piece, and of the prompt's."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from forerun.values import Chat, Content, Done, Event, LogprobsRequest, PromptLo
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(700)]
-ASKED = LogprobsRequest(2, of_prompt=False)
+REQUESTED = LogprobsRequest(2, of_prompt=False)
 STOP = min(tokenizer().stop_ids)
 
 
-def content(told: Sequence[Event]) -> list[Content]:
-    return [event for event in told if isinstance(event, Content)]
+def content(received: Sequence[Event]) -> list[Content]:
+    return [event for event in received if isinstance(event, Content)]
 
 
-def tokens_of(told: Sequence[Event]) -> list[TokenLogprob]:
-    return [token for event in content(told) for token in event.logprobs]
+def tokens_of(received: Sequence[Event]) -> list[TokenLogprob]:
+    return [token for event in content(received) for token in event.logprobs]
 
 
-def last(told: Sequence[Event]) -> Done:
-    assert isinstance(told[-1], Done)
-    return told[-1]
+def last(received: Sequence[Event]) -> Done:
+    assert isinstance(received[-1], Done)
+    return received[-1]
 
 
-def written(text: str) -> list[int]:
+def encoded(text: str) -> list[int]:
     return tokenizer().encode(text, tenant="")
 
 
 def bytewise(text: str) -> list[int]:
-    """The text in tokens of a byte each."""
+    """The text in tokens of one byte each."""
     single = {tokenizer().token_bytes(token): token for token in range(tokenizer().size)}
     return [single[bytes([byte])] for byte in text.encode()]
 
 
-async def answered(rig: Rig, answer: list[int], **asked: object) -> list[Event]:
-    """The events of a request whose answer is this."""
+async def answered(rig: Rig, answer: list[int], **fields: object) -> list[Event]:
+    """The events of a request with this answer."""
     rig.family.script = after(len(PROMPT), answer, STOP)
-    return await events(await rig.ask(PROMPT, **{"max_tokens": 50, "logprobs": ASKED, "bank": "bypass"} | asked))
+    return await events(await rig.ask(PROMPT, **{"max_tokens": 50, "logprobs": REQUESTED, "bank": "bypass"} | fields))
 
 
 def test_each_piece_has_the_tokens_that_end_in_it(tmp_path: Path) -> None:
-    answer = [*written("Say "), *bytewise("🙂é"), *written(" twice.")]
+    answer = [*encoded("Say "), *bytewise("🙂é"), *encoded(" twice.")]
 
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
-            told = await answered(rig, answer)
-            assert "".join(event.text for event in content(told)) == "Say 🙂é twice."
-            assert [token.text for token in tokens_of(told)] == [tokenizer().token_bytes(token) for token in answer]
-            for event in content(told):
+            received = await answered(rig, answer)
+            assert "".join(event.text for event in content(received)) == "Say 🙂é twice."
+            assert [token.text for token in tokens_of(received)] == [tokenizer().token_bytes(token) for token in answer]
+            for event in content(received):
                 assert b"".join(token.text for token in event.logprobs).decode() == event.text
-            assert all(token.logprob == 0.0 and [each.logprob for each in token.top] == [0.0, -50.0] for token in tokens_of(told))
-            assert [token.top[0].text for token in tokens_of(told)] == [token.text for token in tokens_of(told)]
-            assert [token.text for token in last(told).logprobs] == [tokenizer().token_bytes(STOP)]
-            assert last(told).usage.completion_tokens == len(answer) + 1
-            unasked = await answered(rig, answer, logprobs=None)
-            assert (tokens_of(unasked), last(unasked).logprobs) == ([], ())
+            assert all(token.logprob == 0.0 and [each.logprob for each in token.top] == [0.0, -50.0] for token in tokens_of(received))
+            assert [token.top[0].text for token in tokens_of(received)] == [token.text for token in tokens_of(received)]
+            assert [token.text for token in last(received).logprobs] == [tokenizer().token_bytes(STOP)]
+            assert last(received).usage.completion_tokens == len(answer) + 1
+            without = await answered(rig, answer, logprobs=None)
+            assert (tokens_of(without), last(without).logprobs) == ([], ())
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("stop", "text"), [("twice", "Say it "), ("ay", "S"), (" it tw", "Say"), ("never", "Say it twice."), ("S", "")])
-def test_what_a_stop_string_takes_away_is_not_told(stop: str, text: str) -> None:
+def test_tokens_cut_by_a_stop_string_have_no_logprobs(stop: str, text: str) -> None:
     answer = bytewise("Say it twice.")
 
     async def scenario() -> None:
         async with running() as rig:
-            told = await answered(rig, answer, stop=(stop,))
-            assert b"".join(token.text for token in tokens_of(told)).decode() == text
-            for event in content(told):
+            received = await answered(rig, answer, stop=(stop,))
+            assert b"".join(token.text for token in tokens_of(received)).decode() == text
+            for event in content(received):
                 assert b"".join(token.text for token in event.logprobs).decode() == event.text
-            assert len(last(told).logprobs) == (stop == "never")
-            cut = await answered(rig, [*bytewise("a "), *written("function"), *bytewise(".")], stop=("nct",))  # through a token
+            assert len(last(received).logprobs) == (stop == "never")
+            cut = await answered(rig, [*bytewise("a "), *encoded("function"), *bytewise(".")], stop=("nct",))  # through a token
             assert "".join(event.text for event in content(cut)) == "a fu"
             assert [token.text for token in tokens_of(cut)] == [b"a", b" "]
 
@@ -93,9 +93,9 @@ def test_a_limit_inside_a_character_loses_no_token() -> None:
 
     async def scenario() -> None:
         async with running() as rig:
-            told = await answered(rig, answer, max_tokens=4)
-            assert [token.text for token in tokens_of(told)] == [b"a", b"b", b"\xf0", b"\x9f"]
-            assert (last(told).finish, last(told).logprobs) == ("length", ())
+            received = await answered(rig, answer, max_tokens=4)
+            assert [token.text for token in tokens_of(received)] == [b"a", b"b", b"\xf0", b"\x9f"]
+            assert (last(received).finish, last(received).logprobs) == ("length", ())
 
     asyncio.run(scenario())
 
@@ -110,64 +110,64 @@ def test_reasoning_and_calls_are_not_content() -> None:
     async def scenario() -> None:
         async with running() as rig:
             num = await rig.engine.count_tokens(chat, tenant="")
-            for split in (written, bytewise):
-                answer = [*split("Hm, so."), *written("</think>"), *split("\n\nI look 🙂.\n\n"), *split(CALL)]
+            for split in (encoded, bytewise):
+                answer = [*split("Hm, so."), *encoded("</think>"), *split("\n\nI look 🙂.\n\n"), *split(CALL)]
                 rig.family.script = after(num, answer, STOP)
-                told = await events(await rig.ask(PROMPT, prompt=chat, max_tokens=300, logprobs=ASKED, bank="bypass"))
-                assert "".join(event.text for event in told if isinstance(event, Reasoning)) == "Hm, so."
-                assert "".join(event.text for event in content(told)) == "I look 🙂."
-                assert b"".join(token.text for token in tokens_of(told)).decode().strip() == "I look 🙂."
-                assert last(told).finish == "calls"
+                received = await events(await rig.ask(PROMPT, prompt=chat, max_tokens=300, logprobs=REQUESTED, bank="bypass"))
+                assert "".join(event.text for event in received if isinstance(event, Reasoning)) == "Hm, so."
+                assert "".join(event.text for event in content(received)) == "I look 🙂."
+                assert b"".join(token.text for token in tokens_of(received)).decode().strip() == "I look 🙂."
+                assert last(received).finish == "calls"
 
     asyncio.run(scenario())
 
 
 def test_stored_state_changes_no_probability(tmp_path: Path) -> None:
     async def scenario() -> None:
-        found = []
+        returned = []
         for folder in (None, tmp_path / "bank", tmp_path / "bank"):
             async with running(folder) as rig:
                 for _ in range(2):
-                    told = await events(await rig.ask(LONG, logprobs=ASKED))
-                    found.append((last(told).report.source, tokens_of(told)))
+                    received = await events(await rig.ask(LONG, logprobs=REQUESTED))
+                    returned.append((last(received).report.source, tokens_of(received)))
                     await until(lambda engine=rig.engine: engine.health().bank.pending_writes == 0)
-        assert [source for source, _ in found] == ["cold", "ram", "cold", "ssd", "ssd", "ssd"]
-        assert all(tokens == found[0][1] for _, tokens in found)
-        assert len(found[0][1]) == 10
+        assert [source for source, _ in returned] == ["cold", "ram", "cold", "ssd", "ssd", "ssd"]
+        assert all(tokens == returned[0][1] for _, tokens in returned)
+        assert len(returned[0][1]) == 10
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("bank", ["use", "bypass"])
-def test_a_prompt_is_told_from_its_first_token_on(bank: str) -> None:
+def test_prompt_logprobs_cover_every_token(bank: str) -> None:
     async def scenario() -> None:
         async with running() as rig:
             model = rig.family
             prompt = LONG[:600]
             prompt += greedy(model, read(model, prompt), 5)
             await events(await rig.ask(prompt))
-            told = await events(await rig.ask(prompt, logprobs=LogprobsRequest(1, of_prompt=True), bank=bank))
-            found = [token for event in told if isinstance(event, PromptLogprobs) for token in event.tokens]
-            assert [token.text for token in found] == [tokenizer().token_bytes(token) for token in prompt]
-            assert (found[0].logprob, found[0].top) == (None, ())
-            assert [token.logprob for token in found[-5:]] == [0.0] * 5
-            assert [token.logprob for token in found[1:600]] == [-50.0] * 599
-            first = next(i for i, event in enumerate(told) if isinstance(event, Content))
-            assert all(i < first for i, event in enumerate(told) if isinstance(event, PromptLogprobs))
-            report = last(told).report
+            received = await events(await rig.ask(prompt, logprobs=LogprobsRequest(1, of_prompt=True), bank=bank))
+            returned = [token for event in received if isinstance(event, PromptLogprobs) for token in event.tokens]
+            assert [token.text for token in returned] == [tokenizer().token_bytes(token) for token in prompt]
+            assert (returned[0].logprob, returned[0].top) == (None, ())
+            assert [token.logprob for token in returned[-5:]] == [0.0] * 5
+            assert [token.logprob for token in returned[1:600]] == [-50.0] * 599
+            first = next(i for i, event in enumerate(received) if isinstance(event, Content))
+            assert all(i < first for i, event in enumerate(received) if isinstance(event, PromptLogprobs))
+            report = last(received).report
             assert (report.reused_tokens, report.computed_tokens, report.source) == (0, 605, "cold")
             assert ("logprobs of the prompt" in report.reason) == (bank == "use")
-            assert last(await events(await rig.ask(prompt))).report.reused_tokens == 605  # what was stored before is as it was
+            assert last(await events(await rig.ask(prompt))).report.reused_tokens == 605  # the stored state is unchanged
 
     asyncio.run(scenario())
 
 
-def test_a_prompt_may_be_read_for_its_own_sake() -> None:
+def test_a_request_without_answer_tokens_prefills_the_prompt() -> None:
     async def scenario() -> None:
         async with running() as rig:
-            told = await events(await rig.ask(LONG, max_tokens=0))
-            assert (content(told), last(told).finish, last(told).usage.completion_tokens) == ([], "length", 0)
-            assert (last(told).report.rounds, last(told).report.ttft_s > 0) == (0, True)
+            received = await events(await rig.ask(LONG, max_tokens=0))
+            assert (content(received), last(received).finish, last(received).usage.completion_tokens) == ([], "length", 0)
+            assert (last(received).report.rounds, last(received).report.ttft_s > 0) == (0, True)
             again = await events(await rig.ask(LONG))
             assert last(again).report.computed_tokens == 0
             scored = await events(await rig.ask(LONG, max_tokens=0, logprobs=LogprobsRequest(0, of_prompt=True)))

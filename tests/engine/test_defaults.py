@@ -1,4 +1,4 @@
-"""Whose suggestion counts: the checkpoint's, its makers', none."""
+"""Where default sampling comes from: the checkpoint, else the model card, else neutral."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PLAIN, QWEN = (1.0, 1.0, 0, 0.0), (0.6, 0.95, 20, 0.0)
         ("llama", {"temperature": 0.7, "min_p": 0.1, "top_k": 5}, (0.7, 1.0, 5, 0.1)),
     ],
 )
-def test_whose_suggestion_counts(tmp_path: Path, model_type: str, generation: dict[str, Any], expected: tuple[float, ...]) -> None:
+def test_order_of_the_defaults(tmp_path: Path, model_type: str, generation: dict[str, Any], expected: tuple[float, ...]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    found = defaults_of(tmp_path)
-    assert (found.temperature, found.top_p, found.top_k, found.min_p) == expected
+    sampling = defaults_of(tmp_path)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == expected
 
 
 def test_no_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a user sees of drafting: in responses, in /metrics, in /health and in the log; and what the setting means."""
+"""Drafting in reports, /metrics, /health and the log; and its setting."""
 
 from __future__ import annotations
 
@@ -48,43 +48,43 @@ def job(max_tokens: int) -> Job:
     return Job("job", TokenPrompt(tuple(range(1, 60))), GREEDY, max_tokens, (), None, "", "use")
 
 
-def report(running: LocalEngine, asked: Job) -> Report:
-    """Of one request, served to its end."""
+def report(running: LocalEngine, job: Job) -> Report:
+    """The report of one request."""
 
-    async def served() -> Report:
-        events = [event async for event in await running.submit(asked)]
+    async def run() -> Report:
+        events = [event async for event in await running.submit(job)]
         assert isinstance(events[-1], Done)
         return events[-1].report
 
-    return asyncio.run(served())
+    return asyncio.run(run())
 
 
 def close(running: LocalEngine) -> None:
     asyncio.run(running.close(LIMIT_S))
 
 
-def test_a_response_says_what_was_drafted_and_accepted() -> None:
+def test_a_report_counts_drafted_and_accepted_tokens() -> None:
     running = engine(DepthPolicy((3,)))
-    found = report(running, job(max_tokens=12))
+    served = report(running, job(max_tokens=12))
     # The first token needs no round; 4 + 4 tokens, then the last three, of which two are drafts.
-    assert (found.rounds, found.tokens_per_round) == (3, 11 / 3)
-    assert (found.drafted, found.accepted, found.depths) == ((3, 3, 2), (3, 3, 2), (0, 0, 1, 2))
+    assert (served.rounds, served.tokens_per_round) == (3, 11 / 3)
+    assert (served.drafted, served.accepted, served.depths) == ((3, 3, 2), (3, 3, 2), (0, 0, 1, 2))
     single = report(running, replace(job(max_tokens=1), bank="bypass"))
     assert (single.rounds, single.tokens_per_round, single.drafted, single.accepted, single.depths) == (0, None, (), (), (0,))
     close(running)
 
 
-def test_metrics_add_up_what_responses_say() -> None:
+def test_metrics_sum_the_reports() -> None:
     running = engine(DepthPolicy((2,)), wrong_every=5)
-    found = [report(running, job(max_tokens)) for max_tokens in (20, 31)]
-    assert sum(map(sum, (each.accepted for each in found))) < sum(map(sum, (each.drafted for each in found)))
+    served = [report(running, job(max_tokens)) for max_tokens in (20, 31)]
+    assert sum(map(sum, (each.accepted for each in served))) < sum(map(sum, (each.drafted for each in served)))
     lines = generate_latest(running.registry).decode().splitlines()
     for depth in (0, 1):
-        accepted, drafted = (sum(getattr(each, name)[depth] for each in found) for name in ("accepted", "drafted"))
+        accepted, drafted = (sum(getattr(each, name)[depth] for each in served) for name in ("accepted", "drafted"))
         assert 0 < accepted <= drafted
-        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="accepted"}} {accepted}.0' in lines
-        assert f'forerun_drafts_total{{depth="{depth + 1}",outcome="rejected"}} {drafted - accepted}.0' in lines
-    assert f'forerun_rounds_total{{depth="2"}} {sum(each.depths[2] for each in found)}.0' in lines
+        assert f'forerun_draft_tokens_total{{depth="{depth + 1}",outcome="accepted"}} {accepted}.0' in lines
+        assert f'forerun_draft_tokens_total{{depth="{depth + 1}",outcome="rejected"}} {drafted - accepted}.0' in lines
+    assert f'forerun_rounds_total{{depth="2"}} {sum(each.depths[2] for each in served)}.0' in lines
     close(running)
 
 
@@ -93,7 +93,7 @@ def fail(policy: DepthPolicy, accepted: int) -> None:
         policy.observe(100, Round([0] * (accepted + 1), 2, accepted, None))
 
 
-def test_hopeless_drafts_are_told_until_they_recover(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_drafts_are_reported_until_they_recover(caplog: pytest.LogCaptureFixture) -> None:
     policy = DepthPolicy((2,))
     running = engine(policy)
     assert running.health().reasons == ()
@@ -109,8 +109,8 @@ def test_hopeless_drafts_are_told_until_they_recover(caplog: pytest.LogCaptureFi
     assert [record.message for record in caplog.records] == [WARNING, "drafts are accepted again"]
 
 
-async def cancel(running: LocalEngine, asked: Job) -> None:
-    run = await running.submit(asked)
+async def cancel(running: LocalEngine, job: Job) -> None:
+    run = await running.submit(job)
     async for _ in run:
         run.cancel()
 
@@ -118,11 +118,11 @@ async def cancel(running: LocalEngine, asked: Job) -> None:
 def test_a_cancelled_request_latches_nothing() -> None:
     running = engine(DepthPolicy(range(4)))
     for _ in range(3):
-        with pytest.raises(ForerunError, match="went away"):
+        with pytest.raises(ForerunError, match="the client disconnected"):
             asyncio.run(cancel(running, job(max_tokens=2000)))
-    found = report(running, replace(job(max_tokens=200), bank="bypass"))
-    assert found.drafted[0] > 0
-    assert all(found.depths)
+    served = report(running, replace(job(max_tokens=200), bank="bypass"))
+    assert served.drafted[0] > 0
+    assert all(served.depths)
     close(running)
 
 
@@ -132,14 +132,14 @@ def test_the_setting_is_a_depth_or_auto(setting: str | int, choices: tuple[int, 
 
 
 @pytest.mark.parametrize("setting", ["8", "-1", "some", "1.5"])
-def test_what_is_no_depth_is_refused(setting: str) -> None:
+def test_another_value_than_a_depth_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=f"draft_depth = '{setting}'") as caught:
         load({"draft_depth": setting})
     assert "0 (never) to 7" in caught.value.hint
 
 
 @pytest.mark.parametrize(("setting", "warnings"), [("auto", 1), (2, 1), (0, 0)])
-def test_a_checkpoint_without_a_draft_head_runs_without_drafts_and_says_so(
+def test_a_checkpoint_without_a_draft_head_runs_without_drafts_and_warns(
     setting: str | int, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)

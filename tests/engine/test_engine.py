@@ -1,4 +1,4 @@
-"""The engine under load: who runs when, who may wait, who gives up, what fails, and how it comes to an end."""
+"""The engine under load: scheduling, queueing, cancellation, failures and shutdown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def text(of: list[Event]) -> str:
 
 
 def expected(rig: Rig, prompt: list[int], num: int = 10) -> str:
-    """What the model says, worked out beside the engine."""
+    """The model's greedy answer, computed without the engine."""
     return tokenizer().decode(greedy(rig.family, read(rig.family, prompt), num))
 
 
@@ -54,12 +54,12 @@ def expected(rig: Rig, prompt: list[int], num: int = 10) -> str:
 def test_events_of_a_request_in_order() -> None:
     async def scenario() -> None:
         async with running() as rig:
-            told = await events(await rig.ask(LONG))
-            assert [type(event) for event in told[:4]] == [PrefillProgress] * 4
-            assert [event.done_tokens for event in told if isinstance(event, PrefillProgress)] == [0, 512, 1024, 1536]
-            assert all(isinstance(event, Content) for event in told[4:-1])
-            assert text(told) == expected(rig, LONG)
-            assert done(told).finish == "length"
+            received = await events(await rig.ask(LONG))
+            assert [type(event) for event in received[:4]] == [PrefillProgress] * 4
+            assert [event.done_tokens for event in received if isinstance(event, PrefillProgress)] == [0, 512, 1024, 1536]
+            assert all(isinstance(event, Content) for event in received[4:-1])
+            assert text(received) == expected(rig, LONG)
+            assert done(received).finish == "length"
 
     asyncio.run(scenario())
 
@@ -92,7 +92,7 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_conversation_goes_on_and_survives_the_engine(tmp_path: Path) -> None:
+def test_a_conversation_continues_and_survives_the_engine(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             first = await events(await rig.ask(PROMPT))
@@ -109,16 +109,16 @@ def test_a_conversation_goes_on_and_survives_the_engine(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_long_conversation_is_decoded_in_pages_and_comes_back(tmp_path: Path) -> None:
+def test_a_long_conversation_is_decoded_in_pages_and_restored(tmp_path: Path) -> None:
     async def scenario() -> None:
         stored, sources = PROMPT[:20], []
         for _ in range(2):
             async with running(tmp_path / "bank", dense_tokens=120) as rig:
                 for _ in range(3):
                     stored += LONG[len(stored) : len(stored) + 15]
-                    told = await events(await rig.ask(stored, max_tokens=12))
-                    report = done(told).report
-                    assert text(told) == expected(rig, stored, 12)
+                    received = await events(await rig.ask(stored, max_tokens=12))
+                    report = done(received).report
+                    assert text(received) == expected(rig, stored, 12)
                     assert report.layout == ("contiguous" if len(stored) + 12 <= 120 else "paged(64)")
                     assert (report.paged_blocks > 0) == (report.layout == "paged(64)")
                     stored += greedy(rig.family, read(rig.family, stored), 11)
@@ -129,7 +129,7 @@ def test_a_long_conversation_is_decoded_in_pages_and_comes_back(tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_bypass_neither_reads_nor_writes(tmp_path: Path) -> None:
+def test_bypass_neither_restores_nor_stores(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             for _ in range(2):
@@ -148,20 +148,20 @@ def test_a_stop_token_and_a_stop_string_end_it() -> None:
         async with running() as rig:
             whole = expected(rig, PROMPT)
             stop_id = min(tokenizer().stop_ids)
-            told = await events(await rig.ask(PROMPT, stop=(whole[4:7],)))
-            assert (text(told), done(told).finish) == (whole[: whole.index(whole[4:7])], "stop")
-            assert done(told).stop_string == whole[4:7]
+            received = await events(await rig.ask(PROMPT, stop=(whole[4:7],)))
+            assert (text(received), done(received).finish) == (whole[: whole.index(whole[4:7])], "stop")
+            assert done(received).stop_string == whole[4:7]
             rig.family.script = lambda position, token, total: 33 if position < len(PROMPT) + 3 else stop_id
-            told = await events(await rig.ask(PROMPT, max_tokens=None))
-            assert (text(told), done(told).finish) == (tokenizer().decode([33] * 3), "stop")
-            assert done(told).usage.completion_tokens == 4
-            assert done(told).stop_string == ""
+            received = await events(await rig.ask(PROMPT, max_tokens=None))
+            assert (text(received), done(received).finish) == (tokenizer().decode([33] * 3), "stop")
+            assert done(received).usage.completion_tokens == 4
+            assert done(received).stop_string == ""
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "complaint"),
+    ("fields", "error", "message"),
     [
         ({"tokens": []}, BadRequestError, "empty"),
         ({"tokens": [1, 1 << 20]}, BadRequestError, "token ids run from 0"),
@@ -169,13 +169,13 @@ def test_a_stop_token_and_a_stop_string_end_it() -> None:
         ({"tokens": [1] * CONTEXT}, ContextLengthError, f"prompt is too long: {CONTEXT} tokens > {CONTEXT - 1} maximum"),
         ({"tokens": [1], "sampling": replace(GREEDY, logit_bias={1 << 20: 1.0})}, BadRequestError, "logit_bias"),
     ],
-    ids=["empty", "too large", "negative", "no room", "bias"],
+    ids=["empty", "too large", "negative", "too long", "bias"],
 )
-def test_what_cannot_be_served_is_refused_before_it_waits(asked: dict[str, Any], error: type[Exception], complaint: str) -> None:
+def test_an_invalid_request_is_refused_before_it_is_queued(fields: dict[str, Any], error: type[Exception], message: str) -> None:
     async def scenario() -> None:
         async with running() as rig:
-            with pytest.raises(error, match=complaint):
-                await rig.ask(**asked)
+            with pytest.raises(error, match=message):
+                await rig.ask(**fields)
             assert rig.engine.health().waiting == 0
 
     asyncio.run(scenario())
@@ -194,20 +194,20 @@ def test_a_prompt_is_counted_without_being_served() -> None:
 def test_an_answer_may_fill_the_context() -> None:
     async def scenario() -> None:
         async with running() as rig:
-            for asked in (None, 20, 32_000):
-                told = done(await events(await rig.ask([1] * (CONTEXT - 20), max_tokens=asked)))
-                assert (told.finish, told.usage.completion_tokens) == ("length", 20)
+            for max_tokens in (None, 20, 32_000):
+                received = done(await events(await rig.ask([1] * (CONTEXT - 20), max_tokens=max_tokens)))
+                assert (received.finish, received.usage.completion_tokens) == ("length", 20)
 
     asyncio.run(scenario())
 
 
-def test_a_chat_is_rendered_and_what_was_sampled_is_known_again(tmp_path: Path) -> None:
+def test_a_chat_is_rendered_and_sampled_tokens_are_reused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             messages: list[dict[str, Any]] = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Hello!"}]
             off = {"enable_thinking": False}
             first = await events(await rig.ask([], prompt=Chat(tuple(messages), (), off)))
-            messages += [{"role": "assistant", "content": text(first)}, {"role": "user", "content": "Go on."}]
+            messages += [{"role": "assistant", "content": text(first)}, {"role": "user", "content": "Continue."}]
             second = done(await events(await rig.ask([], prompt=Chat(tuple(messages), (), off))))
             assert second.report.reused_tokens >= done(first).usage.prompt_tokens - 12
 
@@ -215,39 +215,39 @@ def test_a_chat_is_rendered_and_what_was_sampled_is_known_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("num", [12, 1100])
-def test_what_was_sampled_is_known_again_after_a_restart(num: int, tmp_path: Path) -> None:
-    """The answers are tokens at random: their text is split otherwise by the tokenizer."""
+def test_sampled_tokens_are_reused_after_a_restart(num: int, tmp_path: Path) -> None:
+    """The answers are random tokens: the tokenizer splits their text differently."""
 
     async def turn(messages: list[dict[str, Any]]) -> Done:
         async with running(tmp_path / "bank", forgets=True) as rig:
-            told = await events(await rig.ask([], prompt=Chat(tuple(messages), (), {"enable_thinking": False}), max_tokens=num))
-        messages += [{"role": "assistant", "content": text(told)}, {"role": "user", "content": "Go on."}]
-        return done(told)
+            received = await events(await rig.ask([], prompt=Chat(tuple(messages), (), {"enable_thinking": False}), max_tokens=num))
+        messages += [{"role": "assistant", "content": text(received)}, {"role": "user", "content": "Continue."}]
+        return done(received)
 
     async def scenario() -> None:
         messages: list[dict[str, Any]] = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Hello!"}]
         before = await turn(messages)
         for _ in range(2):
-            told = await turn(messages)
-            assert told.report.source == "ssd"
-            assert told.report.reused_tokens >= before.usage.prompt_tokens + num - 2
-            before = told
+            received = await turn(messages)
+            assert received.report.source == "ssd"
+            assert received.report.reused_tokens >= before.usage.prompt_tokens + num - 2
+            before = received
 
     asyncio.run(scenario())
 
 
-def test_an_edited_message_is_named_with_the_text_on_both_sides(tmp_path: Path) -> None:
+def test_a_miss_names_the_edited_message_with_both_texts(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
-            for asked in ("What is red?", "What is green?"):
-                messages = ({"role": "system", "content": "You help."}, {"role": "user", "content": asked})
-                told = done(await events(await rig.ask([], prompt=Chat(messages, (), {}))))
-            missed = told.report.miss
+            for question in ("What is red?", "What is green?"):
+                messages = ({"role": "system", "content": "You help."}, {"role": "user", "content": question})
+                received = done(await events(await rig.ask([], prompt=Chat(messages, (), {}))))
+            missed = received.report.miss
             assert missed is not None
             assert (missed.kind, missed.where, missed.field) == ("differs", "message 1 (user)", "content")
             assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
             assert "red?" in missed.stored_text
-            assert "goes on otherwise" in told.report.reason
+            assert "goes on otherwise" in received.report.reason
 
     asyncio.run(scenario())
 
@@ -255,7 +255,7 @@ def test_an_edited_message_is_named_with_the_text_on_both_sides(tmp_path: Path) 
 # --- the queue
 
 
-def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
+def test_requests_run_one_at_a_time_in_order_of_arrival() -> None:
     async def scenario() -> None:
         async with running() as rig:
             rig.gate.hold()
@@ -266,23 +266,23 @@ def test_requests_run_one_at_a_time_in_the_order_of_their_coming() -> None:
             finished: list[int] = []
 
             async def follow(number: int, run: Run) -> list[Event]:
-                told = await events(run)
+                received = await events(run)
                 finished.append(number)
-                return told
+                return received
 
             following = [asyncio.create_task(follow(i, run)) for i, run in enumerate(runs)]
             rig.gate.open()
-            told = [await task for task in following]
+            received = [await task for task in following]
             assert finished == [0, 1, 2, 3]
-            assert [t[0] for t in told[1:]] == [QueuePosition(1), QueuePosition(2), QueuePosition(3)]
-            assert done(told[3]).report.queue_s > 0
+            assert [t[0] for t in received[1:]] == [QueuePosition(1), QueuePosition(2), QueuePosition(3)]
+            assert done(received[3]).report.queue_s > 0
             assert rig.gate.rows[0] == len(PROMPT)
             assert [rows for rows in rig.gate.rows if rows > 3] == [len(PROMPT) - i for i in range(4)]
 
     asyncio.run(scenario())
 
 
-def test_who_asks_once_is_not_behind_all_that_another_asks() -> None:
+def test_a_tenants_one_request_does_not_wait_for_all_of_anothers() -> None:
     async def scenario() -> None:
         async with running() as rig:
             rig.gate.hold()
@@ -300,18 +300,18 @@ def test_who_asks_once_is_not_behind_all_that_another_asks() -> None:
     asyncio.run(scenario())
 
 
-def test_more_than_may_wait_are_refused() -> None:
+def test_a_full_queue_refuses_requests() -> None:
     async def scenario() -> None:
         async with running() as rig:
             rig.gate.hold()
             runs = [await rig.ask(PROMPT, max_tokens=1)]
             await rig.gate.reached(1)
             runs += [await rig.ask(PROMPT[i:], max_tokens=1) for i in range(MAX_WAITING)]
-            with pytest.raises(BusyError, match="16 requests wait already") as caught:
+            with pytest.raises(BusyError, match="16 requests are waiting already") as caught:
                 await rig.ask(PROMPT)
             assert caught.value.retry_after_s >= 1
             runs.pop(3).cancel()
-            runs.append(await rig.ask(PROMPT, max_tokens=1))  # there is room again
+            runs.append(await rig.ask(PROMPT, max_tokens=1))  # there is a free position again
             with pytest.raises(BusyError):
                 await rig.ask(PROMPT)
             rig.gate.open()
@@ -320,15 +320,15 @@ def test_more_than_may_wait_are_refused() -> None:
     asyncio.run(scenario())
 
 
-# --- giving up
+# --- cancellation
 
 
 async def cancelled(run: Run) -> None:
-    with pytest.raises(ForerunError, match="its client went away"):
+    with pytest.raises(ForerunError, match="the client disconnected"):
         await events(run)
 
 
-def test_given_up_while_it_waits_it_never_runs() -> None:
+def test_a_request_cancelled_in_the_queue_never_runs() -> None:
     async def scenario() -> None:
         async with running() as rig:
             rig.gate.hold()
@@ -347,7 +347,7 @@ def test_given_up_while_it_waits_it_never_runs() -> None:
     asyncio.run(scenario())
 
 
-def test_given_up_while_its_prompt_is_read_it_stops_after_the_chunk_and_keeps_it(tmp_path: Path) -> None:
+def test_a_request_cancelled_in_prefill_stops_after_the_chunk_and_stores_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             rig.gate.hold()
@@ -364,7 +364,7 @@ def test_given_up_while_its_prompt_is_read_it_stops_after_the_chunk_and_keeps_it
     asyncio.run(scenario())
 
 
-def test_a_client_that_gives_up_after_every_chunk_finishes_though_the_server_restarts(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_after_every_chunk_finishes_despite_restarts(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(2):
             async with running(tmp_path / "bank") as rig:
@@ -376,27 +376,27 @@ def test_a_client_that_gives_up_after_every_chunk_finishes_though_the_server_res
                 await cancelled(run)
                 assert rig.gate.rows == [CHUNK_TOKENS]
         async with running(tmp_path / "bank") as rig:
-            told = await events(await rig.ask(LONG))
-            assert (done(told).report.source, done(told).report.computed_tokens) == ("ssd", CHUNK_TOKENS)
-            assert text(told) == expected(rig, LONG)
+            received = await events(await rig.ask(LONG))
+            assert (done(received).report.source, done(received).report.computed_tokens) == ("ssd", CHUNK_TOKENS)
+            assert text(received) == expected(rig, LONG)
 
     asyncio.run(scenario())
 
 
-def test_the_same_request_several_times_at_once_is_read_once(tmp_path: Path) -> None:
+def test_the_same_request_several_times_at_once_is_prefilled_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             rig.gate.hold()
             runs = [await rig.ask(LONG) for _ in range(4)]
             rig.gate.open()
-            told = [await events(run) for run in runs]
-            assert [done(each).report.computed_tokens for each in told] == [len(LONG), 0, 0, 0]
-            assert {text(each) for each in told} == {expected(rig, LONG)}
+            received = [await events(run) for run in runs]
+            assert [done(each).report.computed_tokens for each in received] == [len(LONG), 0, 0, 0]
+            assert {text(each) for each in received} == {expected(rig, LONG)}
 
     asyncio.run(scenario())
 
 
-def test_given_up_while_it_answers_it_stops_after_the_round_and_keeps_it(tmp_path: Path) -> None:
+def test_a_request_cancelled_in_decoding_stops_after_the_round_and_stores_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             rig.gate.hold(after=3)
@@ -413,7 +413,7 @@ def test_given_up_while_it_answers_it_stops_after_the_round_and_keeps_it(tmp_pat
     asyncio.run(scenario())
 
 
-def test_cancelling_what_is_done_is_nothing() -> None:
+def test_cancelling_a_finished_request_has_no_effect() -> None:
     async def scenario() -> None:
         async with running() as rig:
             run = await rig.ask(PROMPT)
@@ -428,7 +428,7 @@ def test_cancelling_what_is_done_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("passes", [0, 1, 4], ids=["in the prompt", "in the first round", "in a later round"])
-def test_one_that_fails_takes_nobody_along(passes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_request_fails_no_other(passes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
             rig.gate.hold(after=passes)
@@ -439,9 +439,9 @@ def test_one_that_fails_takes_nobody_along(passes: int, tmp_path: Path, caplog: 
             rig.gate.open()
             with pytest.raises(ZeroDivisionError):
                 await events(run)
-            told = await events(waiting)
-            assert text(told) == expected(rig, PROMPT)
-            assert done(told).report.reused_tokens == 0  # the cache of the one that failed was dropped
+            received = await events(waiting)
+            assert text(received) == expected(rig, PROMPT)
+            assert done(received).report.reused_tokens == 0  # the cache of the one that failed was dropped
             assert rig.engine.health().running == 0
 
     with caplog.at_level(logging.CRITICAL):
@@ -456,9 +456,9 @@ def test_what_was_stored_before_a_failure_is_still_there(tmp_path: Path, caplog:
             rig.gate.errors.append(ZeroDivisionError("in the model"))
             with pytest.raises(ZeroDivisionError):
                 await events(await rig.ask([*stored, 5]))
-            told = await events(await rig.ask([*stored, 5]))
-            assert (done(told).report.source, done(told).report.reused_tokens) == ("ssd", len(stored))
-            assert text(told) == expected(rig, [*stored, 5])
+            received = await events(await rig.ask([*stored, 5]))
+            assert (done(received).report.source, done(received).report.reused_tokens) == ("ssd", len(stored))
+            assert text(received) == expected(rig, [*stored, 5])
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(scenario())
@@ -474,7 +474,7 @@ def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> N
             await rig.gate.reached(61)
             await events(first)
             await until(lambda: rig.engine.health().bank.pending_writes == 0)
-            assert rig.engine.health().running == 1, "it is under way, and nothing was done for want of anything else to do"
+            assert rig.engine.health().running == 1, "the second request still runs: it was saved between its steps, not when idle"
             rig.gate.open()
             await events(second)
 
@@ -482,10 +482,10 @@ def test_a_conversation_is_saved_while_the_next_one_answers(tmp_path: Path) -> N
 
 
 def test_rows_are_copied_by_the_thread_that_owns_them_and_the_writer_sees_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copying, writing = set[str](), set[tuple[str, type]]()
+    capturing, writing = set[str](), set[tuple[str, type]]()
 
     def capture(live: LiveConversation, unit: CaptureUnit, call: Any = LiveConversation.capture) -> Record:
-        copying.add(threading.current_thread().name)
+        capturing.add(threading.current_thread().name)
         return call(live, unit)
 
     def put(tier: DiskTier, record: Record, call: Any = DiskTier.put) -> None:
@@ -499,7 +499,7 @@ def test_rows_are_copied_by_the_thread_that_owns_them_and_the_writer_sees_bytes(
     monkeypatch.setattr(LiveConversation, "capture", capture)
     monkeypatch.setattr(DiskTier, "put", put)
     asyncio.run(scenario())
-    assert (copying, writing) == ({"mlx"}, {("bank-writer", memoryview)})
+    assert (capturing, writing) == ({"mlx"}, {("bank-writer", memoryview)})
 
 
 @dataclass
@@ -513,12 +513,12 @@ class Clock:
 def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
-            begun_s: list[float] = []
+            captured_s: list[float] = []
             clock = Clock()
 
             def slowly(live: LiveConversation, unit: CaptureUnit, call: Any = LiveConversation.capture) -> Record:
                 if rig.engine.worker.counts()[0]:
-                    begun_s.append(clock.now_s)
+                    captured_s.append(clock.now_s)
                 clock.now_s += 0.004
                 return call(live, unit)
 
@@ -532,10 +532,10 @@ def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, mon
             run = await rig.ask(PROMPT, max_tokens=200)
             rig.family.before_pass = compute
             rig.gate.open()
-            told = await events(run)
-            assert len(begun_s) > 1
-            assert min(later - sooner for sooner, later in pairwise(begun_s)) >= 0.004 / SAVING_FRAC
-            assert text(told) == expected(rig, PROMPT, 200)
+            received = await events(run)
+            assert len(captured_s) > 1
+            assert min(later - sooner for sooner, later in pairwise(captured_s)) >= 0.004 / SAVING_FRAC
+            assert text(received) == expected(rig, PROMPT, 200)
 
     asyncio.run(scenario())
 
@@ -549,8 +549,8 @@ def test_a_capture_that_fails_ends_no_request(tmp_path: Path, monkeypatch: pytes
             bank = rig.engine.worker.model().bank
             with monkeypatch.context() as patched:
                 patched.setattr(bank, "capture_one", failing)
-                told = await events(await rig.ask(LONG))
-            assert text(told) == expected(rig, LONG)
+                received = await events(await rig.ask(LONG))
+            assert text(received) == expected(rig, LONG)
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(scenario())
@@ -564,10 +564,10 @@ def test_a_model_that_cannot_be_loaded() -> None:
         Worker(load).model()
 
 
-# --- the end
+# --- shutdown
 
 
-def test_closing_lets_what_runs_and_waits_finish() -> None:
+def test_closing_lets_running_and_queued_requests_finish() -> None:
     async def scenario() -> None:
         rig = Rig(None)
         rig.gate.hold()
@@ -585,8 +585,8 @@ def test_closing_lets_what_runs_and_waits_finish() -> None:
     asyncio.run(scenario())
 
 
-def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock that goes back: what runs is cut off in time, and what follows has all the time that a busy machine takes.
+def test_closing_cancels_slow_requests_and_stores_their_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that runs backwards: the running request is cancelled in time, and all else has as long as a busy machine needs.
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=count(0.0, -LIMIT_S).__next__))
 
     async def scenario() -> None:
@@ -610,7 +610,7 @@ def test_closing_cuts_off_what_takes_too_long_and_keeps_it(tmp_path: Path, monke
     asyncio.run(scenario())
 
 
-def test_closing_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_does_not_wait_for_a_stuck_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
 
     async def scenario() -> None:
@@ -623,7 +623,7 @@ def test_closing_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monk
     asyncio.run(scenario())
 
 
-def test_events_of_a_client_that_is_gone_go_nowhere() -> None:
+def test_events_for_a_closed_loop_are_dropped() -> None:
     async def ask(rig: Rig) -> None:
         rig.gate.hold()
         await rig.ask(PROMPT)
@@ -639,7 +639,7 @@ def test_events_of_a_client_that_is_gone_go_nowhere() -> None:
     asyncio.run(another(rig))
 
 
-# --- figures
+# --- metrics
 
 
 def test_requests_are_counted_by_how_they_ended(caplog: pytest.LogCaptureFixture) -> None:

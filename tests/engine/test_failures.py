@@ -1,4 +1,4 @@
-"""What ends a request from inside: no memory, no numbers, no room on the disk. The engine goes on, and what was stored is there."""
+"""Failures inside a request: memory, non-finite numbers, a full disk. The engine continues, and stored state remains."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def no_memory(error: Exception) -> Callable[[Rig], None]:
 
 
 def no_numbers(rig: Rig) -> None:
-    whole = rig.family.head
+    head = rig.family.head
 
-    def spoilt(hidden: mx.array) -> mx.array:
-        rig.family.head = whole  # type: ignore[method-assign]
+    def broken_head(hidden: mx.array) -> mx.array:
+        rig.family.head = head  # type: ignore[method-assign]
         return mx.full((hidden.shape[0], rig.family.vocab), mx.nan)
 
-    rig.family.head = spoilt  # type: ignore[method-assign]
+    rig.family.head = broken_head  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
-    ("fail", "kind", "words"),
+    ("fail", "kind", "message"),
     [
         *((no_memory(error), OutOfMemoryError, str(error)[:20]) for error in ALLOCATORS),
         (no_numbers, NumericsError, "not numbers"),
@@ -52,7 +52,7 @@ def no_numbers(rig: Rig) -> None:
     ids=["numpy", "allocator", "metal", "command buffer", "logits"],
 )
 def test_a_failure_is_named_and_ends_one_request(
-    fail: Callable[[Rig], None], kind: type[ForerunError], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fail: Callable[[Rig], None], kind: type[ForerunError], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "bank") as rig:
@@ -60,7 +60,7 @@ def test_a_failure_is_named_and_ends_one_request(
             fail(rig)
             with pytest.raises(kind) as caught:
                 await events(await rig.ask([*PROMPT, 5]))
-            assert words in str(caught.value)
+            assert message in str(caught.value)
             assert caught.value.hint
             done = (await events(await rig.ask([*PROMPT, 5])))[-1]
             assert isinstance(done, Done)
@@ -73,7 +73,7 @@ def test_a_failure_is_named_and_ends_one_request(
 def test_a_failure_that_cannot_be_noted_ends_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*asked: object) -> None:
+    def fails(*arguments: object) -> None:
         raise BankError("no memory for a note")
 
     async def scenario() -> None:

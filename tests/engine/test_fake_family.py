@@ -1,4 +1,4 @@
-"""The fake family is a family: its state is checked by itself, drafts are verified, and what it says is its script."""
+"""The fake family behaves like a family: it checks its state, its drafts are verified, and it generates its script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOCAB = 500
 PROMPT = [(7 * i + i // 5) % VOCAB for i in range(700)]
 
 
-def test_it_says_its_script() -> None:
+def test_it_generates_its_script() -> None:
     assert greedy(FakeFamily(after(len(PROMPT), [5, 6, 7], then=2), VOCAB), read(FakeFamily(scattered(VOCAB), VOCAB), PROMPT), 5) == [
         5,
         6,
@@ -30,24 +30,24 @@ def test_it_says_its_script() -> None:
     ]
 
 
-def test_what_it_says_depends_on_every_token() -> None:
+def test_its_tokens_depend_on_every_token_before() -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     other = [PROMPT[0] + 1, *PROMPT[1:]]
     assert greedy(family, read(family, PROMPT), 5) != greedy(family, read(family, other), 5)
 
 
-def test_its_state_comes_back() -> None:
+def test_its_state_is_restored() -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     cache = read(family, PROMPT)
     segment = Record("segment", "", "", "", 0, tuple(PROMPT), extract(cache, 0, len(PROMPT)))
     snapshot = Record("snapshot", "", "", "", 0, tuple(PROMPT), extract_snapshot(cache.snapshot()))
-    back = materialise(Arena(family.spec), [segment], snapshot, Contiguous(), 10)
-    assert differing(back, cache) == []
-    assert greedy(family, back, 20) == greedy(family, cache, 20)
+    restored = materialise(Arena(family.spec), [segment], snapshot, Contiguous(), 10)
+    assert differing(restored, cache) == []
+    assert greedy(family, restored, 20) == greedy(family, cache, 20)
 
 
 @pytest.mark.parametrize(("layer", "depth"), [(0, 0), (1, 2)])
-def test_a_lost_row_is_noticed(layer: int, depth: int) -> None:
+def test_a_lost_row_is_detected(layer: int, depth: int) -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     cache = read(family, PROMPT)
     assert PROMPT[333] % 7
@@ -70,7 +70,7 @@ def test_good_drafts_are_accepted_and_wrong_ones_are_not(sampling: Sampling, dep
 
 
 def test_a_seed_draws_the_same_noise_for_draft_and_target() -> None:
-    """Two even chances: with noise of one's own half of the drafts would be thrown away."""
+    """All tokens are equally likely: with independent noise almost all drafts would be rejected."""
 
     class Undecided(FakeFamily):
         def head(self, hidden: mx.array) -> mx.array:

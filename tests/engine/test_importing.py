@@ -1,4 +1,4 @@
-"""An archive without state is read anew: as one conversation with its turns and places, and as no request; wholly or not at all."""
+"""An archive without state is computed again: as one conversation with its turns and snapshots, not as a request, wholly or not at all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def exported(folder: Path) -> bytes:
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
-        await rig.engine.sessions.snapshot("", "mine", name="a walk", is_pinned=None)
+        await rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None)
         return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
 
 
-def told_of(rig: Rig) -> list[str]:
-    """What the metrics count of requests and tokens."""
+def counted(rig: Rig) -> list[str]:
+    """The metrics of requests and tokens."""
     return [
         line
         for line in generate_latest(rig.engine.registry).decode().splitlines()
@@ -36,17 +36,17 @@ def told_of(rig: Rig) -> list[str]:
     ]
 
 
-def test_what_is_read_anew_is_one_conversation_and_no_request(tmp_path: Path) -> None:
+def test_a_recomputed_import_is_one_conversation_and_no_request(tmp_path: Path) -> None:
     log = RequestLog(LogFile(tmp_path / "requests.jsonl", 1 << 20), "fake", with_content=True)
 
     async def scenario() -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two", log=log) as rig:
-            before = told_of(rig)
-            made = await rig.engine.sessions.load("", archive, id="theirs")
-            assert (made.state, made.session.turns, made.session.name, made.session.state) == ("computed", 3, "a walk", "ssd")
-            assert (told_of(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
-            assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was read more than once"
+            before = counted(rig)
+            result = await rig.engine.sessions.load("", archive, id="theirs")
+            assert (result.state, result.session.turns, result.session.name, result.session.state) == ("computed", 3, "a walk", "ssd")
+            assert (counted(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
+            assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was computed more than once"
         async with running(tmp_path / "two") as rig:
             for stop in (len(LONG), 2 * CHUNK_TOKENS, CHUNK_TOKENS):
                 done = (await events(await rig.ask([*LONG[:stop], 1, 2, 3], session="theirs")))[-1]
@@ -56,7 +56,7 @@ def test_what_is_read_anew_is_one_conversation_and_no_request(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cancelled_import_leaves_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two") as rig:
@@ -67,7 +67,7 @@ def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
             assert request
             request.cancel()
             rig.gate.open()
-            with pytest.raises(ForerunError, match="its client went away"):
+            with pytest.raises(ForerunError, match="the client disconnected"):
                 await loading
             assert await rig.engine.sessions.all("", 10) == []
         async with running(tmp_path / "two") as rig:

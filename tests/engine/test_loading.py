@@ -1,4 +1,4 @@
-"""A model that is not loaded to the end lets go of what it held, in order."""
+"""A load that fails releases what it holds, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 
 
-def unwarmed(*_: Any) -> None:
+def fail_warm_up(*_: Any) -> None:
     raise ModelError("cold")
 
 
@@ -30,7 +30,7 @@ def unwarmed(*_: Any) -> None:
 def test_no_thread_is_at_the_index_when_it_is_closed(
     disk_bytes: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a crash left is mended meanwhile, and a database that is closed under a thread may take the process with it (signal 11)."""
+    """A thread reconciles what a crash left; closing the database under it may end the process with signal 11."""
     stopping, stop, close, at_work = threading.Event(), Reconciler.stop, Index.close, []
 
     def stopped(reconciling: Reconciler) -> None:
@@ -49,11 +49,11 @@ def test_no_thread_is_at_the_index_when_it_is_closed(
     monkeypatch.setattr(DiskTier, "_prefixes", none)
     monkeypatch.setattr(Reconciler, "stop", stopped)
     monkeypatch.setattr(Index, "close", closed)
-    monkeypatch.setattr(loading, "warm_up", unwarmed)
+    monkeypatch.setattr(loading, "warm_up", fail_warm_up)
     monkeypatch.setattr(loading.proof, "prove_once", lambda blas: None)
     settings = Config.model_validate({"bank_dir": tmp_path / "bank", "bank_disk_bytes": disk_bytes})
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
     with pytest.raises(error):
-        loading.Loading(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None).run()
+        loading.load_model(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None)
     stopping.set()
     assert at_work == [False]

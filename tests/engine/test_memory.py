@@ -1,4 +1,4 @@
-"""What memory has no room for is refused before it is read, with the numbers; kept conversations go first. Nothing leaks."""
+"""A request that exceeds memory is refused before prefill, with the numbers; live conversations are evicted first. Nothing leaks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from forerun.errors import OutOfMemoryError
 RAM_BYTES = 1_000_000
 
 
-def test_a_request_without_room_is_refused_before_a_token_is_read() -> None:
+def test_a_request_that_exceeds_memory_is_refused_before_prefill() -> None:
     async def scenario() -> None:
         async with running(memory_bytes=1_000_000) as rig:
-            with pytest.raises(OutOfMemoryError, match=r"50 tokens need .* of memory beside .* in use, of 1.0 MB") as caught:
+            with pytest.raises(OutOfMemoryError, match=r"50 tokens need .* of memory, .* of 1.0 MB are in use") as caught:
                 await events(await rig.ask(range(40)))
             assert (rig.gate.rows, caught.value.hint != "") == ([], True)
             assert rig.engine.health().ready
@@ -33,22 +33,22 @@ def test_a_request_without_room_is_refused_before_a_token_is_read() -> None:
     asyncio.run(scenario())
 
 
-def test_kept_conversations_make_room() -> None:
+def test_live_conversations_are_evicted_for_a_request() -> None:
     with closing(opened(None)) as bank:
         for name in ("one", "two"):
             turn(bank, tiny.words(name, 100))
         mx.clear_cache()
-        missing = bank.stats.ram_bytes // 4
-        memory_bytes = int((mx.get_active_memory() - missing + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
+        missing_bytes = bank.stats.ram_bytes // 4
+        memory_bytes = int((mx.get_active_memory() - missing_bytes + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1
         free_memory_for(bank, TINY.spec, 100, memory_bytes, lambda: None)
         assert bank.stats.health().sessions == 1
         with pytest.raises(OutOfMemoryError):
             free_memory_for(bank, TINY.spec, 100, memory_bytes - 2 * bank.stats.ram_bytes, lambda: None)
-        assert bank.stats.health().sessions == 1, "it goes for what does not fit even then"
+        assert bank.stats.health().sessions == 1, "evicted for a request that does not fit even then"
 
 
-def test_a_conversation_goes_on_in_the_room_that_it_has() -> None:
-    """It holds more than half of memory and ranks below the other: that one goes, and it goes on in its own cache."""
+def test_a_conversation_continues_in_its_own_memory() -> None:
+    """It holds more than half of memory and ranks below the other: the other is evicted, and it continues in its own cache."""
     with closing(opened(None)) as bank:
         prompt = [*turn(bank, tiny.words("own", 600)).stored, *tiny.words("more", 10)]
         turn(bank, tiny.words("other", 100))
@@ -65,7 +65,7 @@ def test_a_conversation_goes_on_in_the_room_that_it_has() -> None:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("tokens", [100, 600])
-def test_no_prompt_needs_more_than_is_counted_on(kind: str, tokens: int) -> None:
+def test_no_prompt_needs_more_than_estimated(kind: str, tokens: int) -> None:
     family = built(CONFIGS[kind], tensors(kind))
     mx.eval(family.head(read(family, [1]).hidden[None]))
     mx.clear_cache()
@@ -76,19 +76,21 @@ def test_no_prompt_needs_more_than_is_counted_on(kind: str, tokens: int) -> None
 
 
 @pytest.mark.parametrize("turns", [20, pytest.param(200, marks=pytest.mark.long)])
-def test_what_is_reported_is_what_is_held_over_many_turns(turns: int, tmp_path: Path) -> None:
-    """Three conversations grow and begin anew beside each other, larger together than RAM; every fifth turn is an edit."""
-    said: dict[int, list[int]] = {}
+def test_reported_memory_is_the_memory_in_use_over_many_turns(turns: int, tmp_path: Path) -> None:
+    """Three interleaved conversations grow and restart, together larger than the RAM quota; every fifth turn is an edit."""
+    stored: dict[int, list[int]] = {}
     mx.eval(TINY.head(read(TINY, [1]).hidden[None]))
     gc.collect()
     base = mx.get_active_memory()
     with closing(opened(tmp_path / "bank", ram_limit_bytes=RAM_BYTES)) as bank:
         for number in range(turns):
-            who = number % 3
-            before = said.get(who, []) if number % 20 else []
+            which = number % 3
+            before = stored.get(which, []) if number % 20 else []
             prompt = (before[: len(before) * 3 // 4] if number % 5 == 4 else before) + tiny.words((number, "more"), 30)
-            said[who] = turn(bank, prompt, max_tokens=5).stored
+            stored[which] = turn(bank, prompt, max_tokens=5).stored
             assert bank.flush(LIMIT_S)
             held, reported = mx.get_active_memory() - base, bank.stats.ram_bytes
-            assert 0.9 * reported < held <= reported <= RAM_BYTES, f"turn {number}"  # a mark at the end shares its arrays with the cache
+            assert 0.9 * reported < held <= reported <= RAM_BYTES, (
+                f"turn {number}"
+            )  # a snapshot at the end shares its arrays with the cache
     assert mx.get_active_memory() == base

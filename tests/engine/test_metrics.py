@@ -1,4 +1,4 @@
-"""Metrics are named after Prometheus' conventions: what `promtool check metrics` would say, and more."""
+"""Metrics are named by Prometheus' conventions: the rules of `promtool check metrics`, and more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def families() -> Iterator[Metric]:
 
 
 def faults(metric: Metric) -> list[str]:
-    """What is wrong with a metric's name, help or labels."""
+    """The rules that a metric's name, help or labels break."""
     samples = {sample.name for sample in metric.samples if not sample.name.endswith("_created")}
     rules = {
         "is snake_case and begins with forerun": NAME.fullmatch(metric.name),
@@ -38,17 +38,17 @@ def faults(metric: Metric) -> list[str]:
         "is in seconds if it is a histogram": metric.type != "histogram" or metric.name.endswith("_seconds"),
         "has labels in snake_case": all(re.fullmatch(r"[a-z][a-z_]*", label) for sample in metric.samples for label in sample.labels),
     }
-    return [rule for rule, is_kept in rules.items() if not is_kept]
+    return [rule for rule, is_met in rules.items() if not is_met]
 
 
-def test_every_metric_keeps_the_rules() -> None:
+def test_every_metric_follows_the_rules() -> None:
     found = {metric.name: faults(metric) for metric in families() if not metric.name.endswith("_created")}
     assert len(found) > 15
     assert {name: broken for name, broken in found.items() if broken} == {}
 
 
 @pytest.mark.parametrize("name", ["forerun_restore_ms", "Forerun_restore_seconds", "forerun_steps_total", "forerun_steps_counter"])
-def test_a_wrong_name_is_seen(name: str) -> None:
+def test_a_wrong_name_is_detected(name: str) -> None:
     metric = Metric(name, "Help", "gauge")
     metric.add_sample(name, {}, 1.0)
     assert faults(metric)

@@ -1,4 +1,4 @@
-"""Pages in use and free, as /metrics tells them; what is evicted gives its pages' memory back."""
+"""Pages in use and free in /metrics; eviction frees pages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forerun.state.layout import Paged
 from forerun.values import Health
 
 
-def test_pages_are_counted_and_come_back_when_memory_is_wanted() -> None:
+def test_pages_are_counted_and_freed_on_eviction() -> None:
     with closing(opened(None)) as bank:
-        told = turn(bank, tiny.words("pages", 900), layout=Paged(64))
-        pages = told.restored.cache.store.num_blocks
+        served = turn(bank, tiny.words("pages", 900), layout=Paged(64))
+        pages = served.restored.cache.store.num_blocks
         metrics = Metrics(lambda: Health("ok", True, (), 0, 0, bank.stats.health()), gauges_of(bank))
         assert metrics.registry.get_sample_value("forerun_paged_blocks") == pages == 16
-        del told
+        del served
         turn(bank, tiny.words("others", 900), layout=Paged(64))
         assert bank.paged_blocks == (2 * pages, 0)
         bank._ram_limit_bytes = 0

@@ -1,4 +1,4 @@
-"""Every request that ends is one line of the request log, however it ends; what it says is what the response said."""
+"""Every request is one line of the request log, however it ends; the line agrees with the response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
 
 
 def entries(folder: Path, scenario: Callable[[Rig], Awaitable[None]], *, with_content: bool = False, **options: Any) -> list[Entry]:
-    """What a log of the scenario holds."""
+    """The entries of a log of the scenario."""
     log = RequestLog(LogFile(folder / "requests.jsonl", 1 << 20), "fake", with_content)
 
     async def run() -> None:
@@ -37,23 +37,23 @@ def entries(folder: Path, scenario: Callable[[Rig], Awaitable[None]], *, with_co
 
 
 def test_a_served_request_is_logged_as_it_was_reported(tmp_path: Path) -> None:
-    told: list[Done] = []
+    reported: list[Done] = []
 
     async def scenario(rig: Rig) -> None:
         for _ in range(2):
             last = (await events(await rig.ask(PROMPT, tenant="me")))[-1]
             assert isinstance(last, Done)
-            told.append(last)
+            reported.append(last)
 
     found = entries(tmp_path, scenario)
-    assert [(e.usage, e.report, e.outcome) for e in found] == [(d.usage, d.report, d.finish) for d in told]
+    assert [(e.usage, e.report, e.outcome) for e in found] == [(d.usage, d.report, d.finish) for d in reported]
     assert [(e.model, e.tenant, e.prompt_tokens, e.error, e.content) for e in found] == [("fake", "me", len(PROMPT), None, None)] * 2
     assert [e.report.source for e in found if e.report] == ["cold", "ram"]
     assert all(e.report and e.report.ttft_s <= e.seconds for e in found)
 
 
-def test_one_that_is_given_up_is_logged_in_every_phase(tmp_path: Path) -> None:
-    async def give_up(rig: Rig, tokens: list[int], after: int) -> None:
+def test_a_cancelled_request_is_logged_in_every_phase(tmp_path: Path) -> None:
+    async def cancel(rig: Rig, tokens: list[int], after: int) -> None:
         passes = len(rig.gate.rows)
         rig.gate.hold(after=after)
         run, waiting = await rig.ask(tokens, max_tokens=1000), await rig.ask(PROMPT[9:])
@@ -63,18 +63,18 @@ def test_one_that_is_given_up_is_logged_in_every_phase(tmp_path: Path) -> None:
         run.cancel()
         rig.gate.open()
         for each in (run, waiting):
-            with pytest.raises(ForerunError, match="its client went away"):
+            with pytest.raises(ForerunError, match="the client disconnected"):
                 await events(each)
 
     async def scenario(rig: Rig) -> None:
-        await give_up(rig, LONG, after=0)
-        await give_up(rig, PROMPT, after=3)
+        await cancel(rig, LONG, after=0)
+        await cancel(rig, PROMPT, after=3)
 
-    waiting, prefill_progress, _, answering = entries(tmp_path, scenario)
-    assert {e.outcome for e in (waiting, prefill_progress, answering)} == {"cancelled"}
+    waiting, prefilling, _, answering = entries(tmp_path, scenario)
+    assert {e.outcome for e in (waiting, prefilling, answering)} == {"cancelled"}
     assert (waiting.prefill_progress, waiting.report) == (None, None)
-    assert prefill_progress.prefill_progress
-    assert (prefill_progress.prefill_progress.done_tokens, prefill_progress.report) == (CHUNK_TOKENS, None)
+    assert prefilling.prefill_progress
+    assert (prefilling.prefill_progress.done_tokens, prefilling.report) == (CHUNK_TOKENS, None)
     assert answering.usage
     assert answering.report
     assert answering.usage.completion_tokens >= 3
@@ -83,29 +83,29 @@ def test_one_that_is_given_up_is_logged_in_every_phase(tmp_path: Path) -> None:
 
 def test_a_failure_is_logged_without_what_it_may_quote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(rig: Rig) -> None:
-        for error in (ZeroDivisionError("of a secret"), ForerunError("in our own words")):
+        for error in (ZeroDivisionError("of a secret"), ForerunError("our own message")):
             rig.gate.errors.append(error)
             with pytest.raises(type(error)):
                 await events(await rig.ask(PROMPT))
 
     with caplog.at_level(logging.CRITICAL):
         found = entries(tmp_path, scenario)
-    assert [(e.outcome, e.error) for e in found] == [("error", "ZeroDivisionError"), ("error", "ForerunError: in our own words")]
+    assert [(e.outcome, e.error) for e in found] == [("error", "ZeroDivisionError"), ("error", "ForerunError: our own message")]
 
 
-def test_content_is_logged_only_if_asked_for(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_content_is_logged_only_if_requested(tmp_path: Path) -> None:
+    answers: list[str] = []
 
     async def scenario(rig: Rig) -> None:
-        said.append("".join(e.text for e in await events(await rig.ask(PROMPT)) if isinstance(e, values.Content)))
+        answers.append("".join(e.text for e in await events(await rig.ask(PROMPT)) if isinstance(e, values.Content)))
 
     (found,) = entries(tmp_path, scenario, with_content=True)
-    assert found.content == Content(TokenPrompt(tuple(PROMPT)), said[0])
-    assert said[0] not in (tmp_path / "requests.jsonl").read_text().split('"content"')[0]
-    assert tokenizer().encode(said[0], tenant="")
+    assert found.content == Content(TokenPrompt(tuple(PROMPT)), answers[0])
+    assert answers[0] not in (tmp_path / "requests.jsonl").read_text().split('"content"')[0]
+    assert tokenizer().encode(answers[0], tenant="")
 
 
-def test_layouts_are_logged_as_asked_and_as_found(tmp_path: Path) -> None:
+def test_requested_and_actual_layouts_are_logged(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         for tokens in (PROMPT, LONG):
             await events(await rig.ask(tokens))
@@ -113,8 +113,8 @@ def test_layouts_are_logged_as_asked_and_as_found(tmp_path: Path) -> None:
     short, long = (e.report for e in entries(tmp_path, scenario, dense_tokens=120))
     assert short
     assert long
-    dense, paged = ("contiguous",) * 5, ("contiguous", "contiguous", "paged(64)", "paged(64)", "paged(64)")
+    dense, paged = ("contiguous",) * 4, ("contiguous", "contiguous", "paged(64)", "paged(64)")
     for report, expected in ((short, dense), (long, paged)):
-        decoding = (report.layout, report.draft_layout, report.requested_layout)
-        assert (report.prefill_layout, report.requested_prefill_layout, *decoding) == expected
+        layouts = (report.prefill_layout, report.requested_prefill_layout, report.layout, report.requested_layout)
+        assert layouts == expected
     assert (short.paged_blocks, long.paged_blocks >= len(LONG) // 64) == (0, True)

@@ -1,4 +1,4 @@
-"""Turns of a conversation on a real engine around the fake family, which writes what it is told in tokens that no tokenizer makes."""
+"""Turns of a conversation on a real engine around the fake family, which generates given texts in tokens that no tokenizer makes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Turn:
     report: Report
 
 
-async def say(rig: Rig, messages: Messages, text: str = THOUGHT + "Done.", **asked: Any) -> Turn:
-    """A turn in which the model writes the text."""
+async def take_turn(rig: Rig, messages: Messages, text: str = THOUGHT + "Done.", **fields: Any) -> Turn:
+    """A turn in which the model generates the text."""
     rig.gate.hold()
-    run = await rig.ask([], prompt=Chat(messages, (TOOL,), {}), max_tokens=1000, **asked)
+    run = await rig.ask([], prompt=Chat(messages, (TOOL,), {}), max_tokens=1000, **fields)
     assert isinstance(run, Request)
     prompt, sampled = list(run.prompt.tokens), oddly(tokenizer(), text)
     rig.family.script = after(len(prompt), sampled, min(tokenizer().stop_ids))
@@ -46,11 +46,11 @@ async def say(rig: Rig, messages: Messages, text: str = THOUGHT + "Done.", **ask
     return Turn(prompt, [*prompt, *sampled], message.value(), event.report)
 
 
-def turn(folder: Path, messages: Messages, text: str = THOUGHT + "Done.", **asked: Any) -> Turn:
-    """A turn of a process of its own."""
+def turn(folder: Path, messages: Messages, text: str = THOUGHT + "Done.", **fields: Any) -> Turn:
+    """A turn on a new engine."""
 
-    async def taken() -> Turn:
+    async def run() -> Turn:
         async with running(folder, forgets=True) as rig:
-            return await say(rig, messages, text, **asked)
+            return await take_turn(rig, messages, text, **fields)
 
-    return asyncio.run(taken())
+    return asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from tests.talking import tokenizer
 
 from forerun.config import Config
-from forerun.engine.loading import Loading
+from forerun.engine.loading import load_model
 from forerun.errors import UnsupportedError
 from forerun.kernels import proof
 from forerun.kernels.arithmetic import Arithmetic
@@ -73,4 +73,4 @@ def test_a_wrong_kernel_is_refused(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     settings = Config.model_validate({"bank_disk_bytes": 0})
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
     with pytest.raises(UnsupportedError, match="the fast kernel of attention is wrong on this device"):
-        Loading(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None).run()
+        load_model(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None)

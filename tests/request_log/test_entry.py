@@ -1,4 +1,4 @@
-"""A line of the request log and back."""
+"""Encoding and decoding of a line of the request log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forerun.values import Chat, PrefillProgress, TokenPrompt
 
 TIME = "2026-11-29T20:00:00.000+00:00"
 FAST = Entry(TIME, "id", "demo", "me", "stop", None, 0.5, 7, PrefillProgress(7, 7, 3, None), DONE.usage, DONE.report, None)
-WAITED = Entry(TIME, "id", "demo", "", "cancelled", "ForerunError: it was cancelled", 0.5, 7, None, None, None, None)
+WAITED = Entry(TIME, "id", "demo", "", "cancelled", "ForerunError: the client disconnected", 0.5, 7, None, None, None, None)
 CHAT = Chat(({"role": "user", "content": "A\nB \u2028 \u00fc"},), ({"type": "function"},), {"enable_thinking": False})
 
 
@@ -28,14 +28,14 @@ def test_a_line_is_the_entry(entry: Entry) -> None:
 
 
 def test_its_fields_are_those_of_the_response() -> None:
-    told = json.loads(encode(FAST))
-    assert told["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "reasoning_tokens": 1}
-    assert (told["report"]["layout"], told["report"]["eager_steps"], told["content"]) == ("contiguous", {"asked": 1}, None)
+    fields = json.loads(encode(FAST))
+    assert fields["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2, "reasoning_tokens": 1}
+    assert (fields["report"]["layout"], fields["report"]["eager_steps"], fields["content"]) == ("contiguous", {"requested": 1}, None)
 
 
 def test_a_newer_line_may_have_more_fields() -> None:
-    told = json.loads(encode(FAST))
-    assert decode(json.dumps({**told, "new": 1, "report": {**told["report"], "new": 1}})) == FAST
+    fields = json.loads(encode(FAST))
+    assert decode(json.dumps({**fields, "new": 1, "report": {**fields["report"], "new": 1}})) == FAST
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The log's files stay small, private, and never in a request's way."""
+"""The log's files stay small and private, and never fail a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_lines_are_appended_across_openings(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_all_files_are_rewritten_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_all_files_are_rewritten_and_the_log_continues(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     log = LogFile(path, 4 * 100)
     for number in range(20):
@@ -37,7 +37,7 @@ def test_all_files_are_rewritten_and_the_log_goes_on(tmp_path: Path) -> None:
     assert read_lines(path)[-2:] == [f"gone 18 {'x' * 20}", "after"]
 
 
-def test_a_line_ends_where_it_was_ended(tmp_path: Path) -> None:
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     path, lines = tmp_path / "requests.jsonl", ['"a\u2028b\x85c"', '"d"']
     log = LogFile(path, 1 << 20)
     for line in lines:
@@ -46,7 +46,7 @@ def test_a_line_ends_where_it_was_ended(tmp_path: Path) -> None:
     assert read_lines(path) == lines
 
 
-def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
+def test_a_truncated_line_affects_no_other(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_bytes('"a"\n"é'.encode()[:-1] + b'\n"b"\n')
     assert read_lines(path) == ['"a"', '"\ufffd', '"b"']
@@ -77,7 +77,7 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     assert sorted(lines) == [c * 500 for c in "abcd" for _ in range(50)]
 
 
-def test_a_disk_that_takes_nothing_costs_the_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_loses_the_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = LogFile(tmp_path / "log" / "requests.jsonl", 400)
     log.append("a" * 90)
     shutil.rmtree(tmp_path / "log")
@@ -87,7 +87,7 @@ def test_a_disk_that_takes_nothing_costs_the_line_only(tmp_path: Path, caplog: p
     log.close()
 
 
-def test_a_path_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the request log cannot be written: .*file/requests\.jsonl") as caught:
         LogFile(tmp_path / "file" / "requests.jsonl", 400)

@@ -33,12 +33,11 @@ REPORT = Report(
     "contiguous",
     "contiguous",
     "contiguous",
-    "contiguous",
     0,
     "eager",
     1,
     0,
-    {"asked": 1},
+    {"requested": 1},
     "exact",
     3,
     4,
@@ -55,6 +54,7 @@ REPORT = Report(
     "",
     None,
     (),
+    0,
 )
 DONE = Done("stop", Usage(7, 3, 2, 1), REPORT, "")
 

@@ -12,7 +12,7 @@ from tests.serve.asking import MESSAGES, ask, chat
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import NumericsError
-from forerun.log import Json, Lines, request_id
+from forerun.log import JsonFormatter, TextFormatter, request_id
 from forerun.values import Content
 
 
@@ -65,17 +65,17 @@ def test_programs_that_look_every_second_are_told_of_when_they_fail(caplog: pyte
 def test_lines_for_people_and_for_programs() -> None:
     record = logging.LogRecord("forerun.bank", logging.WARNING, "", 0, "%d records", (3,), None)
     record.created = 1_700_000_000.25
-    assert Lines().format(record) == "2023-11-14T22:13:20.250Z warning: 3 records"
+    assert TextFormatter().format(record) == "2023-11-14T22:13:20.250Z warning: 3 records"
     token = request_id.set("abc")
     try:
-        assert json.loads(Json().format(record)) == {
+        assert json.loads(JsonFormatter().format(record)) == {
             "time": "2023-11-14T22:13:20.250Z",
             "level": "warning",
             "logger": "forerun.bank",
             "message": "3 records",
             "request_id": "abc",
         }
-        assert Lines().format(record).endswith("Z warning: [abc] 3 records")
+        assert TextFormatter().format(record).endswith("Z warning: [abc] 3 records")
     finally:
         request_id.reset(token)
 

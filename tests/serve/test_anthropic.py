@@ -241,7 +241,7 @@ def test_a_stream_has_every_event_that_clients_need() -> None:
         "output_tokens": 0,
         "output_tokens_details": {"thinking_tokens": 0},
     }
-    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "left_s": None}
+    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
     assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
     assert (told[-2]["usage"]["output_tokens"], told[-2]["usage"]["output_tokens_details"]) == (20, {"thinking_tokens": 2})
     assert told[-2]["forerun"]["source"] == "ram"

@@ -218,7 +218,7 @@ def test_a_stream_has_every_event_that_clients_need() -> None:
         *["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"],
         "completed",
     ]
-    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "left_s": None}
+    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
     usage = told[-1]["response"]["usage"]
     assert (usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["total_tokens"]) == (7, 3, 27)
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}

@@ -172,7 +172,7 @@ def test_no_word_of_an_answer_stays_in_the_folder(server: Server) -> None:
     assert holders() == []
 
 
-@pytest.mark.parametrize(("state", "expected"), [("true", ("taken", "")), ("false", ("computed", "it holds no state"))])
+@pytest.mark.parametrize(("state", "expected"), [("true", ("imported", "")), ("false", ("computed", "it holds no state"))])
 def test_a_conversation_goes_out_and_comes_back(server: Server, state: str, expected: tuple[str, str]) -> None:
     server.talk("abroad", "a text that travels")
     server.ask("PATCH", at("abroad"), json={"name": "traveller"})

@@ -1,1 +1,1 @@
-"""Measurements that people run on their own machine. Ways of running a model are compared in one process, in turn, never one after all."""
+"""Measurements for users' own machines. The variants of a comparison run interleaved in one process, never one after the other."""

@@ -1,6 +1,6 @@
-"""How fast is decoding with drafts against plain decoding? On the user turns of the demo's conversation, all ways interleaved.
+"""Measures decoding with drafts against plain decoding, on the user turns of the demo's conversation, all variants interleaved.
 
-Measures; knows no terminal and no result file. Imports MLX: what must be set before that is the caller's.
+Knows no terminal and no result file. Imports MLX: the caller must call `config.prepare` before.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from forerun.values import GREEDY, Chat
 
 PLAIN = "plain"
 SAMPLINGS = {"greedy": GREEDY, "sampled": replace(GREEDY, temperature=1.0, top_p=0.95, top_k=20)}
-# What the conversation's tools, its system prompt and its other messages take.
-_AROUND_TOKENS = 500
+_AROUND_TOKENS = 500  # of the conversation's tools, system prompt and other messages
 WARM_ROUNDS = 3
 Records = tuple[Record, Record]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way of decoding, by the name of its law and of its arm. Its policy learns from one sample to the next, as a server's does."""
+    """One way of decoding, named by its sampling and its arm. The policy learns from sample to sample, as a server's does."""
 
     sampling: str
     arm: str
@@ -52,10 +51,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer: its tokens after the first, and the seconds that they took, of time and of all processors.
-
-    On a machine that is busy with other work time says little; what the processors spent on this process says more.
-    """
+    """One answer: its tokens after the first, their wall-clock seconds and CPU seconds. On a busy machine the latter mean more."""
 
     turn: int
     repeat: int
@@ -68,7 +64,7 @@ class Sample:
 
 
 def prompts(tokenizer: Tokenizer, prompter: Prompter, context_tokens: int) -> list[Prompt]:
-    """The user turns of the demo's conversation, the first at about `context_tokens`. Assistants before them have said "Done."."""
+    """The user turns of the demo's conversation, the first at about `context_tokens`. Every answer between them is "Done."."""
     scale = replace(SMALL, first_prompt_tokens=max(SMALL.first_prompt_tokens, context_tokens - _AROUND_TOKENS))
     talk = record(package_sources(), scale, lambda text: len(tokenizer.encode(text, tenant="")))
     messages: list[Message] = list(talk.opening)
@@ -81,9 +77,9 @@ def prompts(tokenizer: Tokenizer, prompter: Prompter, context_tokens: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Answers each turn in each way, `repeats` times. Answers end where the model ends them, or at the limit.
+    """Answers each turn with each variant, `repeats` times, up to `answer_tokens`.
 
-    The ways take turns round by round, each with a cache of its own, so that whatever else the machine does slows all of them alike.
+    Variants alternate round by round, each with a cache of its own, so that other load on the machine slows all of them alike.
     """
 
     tokenizer: Tokenizer
@@ -97,18 +93,18 @@ class Bench:
         return len(self.turns) * self.repeats * len(self.variants)
 
     def samples(self) -> Iterator[Sample]:
-        """Each answer when it is there. Reading the prompts is not measured."""
+        """Yields each answer once it is complete. Prefill is not measured."""
         family = self.variants[0].steps.family
         arena = Arena(family.spec)
         cache = materialise(arena, [], None, Contiguous(), len(self.turns[-1].tokens))
         for turn, prompt in enumerate(self.turns):
-            next_turn = _read(family, cache, prompt)
+            message_end = _prefill(family, cache, prompt)
             records = _records(cache, prompt)
             if turn == 0:
                 self._warm_up(arena, records, prompt)
             for repeat in range(self.repeats):
                 runs = [self._run(arena, records, prompt, variant) for variant in self.variants]
-                _in_turn(runs, random.Random(repeat))
+                _interleave(runs, random.Random(repeat))
                 for variant, run in zip(self.variants, runs, strict=True):
                     answer = run.answer
                     yield Sample(
@@ -121,10 +117,10 @@ class Bench:
                         run.cpu_seconds,
                         answer.draft_stats,
                     )
-            cache.truncate(next_turn)
+            cache.truncate(message_end)
 
     def _warm_up(self, arena: Arena, records: Records, prompt: Prompt) -> None:
-        """A few rounds of every kind, so that none of them is compiled, or tried for the first time, while it is measured."""
+        """A few rounds at each depth, so that no compilation and no first run is measured."""
         for variant in self.variants:
             for depth in range(variant.policy.deepest + 1):
                 run = self._run(arena, records, prompt, replace(variant, policy=policy_for(depth)))
@@ -132,7 +128,7 @@ class Bench:
                     pass
 
     def _run(self, arena: Arena, records: Records, prompt: Prompt, variant: Variant) -> Run:
-        # Room for the longest prompt: steps are traced once a capacity, and so once.
+        # Capacity for the longest prompt: steps are traced once per capacity, so only once.
         headroom_tokens = len(self.turns[-1].tokens) - len(prompt.tokens) + self.answer_tokens
         cache = materialise(arena, records[:1], records[1], Contiguous(), headroom_tokens)
         answer = Generation(
@@ -149,7 +145,7 @@ class Bench:
 
 
 class Run:
-    """An answer in the making. Its seconds are those of its tokens after the first, with all that must be stored of them."""
+    """An answer being generated. Its seconds cover the tokens after the first, and `Generation.store`."""
 
     def __init__(self, answer: Generation, cache: Cache[Contiguous]) -> None:
         self.answer, self.seconds, self.cpu_seconds = answer, 0.0, 0.0
@@ -157,58 +153,58 @@ class Run:
         next(self._pieces)
 
     def step(self) -> bool:
-        """One round, or the end. Returns whether there may be more."""
+        """Run one round, or finish. Returns whether there may be more."""
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
-        is_over = next(self._pieces, None) is None
-        if is_over:
+        is_finished = next(self._pieces, None) is None
+        if is_finished:
             self.answer.store()
             mx.eval(self._cache.arrays())
         self.seconds += time.perf_counter() - start_s
         self.cpu_seconds += time.process_time() - start_cpu_s
-        return not is_over
+        return not is_finished
 
 
-def _in_turn(runs: Sequence[Run], order: random.Random) -> None:
-    """A round of each, in an order that changes, until all are over."""
-    under_way = list(runs)
-    while under_way:
-        order.shuffle(under_way)
-        under_way = [run for run in under_way if run.step()]
+def _interleave(runs: Sequence[Run], order: random.Random) -> None:
+    """Run rounds of all in a changing order until each is finished."""
+    active = list(runs)
+    while active:
+        order.shuffle(active)
+        active = [run for run in active if run.step()]
 
 
 def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """Of each law and arm, plain first: tokens a second (median over repeats, all turns together), the ratio to plain, what was drafted."""
+    """A row per sampling and arm, plain first: tokens/s (median over repeats, all turns pooled), the ratio to plain, draft counts."""
     rows, pairs = [], {(sample.sampling, sample.arm) for sample in samples}
     for sampling, arm in sorted(pairs, key=lambda pair: (pair[0], pair[1] != PLAIN, pair[1])):
         own = [sample for sample in samples if (sample.sampling, sample.arm) == (sampling, arm)]
         speeds = rates(samples, sampling, arm)
         ratios = [a / b for a, b in zip(speeds, rates(samples, sampling, PLAIN), strict=True)]
-        row = {"law": sampling, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
+        row = {"sampling": sampling, "arm": arm, "tok_per_s": median(speeds), "ratio_to_plain": median(ratios)}
         rows.append(row | {"tokens_per_round": sum(s.tokens for s in own) / sum(s.draft_stats.rounds for s in own)} | _drafts(own))
     return rows
 
 
 def rates(samples: Sequence[Sample], sampling: str, arm: str, by: Literal["seconds", "cpu_seconds"] = "seconds") -> list[float]:
-    """Tokens a second of each repeat, all turns together."""
+    """Tokens per second of each repeat, all turns pooled."""
     own = [sample for sample in samples if (sample.sampling, sample.arm) == (sampling, arm)]
     repeats = sorted({sample.repeat for sample in own})
     return [sum(s.tokens for s in own if s.repeat == r) / sum(getattr(s, by) for s in own if s.repeat == r) for r in repeats]
 
 
 def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:
-    """Sums by depth, up to the deepest that occurs."""
+    """Sums by depth, up to the deepest draft."""
     deepest = max(sample.draft_stats.deepest for sample in samples)
     sizes = {"drafted": deepest, "accepted": deepest, "depths": deepest + 1}
     return {name: [sum(getattr(s.draft_stats, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
 
 
-def _read(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
-    """Read what the cache lacks of the prompt; returns where the next turn goes on."""
+def _prefill(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
+    """Prefill what the cache lacks of the prompt. Returns the snapshot at its message_end, where the next turn continues."""
     snapshots = [snapshot for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for snapshot in new]
     return snapshots[0]
 
 
 def _records(cache: Cache[Contiguous], prompt: Prompt) -> Records:
-    """The state as a segment and a mark, from which any number of caches can be made."""
+    """The state as a segment and a snapshot record, from which any number of caches can be made."""
     segment, snapshot = extract(cache, 0, cache.length), extract_snapshot(cache.snapshot())
     return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("snapshot", "", "", "", 0, prompt.tokens, snapshot)

@@ -1,4 +1,4 @@
-"""What is measured: a model in this process, loaded as a server would load it, without a bank."""
+"""The measured model, loaded in this process as a server would load it, without a bank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BenchModel:
-    """A loaded model, and what it runs with."""
+    """A loaded model with tokenizer and prompter. blas: the BLAS it runs on."""
 
     name: str
     digest: str
@@ -29,7 +29,7 @@ class BenchModel:
 
 
 def load(config: Config) -> BenchModel:
-    """The model of these settings. Nothing may have imported mlx.core before.
+    """The model of these settings. Nothing may have imported mlx.core yet.
 
     Raises ConfigError, ModelError; UnsupportedError without a draft head.
     """

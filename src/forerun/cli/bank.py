@@ -86,7 +86,7 @@ def explanation(report: Report) -> list[str]:
     rest = f"the other {report.computed_tokens:,} are new" if report.computed_tokens else "nothing had to be read"
     lines.append(report.reason or f"that is all that is stored of this prompt: {rest}")
     if report.miss and report.miss.where:
-        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.place}")
+        lines.append(f"the first token that differs is number {report.miss.at_token:,}, in {report.miss.location}")
     if report.miss and (report.miss.prompt_text or report.miss.stored_text):
         lines += [f"  prompt  {report.miss.prompt_text!r}", f"  stored  {report.miss.stored_text!r}"]
     elif report.miss and report.miss.where:

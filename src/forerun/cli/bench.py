@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forerun.bench.subject import BenchModel
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
-COLUMNS = ("law", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
+COLUMNS = ("sampling", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
 
 
 @app.callback()
@@ -73,5 +73,5 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         accepted = " ".join(f"{a}/{d}" for a, d in zip(drafting["accepted"], drafting["drafted"], strict=True))
         speeds = (f"{plain['tok_per_s']:.1f}", f"{drafting['tok_per_s']:.1f}", f"{drafting['ratio_to_plain']:.2f}")
         stats = (*speeds, f"{drafting['tokens_per_round']:.2f}", accepted, " ".join(map(str, drafting["depths"])))
-        drawn.add_row(drafting["law"], f"{drafting['context_tokens']:,}", *stats)
+        drawn.add_row(drafting["sampling"], f"{drafting['context_tokens']:,}", *stats)
     return drawn

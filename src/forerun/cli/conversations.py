@@ -117,7 +117,7 @@ def import_(file: ArchiveFile, new: NewId = None, bank_dir: BankDir = None, as_j
     """Keep the conversation of an archive. Its state is taken as it is if the key in archive_key_file has signed it, else read anew."""
     with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept, opened(file) as stream:
         made = kept.load(stream, id=new)
-    how = "its state is taken as it is" if made.state == "taken" else f"its tokens were read anew: {made.reason}"
+    how = "its state is taken as it is" if made.state == "imported" else f"its tokens were read anew: {made.reason}"
     typer.echo(json.dumps(asdict(made)) if as_json else f"{called(made.session)} is kept; {how}")
 
 

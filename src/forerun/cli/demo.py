@@ -25,7 +25,7 @@ from forerun.demo.conversation import SCALES, Conversation, Scale, package_sourc
 from forerun.demo.near_ties import near_ties
 from forerun.demo.server import Server, serve_command
 from forerun.demo.summary import as_json, finding
-from forerun.demo.turns import TEMPLATE_ARGS, Tell, Turn, play
+from forerun.demo.turns import TEMPLATE_ARGS, OnProgress, Turn, play
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
     return turns, lines[0]
 
 
-def teller(console: Console, status: Status) -> Tell:
+def teller(console: Console, status: Status) -> OnProgress:
     """Prints lines, and shows how far a prompt has been read beside a moving sign."""
 
     def tell(what: str | PrefillProgress) -> None:
@@ -129,7 +129,7 @@ def news(turn: Turn) -> str:
 
 def remarks(turns: list[Turn], verdicts: list[Verdict]) -> list[str]:
     """What the table has no room for, and what it means."""
-    longer = [f"{turn.step.name}: {verdict.words}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.words != verdict.short]
+    longer = [f"{turn.step.name}: {verdict.text}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.text != verdict.short]
     return [*longer, finding(turns, verdicts)]
 
 

@@ -86,7 +86,7 @@ def missed_table(misses: tuple[MissGroup, ...]) -> Table:
     """One row a reason."""
     drawn = _drawn(MISSED_COLUMNS, first_number=2)
     for each in misses:
-        drawn.add_row(each.kind, each.place, str(each.num), f"{each.computed_tokens:,}")
+        drawn.add_row(each.kind, each.location, str(each.num), f"{each.computed_tokens:,}")
     return drawn
 
 

@@ -102,7 +102,7 @@ class DiskSessions:
             id,
             time.time(),
         )
-        return ImportResult(self._one(NO_TENANT, id), "taken", "")
+        return ImportResult(self._one(NO_TENANT, id), "imported", "")
 
     def wipe(self) -> int:
         num_sessions = len(self.all())

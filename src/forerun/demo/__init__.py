@@ -1,1 +1,1 @@
-"""The demonstration: an agent's conversation with real server processes that are stopped and killed between its turns."""
+"""The demonstration: an agent's conversation with real server processes, which are stopped and killed between its turns."""

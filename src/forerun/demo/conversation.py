@@ -1,9 +1,9 @@
-"""The recorded conversation of an agent that works on forerun, made from the package's own files: what was asked, called and found.
+"""A recorded conversation of an agent that works on forerun, made from the package's own files: questions, tool calls and results.
 
-Pure: files come in as texts and tokens are counted by the caller's function. Knows no server, and nothing of what a model answers.
+Pure: takes files as texts and a function that counts tokens. Knows no server and no model.
 
-Every request ends at a user message. `opening` is the first request; each later one is the request before it, the answer that the
-server gave, and the next of `continuations`.
+Every request ends at a user message. `opening` is the first request; each later one appends the server's answer and the next of
+`continuations`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYSTEM = "You are a coding agent. You work on forerun, a local LLM server."
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How long the conversation is, in tokens: the files that are read at first, what a tool returns in any later exchange, an answer."""
+    """Lengths in tokens: of the files in the first prompt, of a tool result in each later exchange, of an answer (maximum)."""
 
     name: str
     first_prompt_tokens: int
@@ -40,7 +40,7 @@ SCALES = {scale.name: scale for scale in (SMALL, FULL)}
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """tools: OpenAI declarations. opening: messages of the first request. continuations: what each later request adds after the answer."""
+    """tools: OpenAI declarations. opening: messages of the first request. continuations: messages that each later request appends."""
 
     tools: tuple[dict[str, Any], ...]
     opening: tuple[Message, ...]
@@ -49,7 +49,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a tool, and what it returned."""
+    """A tool call and its result."""
 
     tool: str
     arguments: dict[str, str]
@@ -57,7 +57,7 @@ class Call:
 
 
 def record(sources: Mapping[str, str], scale: Scale, count: Count) -> Conversation:
-    """The conversation over `sources` (path -> text), with tool results cut to the scale's tokens as `count` counts them."""
+    """The conversation over `sources` (path -> text). Tool results are cut to the scale's tokens, as `count` counts them."""
     queue = deque(sources.items())
     later = scale.result_tokens
     system = {"role": "system", "content": SYSTEM}
@@ -79,20 +79,20 @@ def record(sources: Mapping[str, str], scale: Scale, count: Count) -> Conversati
 
 
 def package_sources() -> dict[str, str]:
-    """The package's own Python files (path -> text), outermost folder first; those that hold next to nothing are left out."""
-    found = sorted(_walk(files("forerun"), ""), key=lambda item: (item[0].count("/"), item[0]))
-    return {path: text for path, text in found if text.count("\n") > 20}
+    """The package's own Python files of more than 20 lines (path -> text), outermost folder first."""
+    sources = sorted(_walk(files("forerun"), ""), key=lambda item: (item[0].count("/"), item[0]))
+    return {path: text for path, text in sources if text.count("\n") > 20}
 
 
 def exchange(ask: str, calls: list[Call], answer: str, key: str) -> list[Message]:
-    """A recorded exchange: the user asks, the assistant calls tools, they return, the assistant answers."""
+    """The messages of a recorded exchange: question, tool calls, their results, answer."""
     numbered = [(f"{key}_{number}", call) for number, call in enumerate(calls)]
-    made = [
+    tool_calls = [
         {"id": name, "type": "function", "function": {"name": call.tool, "arguments": json.dumps(call.arguments)}}
         for name, call in numbered
     ]
-    returned = [{"role": "tool", "tool_call_id": name, "content": call.result} for name, call in numbered]
-    return [user(ask), {"role": "assistant", "content": "", "tool_calls": made}, *returned, {"role": "assistant", "content": answer}]
+    results = [{"role": "tool", "tool_call_id": name, "content": call.result} for name, call in numbered]
+    return [user(ask), {"role": "assistant", "content": "", "tool_calls": tool_calls}, *results, {"role": "assistant", "content": answer}]
 
 
 def user(content: str) -> Message:
@@ -101,7 +101,7 @@ def user(content: str) -> Message:
 
 
 def read(queue: deque[tuple[str, str]], budget_tokens: int, count: Count) -> Iterator[Call]:
-    """Calls that read the next files of the queue, until `budget_tokens` are used up; the last one is cut."""
+    """Calls that read the next files of the queue, up to `budget_tokens` of results; the last one is cut."""
     while budget_tokens > 0 and queue:
         path, text = queue.popleft()
         shown, used_tokens = cut(text, budget_tokens, count)
@@ -123,7 +123,7 @@ def search(sources: Mapping[str, str], words: str, budget_tokens: int, count: Co
 
 
 def cut(text: str, limit_tokens: int, count: Count) -> tuple[str, int]:
-    """The first words of `text` that fit into `limit_tokens`, counted word by word, and how many tokens they are."""
+    """The first words of `text` that fit into `limit_tokens`, counted word by word, and their number of tokens."""
     used_tokens, stop = 0, 0
     for word in re.finditer(r"\s*\S+\s*\Z|\s*\S+", text):
         num_tokens = count(word[0])

@@ -1,7 +1,7 @@
 """Compares two answers under teacher forcing, in this process, on the bundled model. The only part of the demo that loads MLX.
 
-Under `served` numerics a restored conversation may round otherwise than one that was read anew, so two greedy answers may part where two
-tokens were as good as equal. How far apart such tokens may be is measured on the probes of reference.json, not assumed.
+Under `fast` numerics a restored conversation may round differently from one computed again, so two greedy answers may diverge where two
+logits are nearly equal. The bound on their gap is measured on the probes of reference.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUND_FACTOR = 4.0
 
 
 def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence[int]) -> NearTies:
-    """Where the two answers (token ids) differ from the model's own choice after `prompt`, and by how much (logits)."""
+    """The deviations of two answers (token ids) after `prompt` from the model's greedy choice; gaps in logits."""
     model = _model()
     gaps = [gap for answer in (answer_a, answer_b) for gap in model.gaps(prompt, answer)]
     return NearTies(len(gaps), max(gaps, default=0.0), BOUND_FACTOR * model.largest_difference)
@@ -33,14 +33,14 @@ def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence
 
 @cache
 def _model() -> TeacherForcing:
-    # As a served process does, before MLX is imported.
+    # As a server process does, before MLX is imported.
     settings = Config.model_validate({"numerics": "fast"})
     prepare(settings)
     return TeacherForcing(arithmetic.choose(settings))
 
 
 class TeacherForcing:
-    """The bundled model, made to follow given tokens."""
+    """The bundled model under teacher forcing."""
 
     def __init__(self, chosen: Arithmetic) -> None:
         from forerun.models.load import DEMO_MODEL, load
@@ -49,27 +49,27 @@ class TeacherForcing:
         self._probes = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
 
     def gaps(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-        """Of each token of the answer that is not the model's first choice: the first choice's logit less its own."""
+        """For each answer token that is not the model's first choice: the first choice's logit minus its own."""
         import mlx.core as mx
 
-        logits = self._read([*prompt, *answer])[len(prompt) - 1 : -1]
+        logits = self._logits([*prompt, *answer])[len(prompt) - 1 : -1]
         own = mx.take_along_axis(logits, mx.array(list(answer))[:, None], axis=-1)[:, 0]
         return [float(gap) for gap in np.array(logits.max(axis=-1) - own) if gap > 0]
 
     @cached_property
     def largest_difference(self) -> float:
-        """Between the logits of the probes read at once, and read up to the prompt's end and then token by token."""
+        """Between the probes' logits computed in one pass, and with the answer computed token by token."""
         import mlx.core as mx
 
         largest = 0.0
         for probe in self._probes:
             tokens, start = [*probe["token_ids"], *probe["greedy_32"]], len(probe["token_ids"])
-            apart = mx.abs(self._read(tokens)[start:] - self._read(tokens, steps_from=start)[start:]).max()
-            largest = max(largest, float(np.array(apart)))
+            difference = mx.abs(self._logits(tokens)[start:] - self._logits(tokens, steps_from=start)[start:]).max()
+            largest = max(largest, float(np.array(difference)))
         return largest
 
-    def _read(self, tokens: Sequence[int], steps_from: int | None = None) -> mx.array:
-        """Logits [tokens, vocab] after each token; from `steps_from` on one token a forward."""
+    def _logits(self, tokens: Sequence[int], steps_from: int | None = None) -> mx.array:
+        """Logits [tokens, vocab] after each token; from `steps_from` on, one token per pass."""
         import mlx.core as mx
 
         from forerun.decode.prefill import grid

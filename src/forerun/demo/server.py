@@ -1,4 +1,4 @@
-"""A real `forerun serve` in a process of its own: started, stopped in order, or killed. Knows its address and its log, no requests."""
+"""A real `forerun serve` process: started, stopped in order, or killed. Knows its address and its log, no requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forerun.config import environ_without_settings
 from forerun.errors import ForerunError
 from forerun.serve.client import health
 
-# The first start on a machine compiles kernels: the better part of a minute on a CPU, two minutes on a GPU.
+# The first start on a machine compiles kernels: almost a minute on a CPU, two minutes on a GPU.
 START_LIMIT_S = 300.0
 STOP_LIMIT_S = 60.0
 WRITE_LIMIT_S = 60.0
@@ -23,7 +23,7 @@ POLL_S = 0.02
 
 
 class Server:
-    """A running server. `line`: its start-up line as an object, see `forerun serve --json`."""
+    """A running server. line: its start-up line as an object, see `forerun serve --json`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, line: dict[str, Any]) -> None:
         self._process = process
@@ -33,7 +33,7 @@ class Server:
 
     @classmethod
     def start(cls, command: list[str], log: Path) -> Server:
-        """Start `command` (see `serve_command`) and wait until it answers; its messages go to `log`. Raises ForerunError."""
+        """Start `command` (see `serve_command`) and wait until it listens; its stderr goes to `log`. Raises ForerunError."""
         first_line = log.with_suffix(".start")
         with log.open("ab") as errors, first_line.open("wb") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environ_without_settings())
@@ -48,19 +48,19 @@ class Server:
         return cls(process, log, json.loads(first_line.read_text()))
 
     def stop(self) -> None:
-        """SIGTERM, then wait. Raises ForerunError if it does not leave with exit code 0 in time."""
+        """Send SIGTERM and wait. Raises ForerunError unless it exits with code 0 in time."""
         self._process.send_signal(signal.SIGTERM)
         _wait(lambda: self._process.poll() is not None, STOP_LIMIT_S, "end of the server after SIGTERM", self._log)
         if self._process.returncode != 0:
-            raise ForerunError(f"the server left with exit code {self._process.returncode}: {_tail(self._log)}", hint=f"see {self._log}")
+            raise ForerunError(f"the server ended with exit code {self._process.returncode}: {_tail(self._log)}", hint=f"see {self._log}")
 
     def kill(self) -> None:
-        """SIGKILL: the process has no chance to do anything more."""
+        """Send SIGKILL and wait."""
         self._process.kill()
         self._process.wait()
 
     def wait_until_written(self) -> None:
-        """Wait until nothing is pending for the disk. Raises ForerunError after a minute."""
+        """Wait until no disk write is pending. Raises ForerunError after WRITE_LIMIT_S."""
         _wait(lambda: health(self.url)["bank"]["pending_writes"] == 0, WRITE_LIMIT_S, "last write to disk", self._log)
 
 
@@ -71,7 +71,7 @@ def serve_command(model: Path, bank_dir: Path, numerics: str) -> list[str]:
 
 
 def request_log(bank_dir: Path) -> Path:
-    """Where such a server writes what it served: beside its bank."""
+    """The path of such a server's request log, next to its bank."""
     return bank_dir.parent / "requests.jsonl"
 
 
@@ -79,9 +79,9 @@ def _wait(is_done: Callable[[], bool], limit_s: float, what: str, log: Path) -> 
     deadline = time.monotonic() + limit_s
     while not is_done():
         if time.monotonic() > deadline:
-            raise ForerunError(f"waited {limit_s:.0f} s in vain for the {what}", hint=f"see {log}")
+            raise ForerunError(f"no {what} within {limit_s:.0f} s", hint=f"see {log}")
         time.sleep(POLL_S)
 
 
 def _tail(log: Path) -> str:
-    return " | ".join(log.read_text(errors="replace").splitlines()[-3:]) or "it said nothing"
+    return " | ".join(log.read_text(errors="replace").splitlines()[-3:]) or "its log is empty"

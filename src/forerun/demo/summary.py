@@ -1,4 +1,4 @@
-"""What was seen in a demonstration: one plain sentence for people, and all figures for the result file. Knows no terminal."""
+"""Results of a demonstration: a sentence for people, and all figures for the result file. Knows no terminal."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from typing import Any
 from forerun.demo.compare import Verdict
 from forerun.demo.turns import Turn
 
-# Of a server's start-up line, what says nothing of the figures.
-PASSING = ("url", "pid", "bank_dir")
+_OMITTED = ("url", "pid", "bank_dir")  # fields of the start-up line that differ in every run
 
 
 def finding(turns: Sequence[Turn], verdicts: Sequence[Verdict]) -> str:
-    """What the turns after the first saved, and whether the answers are the same."""
+    """The tokens and time that stored state saved after the first turn, and how many answers are the same."""
     later = turns[1:]
     reused = sum(turn.answer.report["reused_tokens"] for turn in later)
-    asked = sum(turn.answer.usage["prompt_tokens"] for turn in later)
-    waited_s = sum(turn.answer.report["ttft_s"] for turn in later)
-    without_s = sum(turn.bypass.report["ttft_s"] for turn in later)
+    prompted = sum(turn.answer.usage["prompt_tokens"] for turn in later)
+    ttft_s = sum(turn.answer.report["ttft_s"] for turn in later)
+    bypass_ttft_s = sum(turn.bypass.report["ttft_s"] for turn in later)
     num_same = sum(verdict.is_same for verdict in verdicts)
     return (
-        f"After the first turn {reused:,} of {asked:,} prompt tokens were not read again: {waited_s:.2f} s until the first tokens "
-        f"instead of {without_s:.2f} s. {num_same} of {len(turns)} answers are the same as without stored state."
+        f"After the first turn {reused:,} of {prompted:,} prompt tokens were reused: {ttft_s:.2f} s until the first tokens "
+        f"instead of {bypass_ttft_s:.2f} s. {num_same} of {len(turns)} answers are the same as without stored state."
     )
 
 
@@ -38,12 +37,12 @@ def as_json(
         "scale": scale,
         "versions": {name: version(name) for name in ("forerun", "mlx")},
         "machine": {"system": f"{platform.system()} {platform.machine()}", "processor": platform.machine(), "num_cpus": os.cpu_count()},
-        "server": {name: value for name, value in server.items() if name not in PASSING},
+        "server": {name: value for name, value in server.items() if name not in _OMITTED},
         "turns": [_turn(turn, verdict) for turn, verdict in zip(turns, verdicts, strict=True)],
         "faults": list(faults),
     }
 
 
 def _turn(turn: Turn, verdict: Verdict) -> dict[str, Any]:
-    kept = {"turn": turn.step.name, "path": turn.step.path, "same": asdict(verdict)}
-    return {**kept, "answer": asdict(turn.answer), "bypass": asdict(turn.bypass)}
+    about = {"turn": turn.step.name, "path": turn.step.path, "same": asdict(verdict)}
+    return {**about, "answer": asdict(turn.answer), "bypass": asdict(turn.bypass)}

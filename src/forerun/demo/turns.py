@@ -1,6 +1,7 @@
-"""Plays the five turns against real server processes: which path each must take, what happens before it, and the answers with their cost.
+"""Plays the five turns against real server processes: where each turn's state must come from, what happens to the server before it, and the
+answers with their reports.
 
-Every turn is asked twice, with the bank and past it (bypass). Knows the wire and the processes; judges nothing (compare does).
+Every request is sent twice, with the bank and with bypass. Knows the API and the processes; compare.py checks the results.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from forerun.demo.conversation import Conversation, Message, Scale
 from forerun.serve.client import Delta, End, stream_chat
 from forerun.values import BankUse, PrefillProgress, Source
 
-# Hears what is going on: a line for people, or how far a long prompt has been read.
-Tell = Callable[[str | PrefillProgress], None]
+OnProgress = Callable[[str | PrefillProgress], None]  # receives lines for people, and the progress of a long prefill
 TEMPLATE_ARGS = {"enable_thinking": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A turn to play: its name, the path that it must take, and what is done to the server before."""
+    """A turn to play: its name, the source that its state must come from, and what is done to the server before."""
 
     name: str
     source: Source
@@ -28,7 +28,7 @@ class Step:
 
     @property
     def path(self) -> str:
-        """The path in words."""
+        """Source and action as one text."""
         return self.source if self.before == "nothing" else f"{self.source}, {self.before}"
 
 
@@ -43,7 +43,7 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the text, the OpenAI usage object and the `forerun` object (fields of values.Report)."""
+    """The response's text, its OpenAI usage object and its `forerun` object (fields of values.Report)."""
 
     text: str
     usage: dict[str, Any]
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A played turn: what was asked, the answer with the bank and the answer past it."""
+    """A played turn: the request's messages, the answer with the bank, and the one with bypass."""
 
     step: Step
     messages: tuple[Message, ...]
@@ -61,7 +61,7 @@ class Turn:
 
 
 class Running(Protocol):
-    """A server process, see server.Server."""
+    """A running server process, see server.Server."""
 
     url: str
 
@@ -72,15 +72,15 @@ class Running(Protocol):
     def wait_until_written(self) -> None: ...
 
 
-def play(conversation: Conversation, scale: Scale, start: Callable[[], Running], tell: Tell) -> Iterator[Turn]:
-    """The turns of `conversation`, one after the other, on servers that `start` starts. Raises ForerunError."""
-    tell("starting a server")
+def play(conversation: Conversation, scale: Scale, start: Callable[[], Running], report: OnProgress) -> Iterator[Turn]:
+    """Play the turns of `conversation` on servers that `start` starts. Raises ForerunError."""
+    report("starting a server")
     server = start()
     try:
         messages = conversation.opening
         for step, continuation in zip(STEPS, (*conversation.continuations, ()), strict=True):
-            server = _restart(step, server, start, tell)
-            turn = _turn(step, messages, conversation, scale, server.url, tell)
+            server = _restart(step, server, start, report)
+            turn = _turn(step, messages, conversation, scale, server.url, report)
             messages = (*messages, {"role": "assistant", "content": turn.answer.text}, *continuation)
             yield turn
         server.stop()
@@ -89,7 +89,7 @@ def play(conversation: Conversation, scale: Scale, start: Callable[[], Running],
 
 
 def request(conversation: Conversation, scale: Scale, messages: tuple[Message, ...], bank: BankUse) -> dict[str, Any]:
-    """The body of a request: greedy, without thinking."""
+    """The body of a request: greedy, without reasoning."""
     return {
         "model": "demo",
         "messages": list(messages),
@@ -101,33 +101,33 @@ def request(conversation: Conversation, scale: Scale, messages: tuple[Message, .
     }
 
 
-def _restart(step: Step, server: Running, start: Callable[[], Running], tell: Tell) -> Running:
+def _restart(step: Step, server: Running, start: Callable[[], Running], report: OnProgress) -> Running:
     if step.before == "nothing":
         return server
     if step.before == "SIGTERM":
-        tell("stopping the server (SIGTERM) and starting a new one")
+        report("stopping the server (SIGTERM) and starting a new one")
         server.stop()
     else:
-        tell("waiting until all is on disk")
+        report("waiting until all is on disk")
         server.wait_until_written()
-        tell("killing the server (kill -9) and starting a new one")
+        report("killing the server (kill -9) and starting a new one")
         server.kill()
     return start()
 
 
-def _turn(step: Step, messages: tuple[Message, ...], conversation: Conversation, scale: Scale, url: str, tell: Tell) -> Turn:
-    tell(f"{step.name}: " + ("reading the conversation for the first time" if step.source == "cold" else "going on with the conversation"))
-    answer = _ask(url, request(conversation, scale, messages, "use"), tell)
-    tell(f"{step.name}: the same request without stored state, to compare")
-    return Turn(step, messages, answer, _ask(url, request(conversation, scale, messages, "bypass"), tell))
+def _turn(step: Step, messages: tuple[Message, ...], conversation: Conversation, scale: Scale, url: str, report: OnProgress) -> Turn:
+    report(f"{step.name}: " + ("first prefill of the conversation" if step.source == "cold" else "continuing the conversation"))
+    answer = _ask(url, request(conversation, scale, messages, "use"), report)
+    report(f"{step.name}: the same request without stored state, to compare")
+    return Turn(step, messages, answer, _ask(url, request(conversation, scale, messages, "bypass"), report))
 
 
-def _ask(url: str, body: dict[str, Any], tell: Tell) -> Answer:
+def _ask(url: str, body: dict[str, Any], report: OnProgress) -> Answer:
     text: list[str] = []
     for piece in stream_chat(url, body):
         match piece:
             case PrefillProgress():
-                tell(piece)
+                report(piece)
             case Delta():
                 text.append(piece.text)
             case End():

@@ -1,1 +1,1 @@
-"""Looks whether this machine, the settings, the bank and the numbers are as they should be, and says how to mend what is not."""
+"""Checks of this machine, the settings, the bank and the computed numbers, with a remedy for each problem."""

@@ -1,4 +1,4 @@
-"""What a look at one thing has found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Status = Literal["ok", "warning", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. text: what was found, with values. remedy: what to do, "" if all is well."""
+    """One line of output. text: the result, with values. remedy: what to do, "" if nothing is wrong."""
 
     name: str
     status: Status
@@ -22,7 +22,7 @@ class Finding:
 
 
 def ok(name: str, text: str) -> Finding:
-    """All is well."""
+    """Nothing is wrong."""
     return Finding(name, "ok", text)
 
 
@@ -36,9 +36,9 @@ def failure(name: str, text: str, remedy: str) -> Finding:
     return Finding(name, "failure", text, remedy)
 
 
-def checks(name: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of `look`; an error of forerun's that it raises is a finding too."""
+def checks(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of a check; a ForerunError that it raises is one failure."""
     try:
-        return list(look())
+        return list(check())
     except ForerunError as error:
         return [failure(name, str(error), error.hint or "see docs/errors.md")]

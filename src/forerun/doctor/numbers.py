@@ -1,4 +1,4 @@
-"""Looks at what is computed here: the device, its BLAS, the bundled model against its reference outputs, a restore against what was kept.
+"""Checks what this machine computes: device, BLAS, the bundled model against its reference outputs, restored state against the original.
 
 Imports MLX: the BLAS must be loaded before. Knows no settings but the numerics.
 """
@@ -31,11 +31,11 @@ from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
-WRONG = "what is computed here cannot be trusted: try --numerics served, FORERUN_BLAS=wheel, or another version of MLX"
+REMEDY = "results on this machine cannot be trusted: try --numerics fast, FORERUN_BLAS=wheel, or another version of MLX"
 
 
 def device(blas_name: str) -> Iterator[Finding]:
-    """MLX, where it runs, and its BLAS."""
+    """MLX's version and device, and the BLAS."""
     yield ok("mlx", f"{version('mlx')} on {mx.default_device()}")
     if not is_cpu():
         return
@@ -47,48 +47,48 @@ def device(blas_name: str) -> Iterator[Finding]:
 
 
 def model(arithmetic: Arithmetic) -> Iterator[Finding]:
-    """The bundled model: what it computes, and whether it comes back from a bank as it was."""
+    """The bundled model: its kernels, its logits, and a restore of its state from a bank."""
     family = load(DEMO_MODEL, arithmetic.numerics, arithmetic.dtype, lambda doing, done_frac: None).family
     if arithmetic.is_exact:
         blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
-        yield ok("rows", "a row of a product has the same bits, whatever the number of rows")
+        yield ok("rows", "a row of a matrix product has the same bits for any number of rows")
     else:
         errors = "; ".join(f"{name} {error:.1e}" for name, error in proof.prove().items())
-        yield ok("kernels", f"the fast ones are the reference but for rounding: {errors}")
+        yield ok("kernels", f"the fast kernels equal the exact ones but for rounding: {errors}")
     prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
     yield _reference(family, prompts, TOLERANCE[arithmetic.dtype])
     yield _restore(family, max((prompt["token_ids"] for prompt in prompts), key=len))
 
 
 def _reference(family: Family, prompts: list[dict[str, Any]], tolerance: float) -> Finding:
-    """The bundled model's logits after each prompt, against those that came with it."""
+    """The bundled model's logits after each prompt against its reference outputs."""
     worst = max(_difference(family, prompt) for prompt in prompts)
     text = f"the bundled model's logits differ from the reference by at most {worst:.1e} ({family.numerics.name}, {len(prompts)} prompts)"
-    return ok("model", text) if worst <= tolerance else failure("model", text, WRONG)
+    return ok("model", text) if worst <= tolerance else failure("model", text, REMEDY)
 
 
 def _difference(family: Family, prompt: dict[str, Any]) -> float:
-    logits = np.array(family.head(_read(family, prompt["token_ids"])[0].hidden[None])[0].astype(mx.float32))
+    logits = np.array(family.head(_prefilled(family, prompt["token_ids"])[0].hidden[None])[0].astype(mx.float32))
     return float(np.abs(logits[prompt["top5_ids"]] - prompt["top5_logits"]).max())
 
 
 def _restore(family: Family, tokens: list[int]) -> Finding:
-    """A conversation's state from RAM and from SSD, against the state before: the same bits."""
+    """A conversation's state restored from RAM and from SSD against the original: the same bits."""
     with TemporaryDirectory() as folder:
-        (before, _), (kept, snapshots) = _read(family, tokens), _read(family, tokens)
-        bank, found = _bank(family, Path(folder)), dict[str, bool]()
-        bank.remember(kept, tokens, snapshots, FinishedTurn("doctor", "", 1, len(tokens), len(snapshots)))
+        (original, _), (stored, snapshots) = _prefilled(family, tokens), _prefilled(family, tokens)
+        bank, is_equal = _bank(family, Path(folder)), dict[str, bool]()
+        bank.remember(stored, tokens, snapshots, FinishedTurn("doctor", "", 1, len(tokens), len(snapshots)))
         bank.flush(60.0)
         for source in ("ram", "ssd"):
             restored = bank.restore(tokens, tenant="", session="doctor", layout=Contiguous(), headroom_tokens=0)
-            found[source] = restored.source == source and is_same(before, restored.cache)
+            is_equal[source] = restored.source == source and is_same(original, restored.cache)
             bank.close()
             bank = _bank(family, Path(folder))
         bank.close()
-    wrong = [source for source, is_equal in found.items() if not is_equal]
+    wrong = [source for source in is_equal if not is_equal[source]]
     if wrong:
-        return failure("restore", f"a conversation came back changed from {' and '.join(wrong)}", WRONG)
-    return ok("restore", f"{len(tokens)} tokens came back from RAM and from SSD, every bit the same")
+        return failure("restore", f"a conversation restored from {' and '.join(wrong)} differs", REMEDY)
+    return ok("restore", f"{len(tokens)} tokens restored from RAM and from SSD, bit for bit the same")
 
 
 def is_same(one: Cache[Any], other: Cache[Any]) -> bool:
@@ -100,8 +100,8 @@ def is_same(one: Cache[Any], other: Cache[Any]) -> bool:
     return all(np.array_equal(a, b) for a, b in rows) and all(mx.array_equal(a, b) for a, b in fixed)
 
 
-def _read(family: Family, tokens: list[int]) -> tuple[Cache[Contiguous], list[Snapshot]]:
-    """The cache after the tokens, and marks of a head and of the end, as a turn leaves them."""
+def _prefilled(family: Family, tokens: list[int]) -> tuple[Cache[Contiguous], list[Snapshot]]:
+    """The cache after the tokens, with snapshots in the middle and at the end, as a turn takes them."""
     cache = materialise(Arena(family.spec), [], None, Contiguous(), len(tokens))
     snapshots = [snapshot for new in prefill(family, cache, tokens, [len(tokens) // 2, len(tokens)]) for snapshot in new]
     return cache, snapshots

@@ -1,1 +1,1 @@
-"""Requests in, events out: the queue, the one thread that owns MLX, and what is counted on the way."""
+"""Requests in, events out: the queue, the one thread that owns MLX, metrics and the request log."""

@@ -1,4 +1,4 @@
-"""What a turn cost, gathered while it runs, and its Report. Decides nothing."""
+"""Timings and counters of a turn, and the Report made of them. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forerun.values import Miss, Report, StepKind, Usage
 
 
 class Cost(NamedTuple):
-    """Of a request that gave tokens."""
+    """Usage and report of a request whose prompt was prefilled."""
 
     usage: Usage
     report: Report
@@ -23,17 +23,17 @@ class Cost(NamedTuple):
 
 @dataclass(slots=True)
 class Timing:
-    """Moments of one request, time.monotonic()."""
+    """When one request was restored and prefilled, and its first and last piece; of time.monotonic()."""
 
     restored_s: float = 0.0
-    read_s: float = 0.0
+    prefilled_s: float = 0.0
     first_s: float = 0.0
     last_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutPair:
-    """A layout that was chosen, and how the cache's arrays then lay."""
+    """The chosen layout, and that of the cache's arrays."""
 
     requested: Layout
     actual: Layout
@@ -41,7 +41,7 @@ class LayoutPair:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStats:
-    """How an answer was decoded: the cache's layout and pages, and the steps, "compiled" or by the reason why not."""
+    """How an answer was decoded. paged_blocks: of its cache. steps: count by "compiled", or else the reason for running eager."""
 
     layout: LayoutPair
     paged_blocks: int
@@ -59,13 +59,13 @@ def report(
     family: Family,
     request: Request,
     restored: Restored[Any],
-    missed: Miss | None,
+    miss: Miss | None,
     prefill: LayoutPair,
     decode_stats: DecodeStats,
     usage: Usage,
     t: Timing,
 ) -> Report:
-    """The report of a request that gave at least one token."""
+    """The report of one request."""
     computed, draft_stats = usage.prompt_tokens - usage.cached_tokens, decode_stats.draft_stats
     return Report(
         session=restored.session,
@@ -73,7 +73,6 @@ def report(
         prefill_layout=str(prefill.actual),
         requested_prefill_layout=str(prefill.requested),
         layout=str(decode_stats.layout.actual),
-        draft_layout=str(decode_stats.layout.actual) if family.spec.draft_layers else None,
         requested_layout=str(decode_stats.layout.requested),
         paged_blocks=decode_stats.paged_blocks,
         step_kind=decode_stats.step_kind,
@@ -86,7 +85,7 @@ def report(
         queue_s=request.started_s - request.arrived_s,
         restore_s=t.restored_s - request.started_s,
         ttft_s=t.first_s - request.arrived_s,
-        prefill_tok_per_s=computed / (t.read_s - t.restored_s) if computed else None,
+        prefill_tok_per_s=computed / (t.prefilled_s - t.restored_s) if computed else None,
         decode_tok_per_s=(usage.completion_tokens - 1) / (t.last_s - t.first_s) if usage.completion_tokens > 1 else None,
         rounds=draft_stats.rounds,
         tokens_per_round=(usage.completion_tokens - 1) / draft_stats.rounds if draft_stats.rounds else None,
@@ -94,7 +93,7 @@ def report(
         accepted=tuple(draft_stats.accepted[: draft_stats.deepest]),
         depths=tuple(draft_stats.depths[: draft_stats.deepest + 1]),
         reason=restored.reason.text,
-        miss=missed,
+        miss=miss,
         rendering=request.prompt.notes,
         read_bytes=restored.read_bytes,
     )

@@ -1,4 +1,4 @@
-"""The model of an engine, with its bank and its steps, as settings and memory allow. Knows no request and no socket."""
+"""Loads an engine's model, its bank and its decoding steps, within settings and memory. Knows no request and no socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -32,83 +31,83 @@ from forerun.models.fit import MEMORY_FRAC
 from forerun.models.load import LoadedModel, load
 from forerun.state.layout import Limits, layout_for, limits_of
 from forerun.state.record import Identity
+from forerun.state.spec import StateSpec
 from forerun.text.prompt import Prompter
 
 log = logging.getLogger(__name__)
 MLX_CACHE_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """What a model is made from. folder: of its checkpoint; progress: called with what is being done and how far it is, 0 to 1."""
+def load_model(config: Config, folder: Path, arithmetic: Arithmetic, prompter: Prompter, progress: Callable[[str, float], None]) -> Model:
+    """The model of the checkpoint in `folder`, warmed up. Runs on the thread that owns MLX. progress: receives a step and its share done.
 
-    config: Config
-    folder: Path
-    arithmetic: Arithmetic
-    prompter: Prompter
-    progress: Callable[[str, float], None]
-
-    def run(self) -> Model:
-        """The model, warmed up, on the thread that owns MLX. Raises ConfigError, ModelError, BankError, UnsupportedError."""
-        numerics, config = self.arithmetic.numerics, self.config
-        mx.set_cache_limit(MLX_CACHE_BYTES)
-        with ExitStack() as undone:
-            index = hold(config.bank_path) if config.bank_disk_bytes != 0 else None  # a folder in use is told before weights are read
-            if index:
-                undone.callback(index.close)
-            model = self._model(load(self.folder, numerics, self.arithmetic.dtype, self.progress), index)
-            undone.callback(model.bank.close)
-            undone.callback(model.steps.release)
-            warm_up(model.steps, layout_for("decode", 1, model.limits), model.policy.deepest, self.progress)
-            undone.pop_all()
-        return model
-
-    def _model(self, loaded: LoadedModel, index: Index | None) -> Model:
-        config, family = self.config, loaded.family
-        context(config, family)  # too long a one is told before the proof, which takes a while
-        if is_cpu():
-            blas.prove_correct(self.arithmetic.blas)
-        if self.arithmetic.is_exact:
-            blas.prove_row_invariant(self.arithmetic.blas, set(family.linear_shapes))
-        else:
-            proof.prove_once(self.arithmetic.blas)
-        mx.clear_cache()
-        bank = self._bank(loaded, index)
-        steps = StepTable(family, eager_reason=_eager_reason(config))
-        return Model(steps, bank, self.prompter, policy(config, family), _limits(config, family), memory_bytes(), loaded.notes)
-
-    def _bank(self, loaded: LoadedModel, index: Index | None) -> Bank:
-        config, spec = self.config, loaded.family.spec
-        if index is None:
-            return Bank(spec, self._identity(loaded), disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
-        with ExitStack() as undone:
-            disk = DiskTier.of(config, index)
-            undone.callback(disk.close)  # before the index: a thread of it mends what a crash left
-            check_disk_limit(config, spec, disk.limit_bytes)
-            bank = Bank(spec, self._identity(loaded), disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
-            undone.pop_all()
-        return bank
-
-    def _identity(self, loaded: LoadedModel) -> Identity:
-        numerics, text = f"{loaded.family.numerics.name} {VERSION}, {self.arithmetic.blas}", self.prompter
-        return Identity(loaded.digest, loaded.mtp, text.tokenizer.digest, text.template.digest, self.arithmetic.dtype, numerics)
+    Raises ConfigError, ModelError, BankError, UnsupportedError.
+    """
+    mx.set_cache_limit(MLX_CACHE_BYTES)
+    with ExitStack() as cleanup:
+        index = hold(config.bank_path) if config.bank_disk_bytes != 0 else None  # a folder in use is an error before weights are read
+        if index:
+            cleanup.callback(index.close)
+        loaded = load(folder, arithmetic.numerics, arithmetic.dtype, progress)
+        context_tokens(config, loaded.family)  # raises for too long a context before the proof, which takes a while
+        _prove(arithmetic, loaded.family)
+        bank = _bank(config, loaded.family.spec, _identity(loaded, arithmetic, prompter), index)
+        cleanup.callback(bank.close)
+        model = _model(config, loaded, bank, prompter)
+        cleanup.callback(model.steps.release)
+        warm_up(model.steps, layout_for("decode", 1, model.limits), model.policy.deepest, progress)
+        cleanup.pop_all()
+    return model
 
 
-def context(config: Config, family: Family) -> int:
-    """As context_of, by what weights and kept conversations leave of the memory that may be used. Raises ConfigError."""
+def _prove(arithmetic: Arithmetic, family: Family) -> None:
+    if is_cpu():
+        blas.prove_correct(arithmetic.blas)
+    if arithmetic.is_exact:
+        blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
+    else:
+        proof.prove_once(arithmetic.blas)
+    mx.clear_cache()
+
+
+def _model(config: Config, loaded: LoadedModel, bank: Bank, prompter: Prompter) -> Model:
+    steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
+    limits = _limits(config, loaded.family)
+    return Model(steps, bank, prompter, policy(config, loaded.family), limits, memory_bytes(), loaded.notes)
+
+
+def _bank(config: Config, spec: StateSpec, identity: Identity, index: Index | None) -> Bank:
+    if index is None:
+        return Bank(spec, identity, disk=None, secret=secrets.token_bytes(32), ram_limit_bytes=config.bank_ram_bytes)
+    with ExitStack() as cleanup:
+        disk = DiskTier.of(config, index)
+        cleanup.callback(disk.close)  # before the index closes: a thread of the tier may be reconciling what a crash left
+        check_disk_limit(config, spec, disk.limit_bytes)
+        bank = Bank(spec, identity, disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
+        cleanup.pop_all()
+    return bank
+
+
+def _identity(loaded: LoadedModel, arithmetic: Arithmetic, prompter: Prompter) -> Identity:
+    numerics = f"{loaded.family.numerics.name} {VERSION}, {arithmetic.blas}"
+    return Identity(loaded.digest, loaded.mtp, prompter.tokenizer.digest, prompter.template.digest, arithmetic.dtype, numerics)
+
+
+def context_tokens(config: Config, family: Family) -> int:
+    """Longest prompt plus answer, given the memory that weights and the bank's RAM quota leave. Raises ConfigError."""
     free_bytes = int(memory_bytes() * MEMORY_FRAC) - mx.get_active_memory() - config.bank_ram_bytes - family.spec.bytes_per_snapshot
     return context_of(config.context, family.context_tokens, family.spec.bytes_per_token, free_bytes)
 
 
 def policy(config: Config, family: Family) -> DepthPolicy:
-    """How deep to draft: not at all without MTP layers."""
+    """The draft-depth policy; depth 0 without MTP layers."""
     if not family.spec.draft_layers and config.draft_depth != 0:
-        log.warning("the checkpoint has no MTP layers: it is served without drafting")
+        log.warning("the checkpoint has no MTP layers: serving without drafts")
     return policy_for(config.draft_depth if family.spec.draft_layers else 0)
 
 
 def memory_bytes() -> int:
-    """The device's memory, or the machine's."""
+    """The device's memory, or the machine's where the device is a CPU or does not report it."""
     own = 0 if is_cpu() else int(mx.device_info().get("memory_size", 0))
     return own or machine.memory_bytes()
 
@@ -121,6 +120,6 @@ def _limits(config: Config, family: Family) -> Limits:
 
 def _eager_reason(config: Config) -> str:
     if config.eager:
-        return "asked"
-    # On CPU MLX compiles its fused kernels with g++ while it runs.
+        return "requested"
+    # On a CPU, MLX compiles its fused kernels with g++ at run time.
     return NO_COMPILER if is_cpu() and shutil.which("g++") is None else ""

@@ -1,4 +1,4 @@
-"""The engine of this process: renders and encodes prompts on the caller's side, and hands them to the worker. Knows MLX through it."""
+"""The engine of this process: renders and encodes prompts on the caller's side and hands them to the worker."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from forerun.values import Health, Job, ModelInfo, Prompt, TokenPrompt
 
 @dataclass
 class LocalEngine:
-    """The engine of this process. log: of its requests, None for none. archive_key: what archives are signed with, b"" for none.
+    """The Engine on one worker. log: the request log, None for none. archive_key: signs archives, b"" for none.
 
-    Waits for the worker's model to be loaded when it is made.
+    The constructor blocks until the worker has loaded the model.
     """
 
     info: ModelInfo
@@ -63,7 +63,7 @@ class LocalEngine:
     def health(self) -> Health:
         running, waiting = self.worker.counts()
         bank = self.model.bank.stats.health()
-        reasons = (*self.model.degraded, *filter(None, [bank.failure]))
+        reasons = (*self.model.degraded_reasons, *filter(None, [bank.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
 
     def announce(self, address: str) -> None:
@@ -75,13 +75,13 @@ class LocalEngine:
             self.log.file.close()
 
     def _max_tokens(self, job: Job, prompt_tokens: int) -> int:
-        """At most what was asked for: agents ask for more than a conversation leaves room for. Raises ContextLengthError."""
-        room = self.info.context_tokens - prompt_tokens
-        if room < 1:
+        """The request's limit, or the rest of the context if that is less: agents request more than it. Raises ContextLengthError."""
+        headroom_tokens = self.info.context_tokens - prompt_tokens
+        if headroom_tokens < 1:
             raise ContextLengthError(
-                # Agents know these words as those upon which they shorten a conversation.
+                # Agents match these words and then shorten the conversation.
                 f"prompt is too long: {prompt_tokens} tokens > {self.info.context_tokens - 1} maximum",
                 hint="shorten the conversation, or start the server with a larger --context if the model allows it",
                 param="messages",
             )
-        return room if job.max_tokens is None else min(room, job.max_tokens)
+        return headroom_tokens if job.max_tokens is None else min(headroom_tokens, job.max_tokens)

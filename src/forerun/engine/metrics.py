@@ -1,4 +1,4 @@
-"""What is counted, named after Prometheus' conventions. Knows values, not how they come about."""
+"""Prometheus metrics of an engine, named by Prometheus' conventions. Knows values, not how they come about."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ from forerun.engine.request import EndedRequest
 from forerun.values import Health, Report, Usage
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
-
-
-# By name: what it is, and how it is read.
-Gauges = Mapping[str, tuple[str, Callable[[], float]]]
+Gauges = Mapping[str, tuple[str, Callable[[], float]]]  # by name: help text, and the function that returns the value
 
 
 class Metrics:
-    """Counters of one engine in a registry of their own."""
+    """Metrics of one engine in a registry of their own."""
 
     def __init__(self, health: Callable[[], Health], gauges: Gauges) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._counter("forerun_requests", "Requests by how they ended", "outcome")
+        self._requests = self._counter("forerun_requests", "Requests by outcome", "outcome")
         self._prompt = self._counter("forerun_prompt_tokens", "Prompt tokens, reused or computed", "kind")
-        self._answer = self._counter("forerun_completion_tokens", "Tokens generated")
-        self._restores = self._counter("forerun_restores", "Requests by where their state came from", "source", "layout")
-        self._rounds = self._counter("forerun_rounds", "Rounds of decoding, by how many tokens were drafted", "depth")
-        self._drafts = self._counter("forerun_drafts", "Drafted tokens by their place in the round", "depth", "outcome")
-        self._steps = self._counter("forerun_decode_steps", "Passes of decoding: compiled, or eager by the reason", "kind")
-        self._queue = Histogram("forerun_queue_seconds", "Waiting before a request runs", buckets=_SECONDS, registry=self.registry)
-        self._restore = Histogram("forerun_restore_seconds", "Getting stored state back", buckets=_SECONDS, registry=self.registry)
-        self._ttft = Histogram("forerun_ttft_seconds", "From arrival to the first token", buckets=_SECONDS, registry=self.registry)
+        self._answer = self._counter("forerun_completion_tokens", "Generated tokens")
+        self._restores = self._counter(
+            "forerun_restores", "Requests by the source of their state and the layout of their cache", "source", "layout"
+        )
+        self._rounds = self._counter("forerun_rounds", "Decoding rounds by number of drafted tokens", "depth")
+        self._drafts = self._counter("forerun_draft_tokens", "Drafted tokens by depth in the round and outcome", "depth", "outcome")
+        self._steps = self._counter("forerun_decode_steps", "Decoding passes: compiled, or the reason for running eager", "kind")
+        self._queue = self._histogram("forerun_queue_seconds", "Time in the queue")
+        self._restore = self._histogram("forerun_restore_seconds", "Time to restore stored state")
+        self._ttft = self._histogram("forerun_ttft_seconds", "Time from arrival to the first token")
         for name, help_, read in (
             ("forerun_requests_running", "Requests being served", lambda: health().running),
             ("forerun_requests_waiting", "Requests in the queue", lambda: health().waiting),
-            ("forerun_bank_pending_writes", "Records not yet safe on disk", lambda: health().bank.pending_writes),
-            ("forerun_bank_ram_bytes", "Conversations in RAM", lambda: health().bank.ram_bytes),
-            ("forerun_bank_disk_bytes", "Everything under the bank's folder", lambda: health().bank.disk_bytes),
-            ("forerun_bank_pinned_bytes", "What on disk is never evicted", lambda: health().bank.pinned_bytes),
-            ("forerun_bank_quarantined_records", "Damaged records set aside", lambda: health().bank.quarantined),
+            ("forerun_bank_pending_writes", "Records not yet durable on disk", lambda: health().bank.pending_writes),
+            ("forerun_bank_ram_bytes", "Size of the conversations in RAM", lambda: health().bank.ram_bytes),
+            ("forerun_bank_disk_bytes", "Size of the bank's folder", lambda: health().bank.disk_bytes),
+            ("forerun_bank_pinned_bytes", "Size of the pinned conversations on disk", lambda: health().bank.pinned_bytes),
+            ("forerun_bank_quarantined_records", "Damaged records in quarantine", lambda: health().bank.quarantined),
             *((f"forerun_{name}", help_, read) for name, (help_, read) in gauges.items()),
         ):
             Gauge(name, help_, registry=self.registry).set_function(read)
 
     def count(self, ended: EndedRequest) -> None:
-        """Count a request, and what it cost if it was served to its end."""
+        """Count an ended request; if it was served to its end, its tokens, steps and times too."""
         self._requests.labels(ended.outcome).inc()
         if ended.error is None and ended.usage and ended.report:
             self._count_cost(ended.usage, ended.report)
@@ -71,3 +70,6 @@ class Metrics:
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(name, help_, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str) -> Histogram:
+        return Histogram(name, help_, buckets=_SECONDS, registry=self.registry)

@@ -1,4 +1,4 @@
-"""What a miss looks like to people: the text on both sides of the first difference, and the field that it is in. Knows no tier."""
+"""A miss in a user's terms: the text of prompt and stored conversation at the divergence, and the field it lies in. Knows no tier."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Miss
 
 
-def miss(reason: MissReason, prompt: Prompt, tokenizer: Tokenizer) -> Miss | None:
-    """The miss as it is reported, None if all that could be was reused."""
+def describe(reason: MissReason, prompt: Prompt, tokenizer: Tokenizer) -> Miss | None:
+    """The miss as reported to the client, None if all that could be was reused."""
     if not reason.kind:
         return None
     at, stored = reason.shared_tokens, tokenizer.decode(reason.stored)
-    if not stored or at == len(prompt.tokens):  # nothing to compare with
+    if not stored or at == len(prompt.tokens):  # one of the two ends here
         return Miss(reason.kind, at, *PromptLocation("", ""), "", stored)
-    asked = tokenizer.decode(prompt.tokens[at : at + SHOWN_TOKENS])
-    num_same = num_common(asked, stored)
-    part = prompt.places.of(prompt.char(at, tokenizer) + num_same, stored[num_same:])
-    return Miss(reason.kind, at, *part, asked, stored)
+    prompted = tokenizer.decode(prompt.tokens[at : at + SHOWN_TOKENS])
+    num_same = num_common(prompted, stored)
+    location = prompt.places.of(prompt.char(at, tokenizer) + num_same, stored[num_same:])
+    return Miss(reason.kind, at, *location, prompted, stored)

@@ -1,5 +1,5 @@
-"""What a client sends back becomes the very tokens that the model sampled, though the tokenizer would split its text otherwise: also
-after a restart, from what is stored of the conversation. Knows no caches.
+"""Encodes prompts so that echoed answers get the token ids that the model sampled, though the tokenizer would split their text differently;
+after a restart too, from the stored conversation. Knows no caches.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from forerun.text.answer_memory import RememberedAnswer
 from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.values import Chat, Job, TokenPrompt
 
-_MOST_LOOKS = 64
+_MAX_LOOKUPS = 64
 
 
 def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
-    """The job's prompt, in the tokens of the stored conversation as far as it says the same. Raises what `Prompter.encode` raises."""
+    """The job's prompt, in the stored conversation's tokens as far as the texts agree. Raises what `Prompter.encode` raises."""
     if isinstance(job.prompt, Chat) and job.uses_bank:
         for data in bank.memos(prompter.unknown(job.prompt, tenant=job.tenant), tenant=job.tenant):
             prompter.load_answer(RememberedAnswer.decode(data), tenant=job.tenant)
     prompt = prompter.encode(job.prompt, tenant=job.tenant)
     if isinstance(job.prompt, TokenPrompt) or not job.uses_bank:
         return prompt
-    for _ in range(_MOST_LOOKS):  # each lets the prompt follow the conversation to where their texts differ, or to its next block
+    for _ in range(_MAX_LOOKUPS):  # each extends the agreement to the conversation's next block, or to where the texts diverge
         shared, stored = bank.recall(prompt.tokens, tenant=job.tenant)
         if not stored:
             break
         prompter.learn(shared, stored, tenant=job.tenant)
-        again = prompter.encode(job.prompt, tenant=job.tenant)
-        if again.tokens == prompt.tokens:
+        longer = prompter.encode(job.prompt, tenant=job.tenant)
+        if longer.tokens == prompt.tokens:
             break
-        prompt = again
+        prompt = longer
     return prompt
 
 
 def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: SampledAnswer) -> Memo | None:
-    """Remember the answer to the job's prompt. Returns the memo that makes another process remember it, None if none would."""
-    given = prompter.learn_answer(job.prompt, prompt, answer, tenant=job.tenant)
-    return Memo(given.name, len(prompt.tokens) + len(answer.sampled), given.encode()) if given else None
+    """Remember the answer to the job's prompt. Returns the memo from which another process can load it, None if there is none."""
+    remembered = prompter.learn_answer(job.prompt, prompt, answer, tenant=job.tenant)
+    return Memo(remembered.name, len(prompt.tokens) + len(answer.sampled), remembered.encode()) if remembered else None

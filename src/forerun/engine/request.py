@@ -13,16 +13,15 @@ from forerun.values import ArchivedConversation, Done, Event, Job, PrefillProgre
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ends a request that is not served to its end."""
+    """The error that ends a request."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """How a request ended. outcome: its finish, "cancelled" or "error".
-
-    usage and report: None if it gave no token, or failed. error: None if it was served.
+    """How a request ended. outcome: its finish, "cancelled" or "error". usage, report: None if it failed or ended before its first token.
+    error: None if it was served.
     """
 
     request: Request
@@ -33,9 +32,9 @@ class EndedRequest:
 
 
 class Request:
-    """Iterate its events from the event loop that made it. Times are of time.monotonic().
+    """Iterate its events on the event loop that created it. Times are of time.monotonic().
 
-    reading: how far its prompt has been read, None before; said: the answer so far, as the model wrote it.
+    prefill_progress: the latest, None before prefill. answer_text: the raw answer so far.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
@@ -53,7 +52,7 @@ class Request:
 
     @property
     def archived(self) -> ArchivedConversation | None:
-        """What it reads of an archive, None for a client's request."""
+        """The conversation that it imports, None for a client's request."""
         return self.job.prompt if isinstance(self.job.prompt, ArchivedConversation) else None
 
     def cancel(self) -> None:
@@ -65,7 +64,7 @@ class Request:
         self.started_s = time.monotonic()
 
     def post(self, event: Event | Failure) -> None:
-        """Hand an event over, from any thread. A loop that is gone has nobody to read it."""
+        """Queue an event, from any thread. Dropped if the loop is closed."""
         if isinstance(event, PrefillProgress):
             self.prefill_progress = event
         if not self._loop.is_closed():

@@ -1,4 +1,4 @@
-"""Keeps the request log: told of every request that ends, it writes the entry. Content stays out of it unless it is asked for."""
+"""Writes an entry of the request log for every ended request. Prompts and answers stay out unless the settings include them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from forerun.values import Report
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """Entries of one model's requests in `file`."""
+    """The request log of one model. with_content: log prompts and answers too."""
 
     file: LogFile
     model: str
     with_content: bool
 
     def write(self, ended: EndedRequest) -> None:
-        """Append what the log says of a request."""
+        """Append the entry of a request."""
         self.file.append(encode(self._entry(ended)))
 
     def forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
-        """Take all texts of those of the tenant's conversations that are gone, by their ids, out of the log."""
+        """Remove from the log the texts of the tenant's conversations that are gone. is_gone: whether one is, by its id."""
         self.file.rewrite(lambda line: without_texts(line, {tenant}.__contains__, is_gone))
 
     def _entry(self, ended: EndedRequest) -> Entry:
@@ -39,7 +39,7 @@ class RequestLog:
             model=self.model,
             tenant=job.tenant,
             outcome=ended.outcome,
-            error=_told(ended.error) if ended.error else None,
+            error=_error_text(ended.error) if ended.error else None,
             seconds=time.monotonic() - request.arrived_s,
             prompt_tokens=request.prompt_tokens,
             prefill_progress=request.prefill_progress,
@@ -49,11 +49,11 @@ class RequestLog:
         )
 
 
-def _told(error: Exception) -> str:
-    """Our own words are free of content; those of others may quote what they failed on."""
+def _error_text(error: Exception) -> str:
+    """With the message of a ForerunError only: those of other exceptions may quote content."""
     return f"{type(error).__name__}: {error}" if isinstance(error, ForerunError) else type(error).__name__
 
 
 def _without_text(report: Report) -> Report:
-    """The report, its miss without the texts that it quotes."""
+    """The report without the texts that its miss quotes."""
     return replace(report, miss=replace(report.miss, prompt_text="", stored_text="")) if report.miss else report

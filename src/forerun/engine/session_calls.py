@@ -57,7 +57,7 @@ class LocalSessions:
         id, refusal = id or read.manifest.id, sessions.refusal(read, self.archive_key)
         if refusal:
             return ImportResult(await self._compute(read, tenant, id), "computed", refusal)
-        return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "taken", "")
+        return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "imported", "")
 
     async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
         """Read the tokens anew, up to the last mark, in their turn among the requests. An import that fails leaves nothing."""

@@ -1,4 +1,4 @@
-"""From settings to a running engine. Knows only the order: the BLAS must be loaded before anything imports MLX (assemble.py does)."""
+"""Starts an engine from settings. Knows only the order: the BLAS must be loaded before anything imports MLX (assemble.py does)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from forerun.kernels import arithmetic
 
 
 def start(config: Config, progress: Callable[[str, float], None]) -> Engine:
-    """The engine of these settings, ready to serve. `config.prepare` must have run, and nothing may have imported mlx.core.
+    """The engine of these settings, ready to serve. Call `config.prepare` before; nothing may have imported mlx.core yet.
 
-    progress: called with what is being done and how far it is, 0 to 1. Raises ConfigError, ModelError, BankError, UnsupportedError.
+    progress: receives the current step and its share done, 0 to 1. Raises ConfigError, ModelError, BankError, UnsupportedError.
     """
     chosen = arithmetic.choose(config)
     from forerun.engine.assemble import assemble

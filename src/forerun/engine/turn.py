@@ -1,4 +1,4 @@
-"""One request on the thread that owns MLX: restore, prefill, relayout, rounds, remember. Knows no queue and no socket."""
+"""Serves one request on the thread that owns MLX: restore, prefill, relayout, decode, store. Knows no queue and no socket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.decode.prefill import prefill
 from forerun.decode.scores import prompt_scores
-from forerun.engine import prompt_encoding
+from forerun.engine import miss, prompt_encoding
 from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
 from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Timing, report
 from forerun.engine.memory import free_memory_for
-from forerun.engine.miss import miss
 from forerun.engine.request import Request
 from forerun.errors import ForerunError, NumericsError
 from forerun.models.base import Family
@@ -37,12 +36,12 @@ from forerun.text.prompt import Prompter, SampledAnswer
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
-HEADROOM_TOKENS = 512
+HEADROOM_TOKENS = 512  # of a cache, for the answer; it grows beyond that
 log = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
-    """The request was cancelled; what was computed has been remembered. cost: None if it had no token yet."""
+    """The request was cancelled; its computed state is stored, unless it is an import. cost: None if it was cancelled in prefill."""
 
     def __init__(self, cost: Cost | None) -> None:
         super().__init__("the request was cancelled")
@@ -51,7 +50,7 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All that serving needs, made on the thread that owns MLX. memory_bytes: the device's."""
+    """A loaded model with what serving it takes, made on the thread that owns MLX. memory_bytes: the device's. notes: of loading."""
 
     steps: StepTable
     bank: Bank
@@ -70,21 +69,21 @@ class Model:
         return self.steps.family
 
     @property
-    def degraded(self) -> tuple[str, ...]:
-        """Why it serves worse than it could, in words; nothing if it does not."""
+    def degraded_reasons(self) -> tuple[str, ...]:
+        """Why /health is degraded, as messages; empty if it is not."""
         reasons = [f"{count} records could not be written ({reason})" for reason, count in self.bank.stats.skipped.items()]
         if self.bank.off_reason:
             reasons.append(self.bank.off_reason)
         if self.policy.acceptance.is_failing:
             reasons.append(WARNING)
         if self.steps.eager_reason == NO_COMPILER:
-            reasons.append("steps run eager: MLX compiles them with g++; install it, or say --eager")
+            reasons.append("steps run eager: MLX compiles them with g++; install it, or set --eager")
         return tuple(reasons)
 
 
 @dataclass(slots=True)
 class Turn:
-    """Serves one request. Call `run` once."""
+    """Serves one request. Call `run` once. between: called between two chunks of prefill and between two rounds."""
 
     model: Model
     request: Request
@@ -92,9 +91,9 @@ class Turn:
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> Done:
-        """Serve the request, posting events; returns the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
-        headroom_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
-        free_memory_for(self.model.bank, self.model.family.spec, headroom_tokens, self.model.memory_bytes, self._own)
+        """Post the request's events; return the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
+        context_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
+        free_memory_for(self.model.bank, self.model.family.spec, context_tokens, self.model.memory_bytes, self._own_live)
         requested = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
         restored = self._restore(requested)
         snapshots = list(restored.snapshots)
@@ -103,14 +102,14 @@ class Turn:
         decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, HEADROOM_TOKENS), self.model.limits)
         return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, snapshots)
 
-    def _own(self) -> LiveConversation | None:
+    def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
-        return None if self._unused() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
+        return None if self._bypass_reason() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
 
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         headroom_tokens, session = min(request.max_tokens, HEADROOM_TOKENS), request.job.session
-        if reason := self._unused():
+        if reason := self._bypass_reason():
             restored = bank.bypass(reason, session=session, layout=layout, headroom_tokens=len(tokens) + headroom_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
@@ -118,28 +117,28 @@ class Turn:
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
     def _begins_another(self, restored: Restored[Contiguous]) -> bool:
-        """Whether it is the first question of a conversation, and what is stored begins with another one: agents begin all with the same
-        long system prompt, which need not make them one.
+        """Whether it is a conversation's first question and diverges from the stored one within it. Conversations of one agent share a long
+        system prompt, which does not make them one conversation.
         """
         reason, chat = restored.reason, self.request.job.prompt
         is_other = bool(reason.stored) and reason.shared_tokens < self.request.prompt.message_end
         return is_other and isinstance(chat, Chat) and chat.is_opening
 
-    def _unused(self) -> str:
+    def _bypass_reason(self) -> str:
         """Why the bank is not used, "" if it is."""
         if self.request.job.uses_bank:
             return self.model.bank.off_reason
-        return "bypass" if self.request.job.bank == "bypass" else "logprobs of the prompt are asked for: all of it is read"
+        return "bypass" if self.request.job.bank == "bypass" else "logprobs of the prompt are requested: all of it is computed"
 
     def _prefill(self, restored: Restored[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, self.model.family.spec.snapshot_tokens)
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
+        reuse = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)
         self._post_prefill_progress(restored)
-        for new in prefill(self.model.family, cache, prompt.tokens, snapshot_positions, self._look):
+        for new in prefill(self.model.family, cache, prompt.tokens, snapshot_positions, self._post_prompt_logprobs):
             snapshots += new
             self._post_prefill_progress(restored)
             if cache.length == len(prompt.tokens):
@@ -150,7 +149,7 @@ class Turn:
                     snapshots.append(cache.snapshot())
                     self._remember(cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
                 raise Cancelled(None)
-        self.timing.read_s = time.monotonic()
+        self.timing.prefilled_s = time.monotonic()
         return cache
 
     def _answer(
@@ -160,7 +159,7 @@ class Turn:
         generation = self._generation(cache)
         logprobs = AnswerLogprobs(generation, self.model.tokenizer)
         parts = request.prompt.parts(request.job.id, logprobs.within)
-        message = self._write(generation, parts)
+        message = self._post_answer(generation, parts)
         decode_stats = DecodeStats(
             LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats
         )
@@ -170,15 +169,15 @@ class Turn:
         self._remember(cache, stored, snapshots, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        missed = miss(restored.reason, request.prompt, self.model.tokenizer)
-        cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decode_stats, usage, self.timing))
+        described = miss.describe(restored.reason, request.prompt, self.model.tokenizer)
+        cost = Cost(usage, report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
         return Done(finish, *cost, generation.answer.stop_string, logprobs.rest())
 
-    def _write(self, generation: Generation, parts: AnswerParser) -> Mapping[str, Any]:
-        """Post the answer as it is made, to its end or until nobody wants it. Returns the message that it is."""
+    def _post_answer(self, generation: Generation, parts: AnswerParser) -> Mapping[str, Any]:
+        """Post the answer as it is generated, to its end or until the request is cancelled. Returns it as a message."""
         message = AssistantMessage()
         for text in generation:
             self.timing.last_s = time.monotonic()
@@ -193,16 +192,16 @@ class Turn:
         self._post(parts.flush(), message)
         return message.value()
 
-    def _look(self, start: int, hidden: mx.array) -> None:
-        """Tell of the prompt's tokens that follow these rows, if that was asked for; the first token follows none."""
+    def _post_prompt_logprobs(self, start: int, hidden: mx.array) -> None:
+        """Post logprobs of the prompt tokens after the rows of hidden [rows, dim], the first at `start`, if requested."""
         requested, tokens = self.request.job.logprobs, self.request.prompt.tokens
         if requested is None or not requested.of_prompt:
             return
         following = tokens[start + 1 : start + 1 + hidden.shape[0]]
         scores = prompt_scores(self.model.family, hidden, following, requested.num_top)
         first = [token_logprob(self.model.tokenizer, tokens[0], None)] if start == 0 else []
-        known = [token_logprob(self.model.tokenizer, token, score) for token, score in zip(following, scores, strict=True)]
-        self.request.post(PromptLogprobs((*first, *known)))
+        scored = [token_logprob(self.model.tokenizer, token, score) for token, score in zip(following, scores, strict=True)]
+        self.request.post(PromptLogprobs((*first, *scored)))
 
     def _generation(self, cache: Cache[Any]) -> Generation:
         requested = self.request.job.logprobs
@@ -226,19 +225,19 @@ class Turn:
         restored: Restored[Contiguous],
         answered: SampledAnswer | None,
     ) -> None:
-        if self._unused():
+        if self._bypass_reason():
             return
         if not bool(mx.all(mx.isfinite(cache.hidden))):
-            raise NumericsError("the model's state is not made of numbers", hint="the weights may be damaged")
+            raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turned = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
         try:
-            self.model.bank.remember(cache, tokens, snapshots, turned)
-        except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state
-            log.exception("request %s: the conversation could not be remembered", self.request.job.id)
-            self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be remembered")
+            self.model.bank.remember(cache, tokens, snapshots, turn)
+        except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state
+            log.exception("request %s: the conversation could not be stored", self.request.job.id)
+            self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be stored")
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:

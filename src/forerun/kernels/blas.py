@@ -13,7 +13,7 @@ import platform
 import sys
 from pathlib import Path
 
-from forerun.config import environ_blas_core
+from forerun.config import set_blas_core
 from forerun.errors import UnsupportedError
 
 ROW_INVARIANT_CORE = "Sandybridge"
@@ -40,7 +40,7 @@ def load(choice: str, *, row_invariant: bool) -> str:
     if "mlx.core" in sys.modules:
         raise RuntimeError("the BLAS must be loaded before mlx.core is imported")
     if row_invariant and platform.machine() == "x86_64":
-        environ_blas_core(ROW_INVARIANT_CORE)
+        set_blas_core(ROW_INVARIANT_CORE)
     return _describe(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL))
 
 

@@ -1,1 +1,1 @@
-"""The request log: a JSON line for each request, and what can be read off such lines later. Knows no engine, no HTTP and no MLX."""
+"""The request log: one JSON line per request, and the analysis of such lines. Knows no engine, no HTTP and no MLX."""

@@ -1,8 +1,8 @@
-"""What a request log tells: restores by source and layout, what was read and was not known, faults, requests slower than their peers, and
-why. Pure: entries in, values out.
+"""Analyses a request log: restores by source and layout, misses by reason, layout faults, and requests slower than their peers with the
+likely causes. Pure: entries in, values out.
 
-Peers of a request are those of the same model and numerics with about as long a context; for the speed of reading, also with about as
-many tokens to read, since few tokens are always slow.
+Peers of a request have the same model, numerics and about the same context length; for the speed of prefill also about the same number
+of tokens to prefill, since few tokens are always slow.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from forerun.values import Report
 
 NEAR_CONTEXT = 4 / 3  # of two contexts the longer over the shorter, at most
 PEERS_A_SIDE = 16
-MIN_PEERS = 4  # fewer say nothing of what is usual
+MIN_PEERS = 4  # with fewer, no comparison
 SHORT_WAIT_S = 0.1
-MIN_DECODED = 16  # tokens below which a speed of decoding says nothing
-SLOW_FRAC = 0.75  # of the peers' speed
-SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # times the peers' seconds, and seconds more than theirs
+MIN_DECODED = 16  # tokens; with fewer, the decoding speed is noise
+SLOW_FRAC = 0.75  # of the peers' median speed
+SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # above the peers' median by this factor and by this many seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """A request that gave tokens; report: its entry's."""
+    """An entry with a report."""
 
     entry: Entry
     report: Report
@@ -38,20 +38,20 @@ class ServedRequest:
 
     @property
     def decode_tok_per_s(self) -> float | None:
-        """None if it decoded too little to tell."""
+        """None below MIN_DECODED tokens."""
         usage = self.entry.usage
         return self.report.decode_tok_per_s if usage and usage.completion_tokens >= MIN_DECODED else None
 
     @property
     def layout(self) -> str:
-        """Of reading and of decoding, in one word if they are the same."""
-        reading, decoding = self.report.prefill_layout, self.report.layout
-        return decoding if reading == decoding else f"{reading}, then {decoding}"
+        """Of prefill and decoding; one name if they are the same."""
+        prefill, decode = self.report.prefill_layout, self.report.layout
+        return decode if prefill == decode else f"{prefill}, then {decode}"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of one source and layout: how many, their shortest and longest context, medians; the share of compiled steps."""
+    """Requests of one source and layout: count, shortest and longest context, median speeds, share of compiled steps."""
 
     source: str
     layout: str
@@ -66,13 +66,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MissGroup:
-    """Requests that did not get all of their prompt's state back for the same reason. kind: of the reason; place: where they part from what
-    is stored, which field of whose message, "" where that is not the reason; num: how many; computed_tokens: that they read;
-    last_id: of the last.
+    """Requests with the same kind of miss at the same location: the field and message where they diverge, "" if they do not. num: how many.
+    computed_tokens: their sum. last_id: of the last one.
     """
 
     kind: str
-    place: str
+    location: str
     num: int
     computed_tokens: int
     last_id: str
@@ -80,9 +79,8 @@ class MissGroup:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A request that is slower than its peers or was not run as chosen. The ratios to its peers' medians are None without peers.
-
-    faults: what was not as chosen. causes: what else the log knows that explains it.
+    """A request that is slower than its peers, or that did not run in the chosen layout. Ratios are to the peers' medians, None without
+    peers. faults: see faults_of. causes: other explanations from the log.
     """
 
     served: ServedRequest
@@ -94,13 +92,13 @@ class Outlier:
 
     @property
     def reason(self) -> str:
-        """Faults and causes in words."""
+        """Faults and causes as a message."""
         return "; ".join(self.faults + self.causes) or "nothing in the log explains it"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a log tells. unserved: requests that gave no token, or not all that they were to give, by what ended them."""
+    """The analysis of a log. unserved: number of cancelled and failed requests by error."""
 
     groups: tuple[Group, ...]
     misses: tuple[MissGroup, ...]
@@ -112,7 +110,7 @@ Peers = dict[int, list[ServedRequest]]
 
 
 def summarise(entries: Sequence[Entry]) -> Summary:
-    """All that is known of these requests, in the order of their entries."""
+    """The analysis of these entries, in chronological order."""
     served = [ServedRequest(entry, entry.report) for entry in entries if entry.report]
     unserved = Counter(
         (entry.error or entry.outcome).removeprefix("ForerunError: ") for entry in entries if entry.outcome in ("cancelled", "error")
@@ -121,16 +119,14 @@ def summarise(entries: Sequence[Entry]) -> Summary:
 
 
 def faults_of(report: Report) -> tuple[str, ...]:
-    """What was not as chosen."""
-    reading, decoding = report.prefill_layout, report.layout
-    found = []
-    if reading != report.requested_prefill_layout:
-        found.append(f"the prompt was read in {reading}, {report.requested_prefill_layout} was asked for")
-    if decoding != report.requested_layout:
-        found.append(f"decoded in {decoding}, {report.requested_layout} was asked for")
-    if report.draft_layout not in (None, decoding):
-        found.append(f"drafted in {report.draft_layout}, {decoding} is the trunk's")
-    return tuple(found)
+    """Messages about layouts that differ from the chosen ones."""
+    prefill, decode = report.prefill_layout, report.layout
+    faults = []
+    if prefill != report.requested_prefill_layout:
+        faults.append(f"prefilled in {prefill}, requested {report.requested_prefill_layout}")
+    if decode != report.requested_layout:
+        faults.append(f"decoded in {decode}, requested {report.requested_layout}")
+    return tuple(faults)
 
 
 def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:
@@ -153,16 +149,16 @@ def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:
 
 
 def _missed(served: Sequence[ServedRequest]) -> Iterator[MissGroup]:
-    """Those that read most first."""
+    """Groups by reason, the one with the most computed tokens first."""
     by_reason: dict[tuple[str, str], list[ServedRequest]] = defaultdict(list)
     for each in served:
         if miss := each.report.miss:
-            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.place)].append(each)
-    found = [
-        MissGroup(kind, place, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
-        for (kind, place), own in by_reason.items()
+            by_reason[miss.kind, re.sub(r"message \d+ \((.*)\)", r"a message (\1)", miss.location)].append(each)
+    groups = [
+        MissGroup(kind, location, len(own), sum(each.report.computed_tokens for each in own), own[-1].entry.id)
+        for (kind, location), own in by_reason.items()
     ]
-    yield from sorted(found, key=lambda misses: -misses.computed_tokens)
+    yield from sorted(groups, key=lambda misses: -misses.computed_tokens)
 
 
 def _outliers(served: Sequence[ServedRequest]) -> Iterator[Outlier]:
@@ -170,28 +166,28 @@ def _outliers(served: Sequence[ServedRequest]) -> Iterator[Outlier]:
     alike = _peers(served, lambda each: (each.entry.model, each.report.numerics, each.report.computed_tokens.bit_length()))
     for each in served:
         peers = near[id(each)]
-        reading = _ratio(each.report.prefill_tok_per_s, [p.report.prefill_tok_per_s for p in alike[id(each)]])
-        decoding = _ratio(each.decode_tok_per_s, [p.decode_tok_per_s for p in peers])
-        waiting = _ratio(each.report.ttft_s, [p.report.ttft_s for p in peers])
+        prefill = _ratio(each.report.prefill_tok_per_s, [p.report.prefill_tok_per_s for p in alike[id(each)]])
+        decode = _ratio(each.decode_tok_per_s, [p.decode_tok_per_s for p in peers])
+        ttft = _ratio(each.report.ttft_s, [p.report.ttft_s for p in peers])
         faults = faults_of(each.report)
-        is_late = waiting is not None and waiting > SLOW_TTFT and each.report.ttft_s * (1 - 1 / waiting) > SLOW_TTFT_S
-        is_slow = any(ratio is not None and ratio < SLOW_FRAC for ratio in (reading, decoding))
+        is_late = ttft is not None and ttft > SLOW_TTFT and each.report.ttft_s * (1 - 1 / ttft) > SLOW_TTFT_S
+        is_slow = any(ratio is not None and ratio < SLOW_FRAC for ratio in (prefill, decode))
         if faults or is_slow or is_late:
-            yield Outlier(each, reading, decoding, waiting, faults, tuple(_causes(each, peers)))
+            yield Outlier(each, prefill, decode, ttft, faults, tuple(_causes(each, peers)))
 
 
 def _peers(served: Sequence[ServedRequest], kind: Callable[[ServedRequest], object]) -> Peers:
-    """For each request, by id: the nearest others of its kind in context."""
+    """For each request, by id(): the others of its kind that are nearest in context length."""
     by_kind: dict[object, list[ServedRequest]] = defaultdict(list)
     for each in served:
         by_kind[kind(each)].append(each)
-    found: Peers = {}
+    peers: Peers = {}
     for own in by_kind.values():
         own.sort(key=lambda each: each.context_tokens)
         for i, each in enumerate(own):
             window = own[max(0, i - PEERS_A_SIDE) : i] + own[i + 1 : i + 1 + PEERS_A_SIDE]
-            found[id(each)] = [peer for peer in window if _is_near(peer, each)]
-    return found
+            peers[id(each)] = [peer for peer in window if _is_near(peer, each)]
+    return peers
 
 
 def _is_near(one: ServedRequest, other: ServedRequest) -> bool:
@@ -201,14 +197,14 @@ def _is_near(one: ServedRequest, other: ServedRequest) -> bool:
 
 def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str]:
     report = each.report
-    reason = f"{report.reason} (it differs in {report.miss.place})" if report.miss and report.miss.place else report.reason
+    reason = f"{report.reason} (it differs in {report.miss.location})" if report.miss and report.miss.location else report.reason
     if report.source == "cold" and any(peer.report.source != "cold" for peer in peers):
         yield f"cold: {reason}"
     elif reason:
         yield reason
     usual = _median([peer.report.computed_tokens for peer in peers])
     if usual is not None and report.computed_tokens > 2 * max(1.0, usual):
-        yield f"{report.computed_tokens:,} tokens to read, its peers had {usual:,.0f}"
+        yield f"{report.computed_tokens:,} tokens to prefill, its peers had {usual:,.0f}"
     for reason, num in sorted(report.eager_steps.items()):
         yield f"{num} of {report.steps} steps ran eager ({reason})"
     if report.layout != report.prefill_layout and report.layout == report.requested_layout:
@@ -217,21 +213,21 @@ def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str
 
 
 def _slow_by_chance(report: Report, peers: Sequence[ServedRequest]) -> Iterator[str]:
-    """What was nobody's choice: drafts that were not accepted, others before it in the queue."""
+    """Causes that no setting controls: rejected drafts, time in the queue."""
     usual = _median([peer.report.tokens_per_round for peer in peers])
     if usual is not None and report.tokens_per_round is not None and report.tokens_per_round < SLOW_FRAC * usual:
-        yield f"{report.tokens_per_round:.2f} tokens a round, its peers had {usual:.2f}"
+        yield f"{report.tokens_per_round:.2f} tokens per round, its peers had {usual:.2f}"
     if report.queue_s > max(report.ttft_s / 4, SHORT_WAIT_S):
         yield f"{report.queue_s:.1f} s in the queue"
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
 
 
 def _ratio(value: float | None, others: Sequence[float | None]) -> float | None:
-    known = [other for other in others if other is not None]
-    if value is None or len(known) < MIN_PEERS or not (usual := median(known)):
+    present = [other for other in others if other is not None]
+    if value is None or len(present) < MIN_PEERS or not (usual := median(present)):
         return None
     return value / usual

@@ -1,4 +1,4 @@
-"""What the request log says of one request, and its form as a line. Knows values; no files and no engine."""
+"""An entry of the request log, and its encoding as a line. Knows values; no files and no engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forerun.values import PrefillProgress, Prompt, Report, Usage
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What was asked and answered; only logged if the settings say so."""
+    """Prompt and answer; logged only with `request_log_content`."""
 
     prompt: Prompt
     answer: str
@@ -20,10 +20,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request that ended. time: when, UTC, ISO 8601. seconds: since it arrived. tenant: the name of its key, "" without keys.
+    """One ended request. time: of its end, UTC, ISO 8601. seconds: since its arrival. tenant: the name of its key, "" without keys.
 
-    outcome: "stop", "length" or "calls" (served), "cancelled" or "error"; error: what ended it, None if it was served. reading: how far
-    the prompt was read. usage and report: as in the response; None if there was no token to respond with.
+    outcome: "stop", "length" or "calls" (served), "cancelled" or "error". error: what ended it, None if it was served. prefill_progress:
+    the last reported, None before prefill. usage, report: as in the response, None if it ended before the answer.
     """
 
     time: str
@@ -44,12 +44,12 @@ _FORM = TypeAdapter(Entry)
 
 
 def encode(entry: Entry) -> str:
-    """The entry as one line of JSON, without its end."""
+    """The entry as one line of JSON, without a line break."""
     return _FORM.dump_json(entry).decode()
 
 
 def decode(line: str) -> Entry:
-    """The entry of a line. Fields that this version does not know are passed over. Raises ForerunError."""
+    """The entry of a line. Unknown fields are ignored. Raises ForerunError."""
     try:
         return _FORM.validate_json(line)
     except ValidationError as error:

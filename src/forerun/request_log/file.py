@@ -1,4 +1,4 @@
-"""The file of the request log and those that it was before: appended to, never larger in all than was allowed. Knows lines of text."""
+"""The request log's file and its rotated predecessors: appended to, within a total size limit. Knows lines of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a log, those of its older files first. What is not UTF-8, as in a line that was cut off, is read as U+FFFD.
+    """All lines of a log, the oldest file's first. Bytes that are not UTF-8, as in a truncated line, become U+FFFD.
 
     Raises ForerunError if there is no such file.
     """
@@ -29,32 +29,32 @@ def read_lines(path: Path) -> list[str]:
         return [line for each in (*filter(Path.exists, older), last) for line in _lines(each)]
     except OSError as error:
         raise ForerunError(
-            f"cannot read {path}: {error.strerror}", hint="a server writes it: see --request-log of `forerun serve`"
+            f"cannot read {path}: {error.strerror}", hint="a server writes this file: see --request-log of `forerun serve`"
         ) from error
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Put `change` of each line of a log in its place, in its older files too; "" takes it out. A file is replaced as a whole, or not."""
+    """Replace each line of a log, rotated files included, by `change(line)`; "" deletes it. Each file is replaced atomically."""
     for each in filter(Path.exists, _all(path)):
-        changed = [after for line in _lines(each) if (after := change(line))]
+        changed = [new for line in _lines(each) if (new := change(line))]
         small_files.put(each, "".join(f"{line}\n" for line in changed))
 
 
 def _all(path: Path) -> list[Path]:
-    """The files of a log, the oldest first."""
+    """The paths of a log's files, the oldest first."""
     return [*(path.with_name(f"{path.name}.{number}") for number in range(NUM_FILES - 1, 0, -1)), path]
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of one file. A line break in a text is written as JSON has it, but for those that only Unicode knows: they end no line."""
+    """The lines of one file. Only "\\n" ends a line: JSON escapes it in texts, but not Unicode's other line breaks."""
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         return [line.removesuffix("\n") for line in file]
 
 
 class LogFile:
-    """Appends lines to `path`; when that is full it becomes PATH.1, and so on, and the oldest goes. Readable by the user alone.
+    """Appends lines to `path`; a full file is rotated to PATH.1 and so on, the oldest is deleted. Mode 0600.
 
-    One process a file. A disk that takes no more costs lines, never a request. Raises ConfigError if the file cannot be opened.
+    One process per file. A failed write loses lines, never a request. Raises ConfigError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
@@ -63,7 +63,7 @@ class LogFile:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._sink = _PrivateFile(path, maxBytes=file_bytes, backupCount=NUM_FILES - 1, encoding="utf-8")
         except OSError as error:
-            hint = "--request-log names another file, --request-log-bytes 0 keeps no log"
+            hint = "--request-log sets another file, --request-log-bytes 0 turns the log off"
             raise ConfigError(f"the request log cannot be written: {path}: {error.strerror}", hint=hint) from error
 
     def append(self, line: str) -> None:
@@ -71,23 +71,23 @@ class LogFile:
         self._sink.handle(makeLogRecord({"msg": line}))
 
     def rewrite(self, change: Callable[[str], str]) -> None:
-        """Put `change` of each line in its place, in the older files too; "" takes it out. Lines that come meanwhile wait."""
+        """As the function `rewrite`; appends meanwhile block."""
         with self._sink.paused():
             rewrite(Path(self._sink.baseFilename), change)
 
     def close(self) -> None:
-        """No line may follow."""
+        """Close the file. Do not append afterwards."""
         self._sink.close()
 
 
 class _PrivateFile(RotatingFileHandler):
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The file is closed and nothing is written while the block runs."""
+        """Close the file and block writers while the block runs."""
         with self.lock:  # type: ignore[union-attr]
             if self.stream:
                 self.stream.close()
-            self.stream = None  # the next line opens it again
+            self.stream = None  # the next append reopens it
             yield
 
     def _open(self) -> TextIOWrapper:

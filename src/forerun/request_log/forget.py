@@ -1,4 +1,4 @@
-"""Takes the texts of conversations that were removed out of the request log. Knows lines; no files and no bank."""
+"""Removes the texts of deleted conversations from the request log. Knows lines; no files and no bank."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def without_texts(line: str, is_owner: Callable[[str], bool], is_gone: Callable[[str], bool]) -> str:
-    """The line, without what was asked and answered if it is of such an owner and of a conversation that is gone. Where it is not known
-    of which (it gave no token), it may be. What a miss quotes of other conversations goes from all of the owner's lines, and a line that
-    cannot be read goes altogether, since what it holds is not known.
+    """The line, without prompt and answer if its tenant satisfies is_owner and its session is_gone, or is unknown (no report). The texts
+    that a miss quotes, maybe of another conversation, are removed from all of the owner's lines. "" for a line that cannot be parsed,
+    since it may hold such texts.
     """
     try:
         entry = json.loads(line)

@@ -22,11 +22,12 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.serve.engine_double import INFO, REPORT
 from tests.serve.test_anthropic import put_together
+from tests.text.conftest import no_logprobs
 from tests.text.test_answer_parser import SCRAPS, TOOLS, WAYS, WRITERS
 
 from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from forerun.serve.dialect import Dialect
-from forerun.text.answer_parser import PLAIN, AnswerParser, Calls, AnswerFormat, untold
+from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, Calls
 from forerun.text.calls.json_calls import Llama
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK
@@ -156,7 +157,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 
 def events_of(chunks: Iterable[str], answer_format: AnswerFormat, finish: Finish, *, opens: bool) -> list[Event]:
     """The events of an answer that the model writes in these pieces."""
-    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=opens, tell=untold)
+    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=opens, tell=no_logprobs)
     pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
     return [QueuePosition(1), READING, *pieces, Done(finish, USAGE, REPORT, "")]
 
@@ -222,7 +223,7 @@ def test_nothing_is_held_back_while_tools_are_there(client: Client, calls: Calls
     """What was written is with the client as soon as it can be nothing else: all but a tag's length of a text and of an argument."""
     text, argument = TEXT_CHAR * 200 * (not isinstance(calls, Llama)), ARGUMENT_CHAR * 200  # a call of Llama's is all of its answer
     answer_format = PLAIN if client.dialect is COMPLETIONS else AnswerFormat(THINK, calls)
-    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    parts = AnswerParser(answer_format, TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=no_logprobs)
     stream = client.dialect.streamed(client.dialect.parse(client.request, INFO, id="id_1", tenant=""), INFO, created_unix_s=5)
     sent = b"".join(stream.frames(READING)).decode()
     written = ""

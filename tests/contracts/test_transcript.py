@@ -16,6 +16,7 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 from tests.talking import generation, opened
+from tests.text.conftest import no_logprobs
 from tests.text.test_answer_memory import oddly
 from tests.waiting import LIMIT_S
 
@@ -26,7 +27,6 @@ from forerun.engine import prompt_encoding
 from forerun.models.load import DEMO_MODEL
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
-from forerun.text.answer_parser import untold
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.text.template import Template
@@ -88,7 +88,7 @@ def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], 
         answer = generation(family, cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
         text = "".join(answer)
         ids, stored = tuple(answer.tokens[: answer.num_shown]), answer.store()
-    parts, message = prompt.parts(f"turn-{number}", untold), AssistantMessage()
+    parts, message = prompt.parts(f"turn-{number}", no_logprobs), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     return stored, SampledAnswer(ids, text, message.value())

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.text.conftest import no_logprobs
 
 from forerun.text.answer_memory import AnswerMemory
-from forerun.text.answer_parser import untold
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.text.template import Template
@@ -50,7 +50,7 @@ def wrap(text: str, length: int) -> list[str]:
 
 def answered(prompter: Prompter, prompt: Prompt, text: str, job: str = "job") -> tuple[tuple[int, ...], dict[str, Any]]:
     """The model answers: the ids it sampled, and the message that the client was given."""
-    parts, message = prompt.parts(job, untold), AssistantMessage()
+    parts, message = prompt.parts(job, no_logprobs), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     sampled = oddly(prompter.tokenizer, text)

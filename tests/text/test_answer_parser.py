@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.text.conftest import no_logprobs
 
-from forerun.text.answer_parser import AnswerFormat, AnswerParser, Calls, answer_format_of, untold
+from forerun.text.answer_parser import AnswerFormat, AnswerParser, Calls, answer_format_of
 from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
@@ -236,7 +237,7 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    parts = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    parts = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=no_logprobs)
     assert parts.push("Hi") != []
     assert parts.push(" <tool_call>\n<function=read>\n<parameter=path>\nab") != []
     assert parts.push("c") == [CallArguments(0, "c")]
@@ -260,7 +261,9 @@ def test_the_template_tells_how_calls_are_written(source: str, calls: Calls | No
 
 
 def test_gemmas_reasoning_has_its_own_tags() -> None:
-    parts = AnswerParser(answer_format_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+    parts = AnswerParser(
+        answer_format_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=no_logprobs
+    )
     answer = f"<|channel>thought\nHm.<channel|>Look.{gemma('stop', '')}"
     found = joined([piece for char in answer for piece in parts.push(char)] + parts.flush())
     assert (found["reasoning"], found["content"], found["calls"]) == ("Hm.", "Look.", [("stop", "{}")])

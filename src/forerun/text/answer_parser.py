@@ -50,11 +50,6 @@ PLAIN = AnswerFormat(None, None)
 Tell = Callable[[int, int], tuple[TokenLogprob, ...]]
 
 
-def untold(start: int, stop: int) -> tuple[TokenLogprob, ...]:
-    """Nothing."""
-    return ()
-
-
 def answer_format_of(template: str) -> AnswerFormat:
     """The form that a chat template with this source writes answers in."""
     return AnswerFormat(CHANNEL if CHANNEL.close in template else THINK, next((calls for tag, calls in CALLS if tag in template), None))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.text.answer import Answer
-from forerun.text.stop_strings import START, StopMatcher
+from forerun.text.partial_match import first_match, partial_overlap
 from forerun.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(DEMO_MODEL)
@@ -72,12 +72,9 @@ def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tu
 @settings(max_examples=500)
 @given(st.text(alphabet="ab", max_size=12), st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4))
 def test_stop_strings_inside_one_another_are_found(text: str, stop: list[str]) -> None:
-    stops = StopMatcher(stop)
-    state = START
-    for n, char in enumerate(text, start=1):
-        state = stops.step(state, char)
-        assert stops.matched(state) == max((len(s) for s in stop if text[:n].endswith(s)), default=0)
-        assert stops.depth(state) == max((k for s in stop for k in range(len(s) + 1) if text[:n].endswith(s[:k])), default=0)
+    for n in range(1, len(text) + 1):
+        assert len(first_match(text[:n], stop, n - 1)) == max((len(s) for s in stop if text[:n].endswith(s)), default=0)
+        assert partial_overlap(text[:n], stop) == max((k for s in stop for k in range(len(s)) if text[:n].endswith(s[:k])), default=0)
 
 
 def test_a_character_in_several_tokens_appears_whole() -> None:

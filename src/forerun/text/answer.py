@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 
-from forerun.text.stop_strings import START, StopMatcher
+from forerun.text.partial_match import first_match, partial_overlap
 from forerun.text.tokenizer import Tokenizer
 
 
@@ -24,8 +24,7 @@ class Answer:
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], reasoning_end: str) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stops = StopMatcher(stop)
-        self._state = START
+        self._stop = stop
         self._reasoning_end, self._reasoned = reasoning_end, ""
         self._held = ""
         self._num_decoded = 0
@@ -57,15 +56,12 @@ class Answer:
         """Take in decoded text; returns what no longer can belong to a stop string."""
         if self.stopped:
             return ""
-        text, quiet = self._held + new, self._num_of_reasoning(new)
-        for stop, char in enumerate(new[quiet:], start=len(self._held) + quiet + 1):
-            self._state = self._stops.step(self._state, char)
-            if matched := self._stops.matched(self._state):
-                self.stop_string, self._held = text[stop - matched : stop], ""
-                return text[: stop - matched]
-        certain = len(text) - self._stops.depth(self._state)
-        self._held = text[certain:]
-        return text[:certain]
+        quiet = self._num_of_reasoning(new)  # nothing is held while this is not 0
+        reasoning, text = new[:quiet], self._held + new[quiet:]
+        self.stop_string = first_match(text, self._stop, len(self._held))
+        certain = text.index(self.stop_string) if self.stopped else len(text) - partial_overlap(text, self._stop)
+        self._held = "" if self.stopped else text[certain:]
+        return reasoning + text[:certain]
 
     def _num_of_reasoning(self, new: str) -> int:
         """How many of the new characters belong to the reasoning, its tag, or the line breaks behind."""

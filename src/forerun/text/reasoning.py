@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from forerun.text.partial_match import partial_overlap
+
 Part = Literal["reasoning", "content"]
 Piece = tuple[Part, str]
 
@@ -62,7 +64,7 @@ class ReasoningSplitter:
     def _reason(self) -> list[Piece]:
         stop = self._held.find(self._close)
         if stop < 0:
-            return self._take("reasoning", len(self._held) - begun(self._held, self._close))
+            return self._take("reasoning", len(self._held) - partial_overlap(self._held, (self._close,)))
         rest = self._held[stop + len(self._close) :]
         self.reasoning_chars -= len(rest)
         pieces = self._take("reasoning", stop)
@@ -79,8 +81,3 @@ class ReasoningSplitter:
             text = text.lstrip("\n")
             self._is_after_tag = not text
         return [(part, text)] if text else []
-
-
-def begun(text: str, tag: str) -> int:
-    """Length of the longest proper beginning of the mark that the text ends with."""
-    return next(n for n in reversed(range(len(tag))) if text.endswith(tag[:n]))

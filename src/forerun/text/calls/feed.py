@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from forerun.text.reasoning import begun
+from forerun.text.partial_match import partial_overlap
 from forerun.values import CallEnd, CallStart, Content, Piece
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def find(feed: Feed, shapes: Sequence[Shape]) -> Steps[TagMatch | None]:
 
 def _held(text: str, tags: Sequence[str]) -> int:
     """Characters at the end that may be of a mark, or white space before one."""
-    length = max((begun(text, tag) for tag in tags), default=0)
+    length = partial_overlap(text, tags)
     before = text[: len(text) - length]
     return length + len(before) - len(before.rstrip())
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forerun.text.calls.arguments import read_rest
 from forerun.text.calls.feed import NAME, Feed, Shape, Steps, content, content_until, find
 from forerun.text.calls.tools import Tools
-from forerun.text.reasoning import begun
+from forerun.text.partial_match import partial_overlap
 from forerun.values import CallArguments
 
 WORD = re.compile(r"[^\s,:{}\[\]<]+")
@@ -73,7 +73,7 @@ class Gemma:
         while not is_ended:
             place = feed.text.find(self.quote)
             is_ended = place >= 0
-            certain = place if is_ended else len(feed.text) - (0 if feed.is_ended else begun(feed.text, self.quote))
+            certain = place if is_ended else len(feed.text) - (0 if feed.is_ended else partial_overlap(feed.text, (self.quote,)))
             if text := feed.take(certain):
                 yield CallArguments(index, json.dumps(text, ensure_ascii=False)[1:-1])
             if feed.is_ended and not is_ended:

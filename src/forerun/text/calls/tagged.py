@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from forerun.text.calls.feed import NAME, Feed, Shape, Steps, content, content_until, find
 from forerun.text.calls.tools import Tools, Types, value_of
-from forerun.text.reasoning import begun
+from forerun.text.partial_match import partial_overlap
 from forerun.values import CallArguments
 
 TEXT: Types = frozenset(["string"])
@@ -97,7 +97,7 @@ class Tagged:
             if any(each.startswith(rest) for each in follows):
                 return start - self._padding(text[:start]), is_ended
             start = text.find(self.closing, start + 1)
-        certain = 0 if is_ended else begun(text, self.closing)
+        certain = 0 if is_ended else partial_overlap(text, (self.closing,))
         before = text[: len(text) - certain]
         return len(before) - (0 if is_ended else self._padding(before)), False
 

@@ -88,7 +88,7 @@ def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], 
         answer = generation(family, cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
         text = "".join(answer)
         ids, stored = tuple(answer.tokens[: answer.num_shown]), answer.store()
-    parts, message = prompt.parts(f"turn-{number}", no_logprobs), AssistantMessage()
+    parts, message = prompt.answer_parser(f"turn-{number}", no_logprobs), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     return stored, SampledAnswer(ids, text, message.value())

@@ -102,7 +102,7 @@ def test_an_answer_ends_where_it_should_and_goes_on_from_there(
 
 def stopped(answer: Generation) -> bool:
     """Whether a stop string ended it."""
-    return answer.answer.stopped
+    return answer.answer.is_stopped
 
 
 def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -> None:

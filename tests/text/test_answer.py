@@ -36,7 +36,7 @@ def write(tokens: list[int], stop: tuple[str, ...]) -> tuple[str, Answer]:
     text = ""
     for token in tokens:
         text += answer.push(token)
-        if answer.stopped:
+        if answer.is_stopped:
             return text, answer
     return text + answer.flush(), answer
 
@@ -45,7 +45,7 @@ def write(tokens: list[int], stop: tuple[str, ...]) -> tuple[str, Answer]:
 @given(TOKENS, STOPS)
 def test_text_is_the_whole_cut_at_the_stop_string(tokens: list[int], stop: tuple[str, ...]) -> None:
     text, answer = write(tokens, stop)
-    assert (text, answer.stopped) == cut(TOKENIZER.decode(tokens), stop)
+    assert (text, answer.is_stopped) == cut(TOKENIZER.decode(tokens), stop)
 
 
 @settings(max_examples=400)
@@ -53,7 +53,7 @@ def test_text_is_the_whole_cut_at_the_stop_string(tokens: list[int], stop: tuple
 def test_kept_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...]) -> None:
     text, answer = write(tokens, stop)
     ends = [len(TOKENIZER.decode(tokens[:n])) for n in range(1, len(tokens) + 1)]
-    assert answer.kept_tokens == sum(end <= len(text) for end in ends)
+    assert answer.emitted_tokens == sum(end <= len(text) for end in ends)
 
 
 @given(TOKENS, STOPS)
@@ -62,7 +62,7 @@ def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tu
     text = ""
     for n, token in enumerate(tokens, start=1):
         text += answer.push(token)
-        if answer.stopped:
+        if answer.is_stopped:
             return
         whole = TOKENIZER.decode(tokens[:n])
         longest = max((k for s in stop for k in range(len(s)) if whole.rstrip("\ufffd").endswith(s[:k])), default=0)
@@ -81,7 +81,7 @@ def test_a_character_in_several_tokens_appears_whole() -> None:
     tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()]
     answer = Answer(TOKENIZER, (), "")
     assert [answer.push(token) for token in tokens] == ["", "", "", "🙂"]
-    assert answer.kept_tokens == 4
+    assert answer.emitted_tokens == 4
 
 
 def test_an_unfinished_character_becomes_one_mark() -> None:
@@ -110,9 +110,9 @@ def test_reasoning_holds_no_stop_string(parts: list[str]) -> None:
     answer, out = Answer(TOKENIZER, ("\n", "a b", "think>"), "</think>"), ""
     for token in TOKENIZER.encode(text, tenant=""):
         out += answer.push(token)
-        if answer.stopped:
+        if answer.is_stopped:
             break
     else:
         out += answer.flush()
     shown, stopped = cut(content[len(breaks) :], ("\n", "a b", "think>"))
-    assert (out, answer.stopped) == (reasoning + tag + breaks + shown, stopped)
+    assert (out, answer.is_stopped) == (reasoning + tag + breaks + shown, stopped)

@@ -50,12 +50,12 @@ def wrap(text: str, length: int) -> list[str]:
 
 def answered(prompter: Prompter, prompt: Prompt, text: str, job: str = "job") -> tuple[tuple[int, ...], dict[str, Any]]:
     """The model answers: the ids it sampled, and the message that the client was given."""
-    parts, message = prompt.parts(job, no_logprobs), AssistantMessage()
+    parts, message = prompt.answer_parser(job, no_logprobs), AssistantMessage()
     for piece in (*parts.push(text), *parts.flush()):
         message.take(piece)
     sampled = oddly(prompter.tokenizer, text)
     assert prompter.tokenizer.decode(sampled) == text
-    prompter.learn_answer(CHAT, prompt, SampledAnswer(sampled, text, message.value()), tenant="a")
+    prompter.remember_answer(CHAT, prompt, SampledAnswer(sampled, text, message.value()), tenant="a")
     return sampled, message.value()
 
 
@@ -154,7 +154,7 @@ def test_an_answer_cut_inside_a_token_is_not_taken_for_the_whole(prompter: Promp
     prompt = prompter.encode(CHAT, tenant="a")
     message = {"role": "assistant", "content": "Yes and", "reasoning_content": "Hm"}
     sampled = tuple(prompter.tokenizer.encode("Hm</think>\n\nYes", tenant="a"))
-    prompter.learn_answer(CHAT, prompt, SampledAnswer(sampled, "Hm</think>\n\nYes and", message), tenant="a")
+    prompter.remember_answer(CHAT, prompt, SampledAnswer(sampled, "Hm</think>\n\nYes and", message), tenant="a")
     assert "Yes and<|im_end|>" in prompter.tokenizer.decode(next_prompt(prompter, message, USER))
 
 

@@ -55,7 +55,7 @@ def test_a_template_that_rewrites_the_messages_has_no_border(tokenizer: Tokenize
 def test_raw_tokens_pass_through(prompter: Prompter) -> None:
     prompt = prompter.encode(TokenPrompt((1, 2, 3)), tenant="")
     assert (prompt.tokens, prompt.message_end, prompt.opens_reasoning) == ((1, 2, 3), 3, False)
-    assert prompt.parts("1", no_logprobs).push("<think>x") == [Content("<think>x")]
+    assert prompt.answer_parser("1", no_logprobs).push("<think>x") == [Content("<think>x")]
 
 
 def test_half_a_surrogate_pair_is_the_callers_error(prompter: Prompter) -> None:

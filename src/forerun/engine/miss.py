@@ -18,5 +18,5 @@ def miss(reason: MissReason, prompt: Prompt, tokenizer: Tokenizer) -> Miss | Non
         return Miss(reason.kind, at, *PromptLocation("", ""), "", stored)
     asked = tokenizer.decode(prompt.tokens[at : at + SHOWN_TOKENS])
     num_same = num_common(asked, stored)
-    part = prompt.places.of(prompt.char(at, tokenizer) + num_same, stored[num_same:])
+    part = prompt.locator.locate(prompt.char_offset(at, tokenizer) + num_same, stored[num_same:])
     return Miss(reason.kind, at, *part, asked, stored)

@@ -18,7 +18,7 @@ class Answer:
 
     stop_string: the stop string that is complete, "" while there is none; nothing of it or after it is ever given out.
     ends: for each pushed token, characters of the answer up to its last one.
-    kept_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
+    emitted_tokens: number of pushed tokens whose text lies wholly within the text given out so far.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], reasoning_end: str) -> None:
@@ -31,10 +31,10 @@ class Answer:
         self._num_given = 0
         self.ends: list[int] = []
         self.stop_string = ""
-        self.kept_tokens = 0
+        self.emitted_tokens = 0
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether a stop string has ended the answer."""
         return bool(self.stop_string)
 
@@ -54,13 +54,13 @@ class Answer:
 
     def _read(self, new: str) -> str:
         """Take in decoded text; returns what no longer can belong to a stop string."""
-        if self.stopped:
+        if self.is_stopped:
             return ""
         quiet = self._num_of_reasoning(new)  # nothing is held while this is not 0
         reasoning, text = new[:quiet], self._held + new[quiet:]
         self.stop_string = first_match(text, self._stop, len(self._held))
-        certain = text.index(self.stop_string) if self.stopped else len(text) - partial_overlap(text, self._stop)
-        self._held = "" if self.stopped else text[certain:]
+        certain = text.index(self.stop_string) if self.is_stopped else len(text) - partial_overlap(text, self._stop)
+        self._held = "" if self.is_stopped else text[certain:]
         return reasoning + text[:certain]
 
     def _num_of_reasoning(self, new: str) -> int:
@@ -78,6 +78,6 @@ class Answer:
     def _give(self, text: str) -> str:
         """Count the tokens that are out with this text."""
         self._num_given += len(text)
-        while self.kept_tokens < len(self.ends) and self.ends[self.kept_tokens] <= self._num_given:
-            self.kept_tokens += 1
+        while self.emitted_tokens < len(self.ends) and self.ends[self.emitted_tokens] <= self._num_given:
+            self.emitted_tokens += 1
         return text

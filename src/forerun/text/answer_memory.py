@@ -31,7 +31,7 @@ class RememberedAnswer:
     sampled_text: SampledText | None
 
     @property
-    def name(self) -> str:
+    def key(self) -> str:
         """What it is known by in whatever writing it comes back."""
         return next(_names(self.message))
 

@@ -15,9 +15,9 @@ from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
 from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, Tell
 from forerun.text.calls.tools import Tools
 from forerun.text.control_tokens import ControlTokenEscaper
-from forerun.text.dialogue import Dialogue
 from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
+from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import EscapedText, Tokenizer
 from forerun.values import Chat, TokenPrompt
 
@@ -29,7 +29,7 @@ class Prompt:
     message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
     opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
     text: as it was rendered. form, tools: how the answer is written, and what it may call. notes: what the template could not take as it
-    was sent, for people. places: which message a place in the text belongs to. pieces: where in the text without marks, and among the
+    was sent, for people. locator: which message a place in the text belongs to. pieces: where in the text without marks, and among the
     tokens, its pieces begin and end.
     """
 
@@ -40,10 +40,10 @@ class Prompt:
     answer_format: AnswerFormat
     tools: Tools
     notes: tuple[str, ...]
-    places: PromptLocator
+    locator: PromptLocator
     pieces: Sequence[tuple[int, int]]
 
-    def char(self, token: int, tokenizer: Tokenizer) -> int:
+    def char_offset(self, token: int, tokenizer: Tokenizer) -> int:
         """Where in the text without marks the token with this number begins: counted within its piece, since what the model sampled may
         say the same in other characters than the template.
         """
@@ -58,7 +58,7 @@ class Prompt:
         """The tag that ends the reasoning with which the answer begins, "" if it begins with none."""
         return self.answer_format.reasoning.close if self.opens_reasoning and self.answer_format.reasoning else ""
 
-    def parts(self, request_id: str, tell: Tell) -> AnswerParser:
+    def answer_parser(self, request_id: str, tell: Tell) -> AnswerParser:
         """What takes the answer apart. The ids of its calls follow from the request's id."""
         return AnswerParser(self.answer_format, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning, tell=tell)
 
@@ -78,7 +78,7 @@ class Prompter:
     def __init__(self, tokenizer: Tokenizer, template: Template) -> None:
         self.tokenizer = tokenizer
         self.template = template
-        self._dialogue = Dialogue(template)
+        self._dialogue = TemplateAdapter(template)
         self._answer_memory = AnswerMemory()
         self._escaper = ControlTokenEscaper(tokenizer.control_tokens)
 
@@ -94,7 +94,7 @@ class Prompter:
                 answer_format=PLAIN,
                 tools=Tools(()),
                 notes=(),
-                places=PromptLocator(self.template, None),
+                locator=PromptLocator(self.template, None),
                 pieces=(),
             )
         suited, notes = self._adapted(prompt, tenant)
@@ -103,12 +103,12 @@ class Prompter:
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end, pieces = self.tokenizer.encode_escaped(EscapedText(text, end, escape), tenant=tenant)
-        opens, answer_format, places = text.rstrip().endswith("<think>"), self.template.answer_format, PromptLocator(self.template, suited)
+        opens, answer_format, locator = text.rstrip().endswith("<think>"), self.template.answer_format, PromptLocator(self.template, suited)
         return Prompt(
-            tuple(tokens), message_end, opens, text, answer_format, Tools((*prompt.tools, *prompt.held_back)), notes, places, pieces
+            tuple(tokens), message_end, opens, text, answer_format, Tools((*prompt.tools, *prompt.held_back)), notes, locator, pieces
         )
 
-    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
+    def remember_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
         """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew.
         Returns what another process has to know for that, None if nothing would do.
         """
@@ -129,7 +129,7 @@ class Prompter:
         if given.sampled_text:
             self.tokenizer.learn_sampled(given.sampled_text)
 
-    def unknown(self, chat: Chat, *, tenant: str) -> list[str]:
+    def missing_answers(self, chat: Chat, *, tenant: str) -> list[str]:
         """Names of answers that the conversation may repeat and that are not remembered."""
         return self._answer_memory.unknown(chat.messages, tenant=tenant)
 
@@ -147,11 +147,11 @@ class Prompter:
         end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
         return text[len(prompt.text) : end] if text.startswith(prompt.text) else ""
 
-    def learn(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
+    def remember_stored(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
         """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""
         self.tokenizer.learn(before, stored, tenant=tenant)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget what was answered and encoded: it is worked out, or learnt from stored conversations, anew."""
         self._answer_memory.clear()
         self.tokenizer.forget()

@@ -34,7 +34,7 @@ class PromptLocator:
     def __init__(self, template: Template, chat: Chat | None) -> None:
         self._template, self._chat = template, chat
 
-    def of(self, char: int, stored: str) -> PromptLocation:
+    def locate(self, char: int, stored: str) -> PromptLocation:
         """The part that the character belongs to. stored: what stands there in the conversation that the prompt is compared with."""
         if self._chat is None:
             return PromptLocation("", "")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forerun.text.dialogue import Dialogue
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
+from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat
 
@@ -35,7 +35,7 @@ def chat(*messages: dict[str, Any], **args: Any) -> Chat:
 def suited(source: str, conversation: Chat) -> tuple[str, tuple[str, ...]]:
     """What is rendered, and what the response says."""
     template = Template(source, {})
-    given, notes = Dialogue(template).adapt(conversation)
+    given, notes = TemplateAdapter(template).adapt(conversation)
     return template.render(given, add_generation_prompt=False), notes
 
 
@@ -117,7 +117,7 @@ def test_switches_are_what_the_template_knows(source: str, args: dict[str, Any],
 
 
 def test_the_bundled_model_takes_all(template: Template) -> None:
-    dialogue = Dialogue(template)
+    dialogue = TemplateAdapter(template)
     assert (dialogue.takes_system, dialogue.parses_arguments, dialogue.switch, dialogue.efforts) == (True, True, "enable_thinking", ())
 
 

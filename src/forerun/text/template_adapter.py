@@ -26,7 +26,7 @@ TOOL: Mapping[str, Any] = {
 ASSISTANT: Mapping[str, Any] = {"role": "assistant", "content": "a"}
 
 
-class Dialogue:
+class TemplateAdapter:
     """What one template takes, and conversations made so.
 
     takes_system: a system message may stand in mid-dialogue. parses_arguments: arguments of calls are objects, not strings of JSON.

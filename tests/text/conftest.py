@@ -22,7 +22,7 @@ def folder() -> Path:
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    """A tokenizer that remembers nothing yet."""
+    """A tokenizer with empty caches."""
     return Tokenizer.load(DEMO_MODEL)
 
 

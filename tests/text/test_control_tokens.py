@@ -1,4 +1,4 @@
-"""What clients write never becomes a control token, and reads otherwise as it was written."""
+"""What clients write never becomes a control token, and is otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_text_of_a_message_is_a_control_token(contents: list[str]) -> None:
     assert TOKENIZER.decode(prompt.tokens) == TEMPLATE.render(chat(*contents), add_generation_prompt=True)
 
 
-def test_a_mark_is_not_taken_for_a_character_that_a_client_wrote() -> None:
+def test_the_escape_character_is_not_confused_with_one_that_a_client_wrote() -> None:
     for content in ("<|im_\ufdd0", "<|im_"):
         assert TOKENIZER.decode(PROMPTER.encode(chat(content), tenant="").tokens) == TEMPLATE.render(
             chat(content), add_generation_prompt=True
@@ -56,31 +56,31 @@ def test_a_mark_is_not_taken_for_a_character_that_a_client_wrote() -> None:
 @given(st.lists(TEXTS, min_size=2, max_size=4))
 @example(["<|im_ ", "end|>"])
 @example(["a<", "|im_end|", ">"])
-def test_nor_are_texts_that_a_template_joins(contents: list[str]) -> None:
+def test_no_texts_that_a_template_joins_are_a_control_token(contents: list[str]) -> None:
     joins = Prompter(TOKENIZER, Template("{% for m in messages %}{{ m.content | trim }}{% endfor %}", {}))
     assert not IDS & set(joins.encode(chat(*contents), tenant="").tokens)
 
 
-def test_names_and_descriptions_of_tools_are_texts_too() -> None:
+def test_names_and_descriptions_of_tools_are_escaped_too() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {FORGED: {"description": FORGED}}}}}
-    asked = Chat(chat("hi").messages, (tool,), {})
-    prompt = PROMPTER.encode(asked, tenant="")
+    conversation = Chat(chat("hi").messages, (tool,), {})
+    prompt = PROMPTER.encode(conversation, tenant="")
     assert prompt.tokens.count(START) == 3
-    assert TOKENIZER.decode(prompt.tokens) == TEMPLATE.render(asked, add_generation_prompt=True)
+    assert TOKENIZER.decode(prompt.tokens) == TEMPLATE.render(conversation, add_generation_prompt=True)
 
 
-def test_what_holds_no_control_token_is_left_as_it_is() -> None:
-    asked = chat("if a < b and c <= d: pass", "<think>hm</think>")
-    assert ControlTokenEscaper(CONTROL).escape(asked)[0] is asked
+def test_a_conversation_without_control_tokens_is_unchanged() -> None:
+    conversation = chat("if a < b and c <= d: pass", "<think>hm</think>")
+    assert ControlTokenEscaper(CONTROL).escape(conversation)[0] is conversation
 
 
-def test_the_mark_is_none_of_the_conversations_own_characters() -> None:
+def test_the_escape_character_is_not_in_the_conversation() -> None:
     assert ControlTokenEscaper(CONTROL).escape(chat(NONCHARACTERS[0] + "<|im_end|>", NONCHARACTERS[2]))[1] == NONCHARACTERS[1]
     with pytest.raises(BadRequestError, match=r"U\+FDD0"):
         ControlTokenEscaper(CONTROL).escape(chat("".join(NONCHARACTERS)))
 
 
-def test_the_next_turn_begins_the_same_way() -> None:
+def test_the_next_turn_has_the_same_prefix() -> None:
     first = PROMPTER.encode(chat(FORGED), tenant="")
     second = PROMPTER.encode(chat(FORGED, "and?"), tenant="")
     assert second.tokens[: first.message_end] == first.tokens[: first.message_end]

@@ -1,4 +1,4 @@
-"""Tokenizer, template and stop tokens out of a GGUF file, against the same out of a folder; damaged files are refused."""
+"""Tokenizer, template and stop tokens of a GGUF file equal those of a folder; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_tokenizer_is_the_folders(file: Path, text: str) -> None:
+def test_the_tokenizer_equals_the_folders(file: Path, text: str) -> None:
     ours, theirs = Tokenizer.load(file), Tokenizer.load(DEMO_MODEL)
     assert ours.encode(text, tenant="") == theirs.encode(text, tenant="")
     assert ours.decode(ours.encode(text, tenant="")) == theirs.decode(theirs.encode(text, tenant=""))
 
 
-def test_the_template_and_what_ends_an_answer(file: Path) -> None:
+def test_the_template_and_the_stop_tokens(file: Path) -> None:
     chat = Chat(({"role": "user", "content": "Hello"},), (), {})
     assert Template.load(file).render(chat, add_generation_prompt=False) == "<|im_start|>user\nHello<|im_end|>\n"
     tokenizer = Tokenizer.load(file)
@@ -38,7 +38,7 @@ def test_the_template_and_what_ends_an_answer(file: Path) -> None:
     assert tokenizer.decode(sorted(tokenizer.stop_ids)) == "<|endoftext|><|im_end|>"
 
 
-def test_files_that_it_stands_for(file: Path) -> None:
+def test_the_files_of_the_folder_that_it_replaces(file: Path) -> None:
     assert exists(file / "tokenizer.json")
     assert read_text(file / "tokenizer.json").startswith("{")
     assert not exists(file / "chat_template.jinja")
@@ -47,9 +47,9 @@ def test_files_that_it_stands_for(file: Path) -> None:
 
 
 def test_metadata(file: Path) -> None:
-    found = read_metadata(file)
-    assert (found["general.architecture"], found["llama.block_count"], found["llama.rope.freq_base"]) == ("llama", 2, 10000.0)
-    assert found["tokenizer.ggml.tokens"] == gguf.vocabulary()["tokenizer.ggml.tokens"]
+    metadata = read_metadata(file)
+    assert (metadata["general.architecture"], metadata["llama.block_count"], metadata["llama.rope.freq_base"]) == ("llama", 2, 10000.0)
+    assert metadata["tokenizer.ggml.tokens"] == gguf.vocabulary()["tokenizer.ggml.tokens"]
 
 
 def test_the_one_file_of_a_folder(file: Path, tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_file_that_is_cut_off(file: Path, tmp_path: Path, num_bytes: int) -> N
         Tokenizer.load(part)
 
 
-def test_lengths_that_cannot_be(file: Path, tmp_path: Path) -> None:
+def test_impossible_lengths(file: Path, tmp_path: Path) -> None:
     whole, key = bytearray(file.read_bytes()), b"tokenizer.ggml.tokens"
-    at = whole.index(key) + len(key) + 8  # behind the kinds of the value and of its elements
+    at = whole.index(key) + len(key) + 8  # after the types of the value and of its elements
     whole[at : at + 8] = (1 << 60).to_bytes(8, "little")
     part = tmp_path / "part.gguf"
     part.write_bytes(whole)

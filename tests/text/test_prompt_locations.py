@@ -1,4 +1,4 @@
-"""Which part of a conversation a place in its text belongs to, and which field of a message."""
+"""The part of a conversation that a character belongs to, and the field of a message."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ TEXT = TEMPLATE.render(Chat(MESSAGES, TOOLS, {}), add_generation_prompt=True)
         ("<|im_start|>assistant\n<think>\n", (REST, "")),
     ],
 )
-def test_a_place_is_named(words: str, expected: tuple[str, str]) -> None:
-    assert PromptLocator(TEMPLATE, Chat(MESSAGES, TOOLS, {})).of(TEXT.rindex(words), "something else") == expected
+def test_a_character_is_located(words: str, expected: tuple[str, str]) -> None:
+    assert PromptLocator(TEMPLATE, Chat(MESSAGES, TOOLS, {})).locate(TEXT.rindex(words), "something else") == expected
 
 
 def test_reasoning_that_was_left_out_is_the_field_that_differs() -> None:
-    """The prompt has nothing there to be named: what is stored says that there was something."""
+    """The prompt has no reasoning there; the stored text shows that there was some."""
     char = TEXT.index("<think>\n\n</think>") + len("<think>\n")
-    places = PromptLocator(TEMPLATE, Chat(MESSAGES, TOOLS, {}))
-    assert places.of(char, "I look at it.\n</think>") == ("message 4 (assistant)", "reasoning_content")
+    locator = PromptLocator(TEMPLATE, Chat(MESSAGES, TOOLS, {}))
+    assert locator.locate(char, "I look at it.\n</think>") == ("message 4 (assistant)", "reasoning_content")
 
 
 def test_reasoning_that_the_template_leaves_out_of_earlier_turns_is_the_field_that_differs() -> None:
@@ -71,15 +71,18 @@ def test_reasoning_that_the_template_leaves_out_of_earlier_turns_is_the_field_th
     template = Template(STRIPPING, {})
     text = template.render(chat, add_generation_prompt=False)
     assert "Hm." not in text
-    assert PromptLocator(template, chat).of(text.index("Yes."), "<think>Hm.</think>Yes.") == ("message 1 (assistant)", "reasoning_content")
-    assert PromptLocator(template, chat).of(text.index("Yes."), "No.") == ("message 1 (assistant)", "content")
+    assert PromptLocator(template, chat).locate(text.index("Yes."), "<think>Hm.</think>Yes.") == (
+        "message 1 (assistant)",
+        "reasoning_content",
+    )
+    assert PromptLocator(template, chat).locate(text.index("Yes."), "No.") == ("message 1 (assistant)", "content")
 
 
-def test_tokens_without_messages_have_no_places() -> None:
-    assert PromptLocator(TEMPLATE, None).of(3, "") == ("", "")
+def test_tokens_without_messages_have_no_location() -> None:
+    assert PromptLocator(TEMPLATE, None).locate(3, "") == ("", "")
 
 
-def test_without_a_system_message_the_first_is_number_0() -> None:
+def test_without_a_system_message_the_first_has_index_0() -> None:
     chat = Chat(MESSAGES[1:], (), {})
     char = TEMPLATE.render(chat, add_generation_prompt=False).index("FIRST")
-    assert PromptLocator(TEMPLATE, chat).of(char, "") == ("message 0 (user)", "content")
+    assert PromptLocator(TEMPLATE, chat).locate(char, "") == ("message 0 (user)", "content")

@@ -11,7 +11,7 @@ def answers(tags: ReasoningTags) -> st.SearchStrategy[tuple[ReasoningTags, str, 
 
 
 def whole(text: str, tags: ReasoningTags, opens: bool) -> tuple[str, str]:
-    """The law, for an answer that is here in full: (reasoning, content)."""
+    """The definition, for a whole answer: (reasoning, content)."""
     if not opens and not text.startswith(tags.open):
         return "", text
     inside = text if opens else text.removeprefix(tags.open)
@@ -22,16 +22,16 @@ def whole(text: str, tags: ReasoningTags, opens: bool) -> tuple[str, str]:
 @given(st.one_of(answers(THINK), answers(CHANNEL)), st.booleans())
 def test_any_chunking_splits_like_the_whole(answer: tuple[ReasoningTags, str, list[int]], opens: bool) -> None:
     tags, text, cuts = answer
-    splitter, places = ReasoningSplitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
-    chunks = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
-    pieces = [piece for chunk in chunks for piece in splitter.push(chunk)] + splitter.flush()
-    parts = {part: "".join(text for p, text in pieces if p == part) for part in ("reasoning", "content")}
+    splitter, positions = ReasoningSplitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
+    chunks = [text[start:stop] for start, stop in zip([0, *positions], [*positions, len(text)], strict=True)]
+    splits = [split for chunk in chunks for split in splitter.push(chunk)] + splitter.flush()
+    parts = {part: "".join(text for p, text in splits if p == part) for part in ("reasoning", "content")}
     assert (parts["reasoning"], parts["content"]) == whole(text, tags, opens)
-    assert all(text for _, text in pieces)
+    assert all(text for _, text in splits)
     end = text.find(tags.close, 0 if opens else len(tags.open))
-    reasoned = len(text) if end < 0 else end + len(tags.close)
-    assert splitter.reasoning_chars == (reasoned if opens or text.startswith(tags.open) else 0)
-    assert [part for part, _ in pieces] == sorted((part for part, _ in pieces), reverse=True), "reasoning after content"
+    reasoning_chars = len(text) if end < 0 else end + len(tags.close)
+    assert splitter.reasoning_chars == (reasoning_chars if opens or text.startswith(tags.open) else 0)
+    assert [part for part, _ in splits] == sorted((part for part, _ in splits), reverse=True), "reasoning after content"
 
 
 def test_only_a_possible_tag_is_held_back() -> None:

@@ -1,4 +1,4 @@
-"""Each piece of evidence alone says which tokens end an answer; together they say all of them; without any, the model is refused."""
+"""Each source alone names stop tokens; together they name all of them; a model without any is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forerun.models.load import DEMO_MODEL
 from forerun.text.stop_tokens import stop_ids
 
 TEXT_END, TURN_END = 8183, 8185
-EVIDENCE: list[tuple[str, dict[str, Any], set[int]]] = [
+SOURCES: list[tuple[str, dict[str, Any], set[int]]] = [
     ("generation_config.json", {"eos_token_id": [TEXT_END, TURN_END]}, {TEXT_END, TURN_END}),
     ("config.json", {"eos_token_id": TEXT_END}, {TEXT_END}),
     ("config.json", {"text_config": {"eos_token_id": TEXT_END}}, {TEXT_END}),
@@ -32,20 +32,20 @@ EVIDENCE: list[tuple[str, dict[str, Any], set[int]]] = [
 LIBRARY = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), EVIDENCE)
-def test_one_piece_of_evidence(tmp_path: Path, name: str, value: dict[str, Any], expected: set[int]) -> None:
+@pytest.mark.parametrize(("name", "value", "expected"), SOURCES)
+def test_one_source(tmp_path: Path, name: str, value: dict[str, Any], expected: set[int]) -> None:
     (tmp_path / name).write_text(json.dumps(value))
     assert stop_ids(LIBRARY, tmp_path) == expected
 
 
-def test_all_of_it_counts(tmp_path: Path) -> None:
+def test_all_sources_count(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": TEXT_END}))
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     assert stop_ids(LIBRARY, tmp_path) == {TEXT_END, TURN_END}
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }}\n{% endfor %}"])
-def test_none(tmp_path: Path, template: str | None) -> None:
+def test_no_stop_token(tmp_path: Path, template: str | None) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<not in the vocabulary>"}))
     with pytest.raises(ModelError, match="names no token that ends an answer"):
         stop_ids(LIBRARY, tmp_path)

@@ -20,7 +20,7 @@ def render(source: str, conversation: Chat, *, add_generation_prompt: bool = Fal
 HELLO = {"role": "user", "content": "hello"}
 
 
-def test_the_demo_model_speaks_chatml(template: Template) -> None:
+def test_the_demo_model_uses_chatml(template: Template) -> None:
     text = template.render(chat({"role": "system", "content": "Be brief."}, HELLO), add_generation_prompt=True)
     assert text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
@@ -30,12 +30,12 @@ def test_arguments_reach_the_template(template: Template) -> None:
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-def test_arguments_cannot_take_the_place_of_the_conversation() -> None:
+def test_arguments_cannot_replace_the_conversation() -> None:
     conversation = chat(HELLO, messages=[], add_generation_prompt=True)
     assert render("{{ messages | length }}{{ tools }}{{ add_generation_prompt }}", conversation) == "1NoneFalse"
 
 
-def test_json_keeps_order_and_letters() -> None:
+def test_json_preserves_order_and_letters() -> None:
     tool = {"name": "b", "a": "<é & '日'>"}
     assert render("{{ tools[0] | tojson }}", chat(tools=(tool,))) == json.dumps(tool, ensure_ascii=False)
     assert render("{{ tools[0] | tojson(indent=1) }}", chat(tools=(tool,))) == json.dumps(tool, ensure_ascii=False, indent=1)

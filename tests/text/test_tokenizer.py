@@ -38,18 +38,18 @@ USER, END, NEWLINES = "<|im_start|>", "<|im_end|>", "\n\n"
 
 
 @given(TEXTS)
-def test_pieces_encode_like_the_whole(text: str) -> None:
+def test_fragments_encode_like_the_whole(text: str) -> None:
     expected = LIBRARY.encode(text, add_special_tokens=False).ids
     assert TOKENIZER.encode(text, tenant="a") == expected
-    assert TOKENIZER.encode(text, tenant="a") == expected, "remembered pieces differ"
+    assert TOKENIZER.encode(text, tenant="a") == expected, "cached fragments differ"
 
 
 @given(TEXTS, st.integers(0, 80))
-def test_the_tokens_up_to_a_place(text: str, end: int) -> None:
-    """As many as the whole and its beginning have in common, encoded each on its own. No template ends a message within a special token."""
+def test_the_tokens_of_a_prefix(text: str, end: int) -> None:
+    """As many as the text and its prefix, each encoded on its own, have in common. No template ends a message within a special token."""
     assume(not any(text[start : start + len(s)] == s for s in SPECIAL for start in range(max(0, end - len(s) + 1), end)))
-    whole, beginning = (LIBRARY.encode(each, add_special_tokens=False).ids for each in (text, text[:end]))
-    num_common = next((i for i, (a, b) in enumerate(zip(whole, beginning, strict=False)) if a != b), len(beginning))
+    whole, prefix = (LIBRARY.encode(each, add_special_tokens=False).ids for each in (text, text[:end]))
+    num_common = next((i for i, (a, b) in enumerate(zip(whole, prefix, strict=False)) if a != b), len(prefix))
     assert TOKENIZER.encode_escaped(EscapedText(text, end, ""), tenant="a")[:2] == (whole, num_common)
 
 
@@ -76,37 +76,37 @@ def test_an_echoed_answer_gets_the_sampled_ids(tokenizer: Tokenizer) -> None:
     prompt, sampled = ids_of(f"{USER}user\nhi{END}\n{USER}assistant\n"), ids_of("hel", "lo wo", "rld", END)
     echo = f"{USER}user\nhi{END}\n{USER}assistant\nhello world{END}\n{USER}user\nhello world{END}\n"
     assert tokenizer.encode(echo, tenant="a")[: len(prompt + sampled)] != prompt + sampled, "the case shows nothing"
-    tokenizer.learn(prompt, sampled, tenant="a")
+    tokenizer.cache_sampled(prompt, sampled, tenant="a")
     assert tokenizer.encode(echo, tenant="a") == prompt + sampled + ids_of(f"\n{USER}user\nhello world{END}\n")
 
 
-def test_a_prompt_without_special_tokens_can_be_learned_too(tokenizer: Tokenizer) -> None:
+def test_the_answer_to_a_prompt_without_special_tokens_is_cached_too(tokenizer: Tokenizer) -> None:
     prompt, sampled = ids_of("one two three four five six"), ids_of(" sev", "en")
-    tokenizer.learn(prompt, sampled, tenant="a")
+    tokenizer.cache_sampled(prompt, sampled, tenant="a")
     assert tokenizer.encode(f"one two three four five six seven{END}", tenant="a") == prompt + sampled + ids_of(END)
 
 
 def test_an_answer_cut_off_gets_the_sampled_ids(tokenizer: Tokenizer) -> None:
     prompt, sampled = ids_of(f"{USER}assistant\n"), ids_of("hel", "lo")
-    tokenizer.learn(prompt, sampled, tenant="a")
+    tokenizer.cache_sampled(prompt, sampled, tenant="a")
     assert tokenizer.encode(f"{USER}assistant\nhello{END}", tenant="a") == prompt + sampled + ids_of(END)
 
 
 def test_sampled_ids_return_only_in_their_conversation(tokenizer: Tokenizer) -> None:
-    tokenizer.learn(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
+    tokenizer.cache_sampled(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
     other = f"{USER}two\nhello{END}{USER}one\nhello{END}"
     assert tokenizer.encode(other, tenant="a") == ids_of(other)
 
 
-def test_a_text_that_goes_on_otherwise_is_encoded_as_ever(tokenizer: Tokenizer) -> None:
-    tokenizer.learn(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
+def test_a_text_that_diverges_is_encoded_as_usual(tokenizer: Tokenizer) -> None:
+    tokenizer.cache_sampled(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
     text = f"{USER}one\nhelloworld{END}"
     assert tokenizer.encode(text, tenant="a") == ids_of(text)
 
 
-def test_another_tenant_sees_nothing_of_it(tokenizer: Tokenizer) -> None:
+def test_another_tenant_gets_no_sampled_ids(tokenizer: Tokenizer) -> None:
     text = f"{USER}one\nhello{END}"
-    tokenizer.learn(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
+    tokenizer.cache_sampled(ids_of(f"{USER}one\n"), ids_of("hel", "lo", END), tenant="a")
     assert tokenizer.encode(text, tenant="b") == ids_of(text) != tokenizer.encode(text, tenant="a")
 
 
@@ -114,11 +114,11 @@ def test_another_tenant_sees_nothing_of_it(tokenizer: Tokenizer) -> None:
     TEXTS, st.lists(st.one_of(st.integers(0, LIBRARY.get_vocab_size() - 1), st.sampled_from(ids_of("hello", "he", "l", "o"))), max_size=8)
 )
 def test_whatever_was_sampled_returns(before: str, sampled: list[int]) -> None:
-    prompt = TOKENIZER.encode(before + USER, tenant="law")
+    prompt = TOKENIZER.encode(before + USER, tenant="all")
     answer = TOKENIZER.decode(sampled)
     assume(all(answer.count(text) == sampled.count(LIBRARY.token_to_id(text)) for text in SPECIAL))
-    TOKENIZER.learn(prompt, sampled, tenant="law")
-    assert TOKENIZER.encode(before + USER + answer + END, tenant="law") == [*prompt, *sampled, *ids_of(END)]
+    TOKENIZER.cache_sampled(prompt, sampled, tenant="all")
+    assert TOKENIZER.encode(before + USER + answer + END, tenant="all") == [*prompt, *sampled, *ids_of(END)]
 
 
 def test_digest_and_stop_ids(tokenizer: Tokenizer, folder: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def with_flag(flag: str) -> tuple[tokenizers.Tokenizer, Tokenizer]:
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
 @given(TEXTS)
 @example("a <think> b<think>c")
-def test_tokens_that_look_at_their_neighbours_are_no_borders(flag: str, text: str) -> None:
+def test_tokens_that_depend_on_their_neighbours_are_no_boundaries(flag: str, text: str) -> None:
     library, tokenizer = with_flag(flag)
     assert tokenizer.encode(text, tenant="") == library.encode(text, add_special_tokens=False).ids
 
@@ -170,7 +170,7 @@ def test_another_decoder_is_refused(folder: Path, tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def test_no_token_to_stop_at_is_an_error(folder: Path, tmp_path: Path) -> None:
+def test_no_stop_token_is_an_error(folder: Path, tmp_path: Path) -> None:
     copy(folder, tmp_path)
     (tmp_path / "generation_config.json").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
@@ -178,19 +178,19 @@ def test_no_token_to_stop_at_is_an_error(folder: Path, tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def test_recent_forgets_what_was_used_longest_ago() -> None:
-    recent: LruCache[str] = LruCache(2 * ENTRY_TOKENS + 4)
-    recent.put("a", [1, 2])
-    recent.put("b", [3, 4])
-    assert list(recent.get("a") or ()) == [1, 2]
-    recent.put("c", [5, 6])
-    assert recent.get("b") is None
-    assert list(recent.get("a") or ()) == [1, 2]
+def test_the_least_recently_used_entry_is_evicted() -> None:
+    cache: LruCache[str] = LruCache(2 * ENTRY_TOKENS + 4)
+    cache.put("a", [1, 2])
+    cache.put("b", [3, 4])
+    assert list(cache.get("a") or ()) == [1, 2]
+    cache.put("c", [5, 6])
+    assert cache.get("b") is None
+    assert list(cache.get("a") or ()) == [1, 2]
     for _ in range(100):
-        recent.put("a", [7])
-    assert recent.get("c") is not None, "an entry that is replaced is paid for once"
-    recent.put("d", range(1000))
-    assert [recent.get(key) for key in "abcd"] == [None] * 4
+        cache.put("a", [7])
+    assert cache.get("c") is not None, "a replaced entry counts once"
+    cache.put("d", range(1000))
+    assert [cache.get(key) for key in "abcd"] == [None] * 4
 
 
 def copy(folder: Path, to: Path) -> None:

@@ -1,1 +1,1 @@
-"""A conversation in the terminal: what is typed, and what is kept of it. Knows neither wire nor model."""
+"""A conversation in the terminal: typed input, and the saved transcript. Knows neither HTTP nor the model."""

@@ -1,4 +1,4 @@
-"""What a person types: messages of one line or several, and commands. Knows nothing of where they go."""
+"""Typed input: messages of one line or several, and commands. Knows nothing of where they go."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FENCE = '"""'
 
 
 def read_message(read_line: Callable[[str], str]) -> str:
-    """The next message that is not blank. `read_line` gets a prompt, and raises EOFError at the end of the input, as this does.
+    """The next message that is not blank. `read_line` is called with a prompt and raises EOFError at the end of the input, as this does.
 
-    A line that ends with a backslash goes on in the next one; from a line that begins with three quotes on, all is the message up to the
-    line that ends with three.
+    A line that ends with a backslash continues in the next one. A line that starts with three double quotes opens a message that runs up to
+    the line that ends with three.
     """
     while not (line := read_line("> ")).strip():
         pass
@@ -36,12 +36,12 @@ def _fenced(first: str, read_line: Callable[[str], str]) -> str:
 
 
 def keep_history(file: Path) -> None:
-    """Lines can be edited and called back with the arrow keys, also those of earlier days, where the terminal and Python can do it."""
+    """Enable line editing and a history file where stdin is a terminal and Python has readline."""
     if not sys.stdin.isatty():
         return
     try:
         import readline
-    except ImportError:  # a Python that was built without it: plain lines
+    except ImportError:  # Python was built without it: plain lines
         return
     import atexit
 

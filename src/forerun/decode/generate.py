@@ -58,7 +58,7 @@ class Generation:
         yield self._piece()
         while self.finish is None:
             self._round()
-            if self.answer.kept_tokens == len(self.tokens):
+            if self.answer.emitted_tokens == len(self.tokens):
                 self._shown = self._cache.snapshot()
             yield self._piece()
 
@@ -69,7 +69,7 @@ class Generation:
     @property
     def num_shown(self) -> int:
         """How many of `tokens` the client saw: all, unless a stop string cut them."""
-        return self.answer.kept_tokens if self.answer.stopped else len(self.tokens)
+        return self.answer.emitted_tokens if self.answer.is_stopped else len(self.tokens)
 
     def store(self) -> list[int]:
         """Truncate the cache to the emitted tokens and complete its draft rows. Returns the prompt and answer tokens that it now holds."""
@@ -96,17 +96,17 @@ class Generation:
                 break
             self.tokens.append(token)
             self._text += self.answer.push(token)
-            if self.answer.stopped or len(self.tokens) >= self._max_tokens:
-                self.finish = "stop" if self.answer.stopped else "length"
+            if self.answer.is_stopped or len(self.tokens) >= self._max_tokens:
+                self.finish = "stop" if self.answer.is_stopped else "length"
                 break
         self._rounds.append(tokens[:taken])
         self.scores += self._rounds.scores[:taken]
-        if not self.answer.stopped:
+        if not self.answer.is_stopped:
             return taken
-        return min(taken, max(0, self.answer.kept_tokens - before + 1))
+        return min(taken, max(0, self.answer.emitted_tokens - before + 1))
 
     def _piece(self) -> str:
-        if self.finish is not None and not self.answer.stopped:
+        if self.finish is not None and not self.answer.is_stopped:
             self._text += self.answer.flush()
         text, self._text = self._text, ""
         return text

@@ -29,7 +29,7 @@ class AnswerLogprobs:
         while start > self._stop and first < len(ends) and ends[first] <= start:
             first += 1
         self._next, self._stop = first, stop
-        while self._next < self._generation.answer.kept_tokens and self._is_before(stop):
+        while self._next < self._generation.answer.emitted_tokens and self._is_before(stop):
             self._next += 1
         return self._logprobs(first, self._next)
 

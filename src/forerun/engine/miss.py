@@ -18,5 +18,5 @@ def describe(reason: MissReason, prompt: Prompt, tokenizer: Tokenizer) -> Miss |
         return Miss(reason.kind, at, *PromptLocation("", ""), "", stored)
     prompted = tokenizer.decode(prompt.tokens[at : at + SHOWN_TOKENS])
     num_same = num_common(prompted, stored)
-    location = prompt.places.of(prompt.char(at, tokenizer) + num_same, stored[num_same:])
+    location = prompt.locator.locate(prompt.char_offset(at, tokenizer) + num_same, stored[num_same:])
     return Miss(reason.kind, at, *location, prompted, stored)

@@ -16,7 +16,7 @@ _MAX_LOOKUPS = 64
 def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
     """The job's prompt, in the stored conversation's tokens as far as the texts agree. Raises what `Prompter.encode` raises."""
     if isinstance(job.prompt, Chat) and job.uses_bank:
-        for data in bank.memos(prompter.unknown(job.prompt, tenant=job.tenant), tenant=job.tenant):
+        for data in bank.memos(prompter.missing_answers(job.prompt, tenant=job.tenant), tenant=job.tenant):
             prompter.load_answer(RememberedAnswer.decode(data), tenant=job.tenant)
     prompt = prompter.encode(job.prompt, tenant=job.tenant)
     if isinstance(job.prompt, TokenPrompt) or not job.uses_bank:
@@ -25,7 +25,7 @@ def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
         shared, stored = bank.recall(prompt.tokens, tenant=job.tenant)
         if not stored:
             break
-        prompter.learn(shared, stored, tenant=job.tenant)
+        prompter.remember_stored(shared, stored, tenant=job.tenant)
         longer = prompter.encode(job.prompt, tenant=job.tenant)
         if longer.tokens == prompt.tokens:
             break
@@ -35,5 +35,5 @@ def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
 
 def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: SampledAnswer) -> Memo | None:
     """Remember the answer to the job's prompt. Returns the memo from which another process can load it, None if there is none."""
-    remembered = prompter.learn_answer(job.prompt, prompt, answer, tenant=job.tenant)
-    return Memo(remembered.name, len(prompt.tokens) + len(answer.sampled), remembered.encode()) if remembered else None
+    remembered = prompter.remember_answer(job.prompt, prompt, answer, tenant=job.tenant)
+    return Memo(remembered.key, len(prompt.tokens) + len(answer.sampled), remembered.encode()) if remembered else None

@@ -82,7 +82,7 @@ class LocalSessions:
 
     async def _forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
         """Let go of the copies that others than the bank hold of what was removed. is_gone: whether a conversation was, by its id."""
-        self.prompter.forget()
+        self.prompter.clear()
         if self.log:
             await asyncio.to_thread(self.log.forget, tenant, is_gone)
         await asyncio.wrap_future(self.worker.call(lambda _: mx.clear_cache()))

@@ -158,7 +158,7 @@ class Turn:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
         logprobs = AnswerLogprobs(generation, self.model.tokenizer)
-        parts = request.prompt.parts(request.job.id, logprobs.within)
+        parts = request.prompt.answer_parser(request.job.id, logprobs.within)
         message = self._post_answer(generation, parts)
         decode_stats = DecodeStats(
             LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats

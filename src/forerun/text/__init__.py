@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizer, chat template, prompts, and the answer's way back from tokens to text. Pure; no MLX."""
+"""Text and tokens: tokenizer, chat template, prompts, detokenizing and parsing of answers. Pure; no MLX."""

@@ -1,8 +1,8 @@
-"""Answers that come back: what a client repeats of the model's own words is put back as the model wrote it, if it means the same.
+"""The model's own messages, which clients send back: each is restored to what the model wrote, if it still means the same.
 
-Clients write the arguments of calls anew (other white space, other order of keys, 9000 for 9000.0) and drop blank text. A call is known by
-its id, its name and what its arguments mean; a text by its words. What a client has changed stays changed. Knows messages; nothing of
-templates, or of what becomes of a `Given` that is to be kept.
+Clients write the arguments of calls differently (white space, order of keys, 9000 for 9000.0) and drop blank text. A call is matched by its
+id, its name and the meaning of its arguments; a text by its words. What a client has changed stays changed. Knows messages; nothing of
+templates, or of where a `RememberedAnswer` is stored.
 """
 
 from __future__ import annotations
@@ -23,79 +23,79 @@ TEXTS = ("content", "reasoning_content")
 
 @dataclass(frozen=True, slots=True)
 class RememberedAnswer:
-    """An answer as it was given out, and how the model wrote what the template makes of it; wording None: the template makes of it what
-    does not continue the prompt.
+    """An answer as it was returned, and the ids that were sampled for what the template renders it as; sampled_text None: what the template
+    renders does not continue the prompt.
     """
 
     message: Mapping[str, Any]
     sampled_text: SampledText | None
 
     @property
-    def name(self) -> str:
-        """What it is known by in whatever writing it comes back."""
-        return next(_names(self.message))
+    def key(self) -> str:
+        """What finds it, however a client writes it."""
+        return next(_keys(self.message))
 
     def encode(self) -> bytes:
-        """All of it, for `decode`. It is kept on disk: another form needs another version of the index (bank/tier/database.py)."""
+        """Bytes for `decode`. They are stored on disk: another format needs another version of the index (bank/tier/database.py)."""
         return json.dumps([self.message, self.sampled_text]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> RememberedAnswer:
-        """What `encode` made these bytes of."""
+        """The answer that `encode` made these bytes of."""
         message, sampled_text = json.loads(data)
         return cls(message, SampledText(*sampled_text) if sampled_text else None)
 
 
 class AnswerMemory:
-    """Remembers assistant messages of each tenant, the latest first to stay. Shared by threads."""
+    """Assistant messages of each tenant; above LIMIT_CHARS the oldest are evicted. Shared by threads."""
 
     def __init__(self) -> None:
         self._messages: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
         self._num_chars = 0
         self._lock = Lock()
 
-    def learn(self, message: Mapping[str, Any], *, tenant: str) -> None:
-        """Remember an assistant message as it was given out."""
+    def add(self, message: Mapping[str, Any], *, tenant: str) -> None:
+        """Store an assistant message as it was returned."""
         with self._lock:
-            for name in _names(message):
-                self._forget((tenant, name))
-                self._messages[tenant, name] = message
+            for key in _keys(message):
+                self._remove((tenant, key))
+                self._messages[tenant, key] = message
                 self._num_chars += _num_chars(message)
             while self._num_chars > LIMIT_CHARS:
-                self._forget(next(iter(self._messages)))
+                self._remove(next(iter(self._messages)))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         with self._lock:
             self._messages.clear()
             self._num_chars = 0
 
     def restore(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> tuple[Mapping[str, Any], ...]:
-        """The messages, with all that is an echo as it was given out."""
+        """The messages, with each field that repeats an answer as that answer was returned."""
         return tuple(self._restored(message, tenant) if message["role"] == "assistant" else message for message in messages)
 
-    def unknown(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> list[str]:
-        """Names of answers that may be among the messages and are not remembered."""
-        names = [next(_names(message)) for message in messages if message["role"] == "assistant"]
+    def missing_keys(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> list[str]:
+        """Keys of the assistant messages that are not in the memory."""
+        keys = [next(_keys(message)) for message in messages if message["role"] == "assistant"]
         with self._lock:
-            return [name for name in names if (tenant, name) not in self._messages]
+            return [key for key in keys if (tenant, key) not in self._messages]
 
     def _restored(self, message: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
         with self._lock:
-            known = next((found for name in _names(message) if (found := self._messages.get((tenant, name)))), None)
-        if known is None:
+            stored = next((match for key in _keys(message) if (match := self._messages.get((tenant, key)))), None)
+        if stored is None:
             return message
-        texts = {name: known[name] for name in TEXTS if name in known and _is_same_text(known[name], message.get(name))}
-        calls = {"tool_calls": known["tool_calls"]} if _are_same_calls(known.get("tool_calls"), message.get("tool_calls")) else {}
+        texts = {name: stored[name] for name in TEXTS if name in stored and _is_same_text(stored[name], message.get(name))}
+        calls = {"tool_calls": stored["tool_calls"]} if _are_same_calls(stored.get("tool_calls"), message.get("tool_calls")) else {}
         return {**message, **texts, **calls}
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _remove(self, key: tuple[str, str]) -> None:
         if key in self._messages:
             self._num_chars -= _num_chars(self._messages.pop(key))
 
 
-def _names(message: Mapping[str, Any]) -> Iterator[str]:
-    """What the message can be known by, the surest first: its calls with their ids and what they mean, the ids alone; or else its words."""
+def _keys(message: Mapping[str, Any]) -> Iterator[str]:
+    """Digests that find the message, the surest first: of its calls with ids and meaning, of each id alone; without calls, of its words."""
     calls = message.get("tool_calls") or ()
     if calls:
         yield _digest("calls", *(part for call in calls for part in _meaning(call)))
@@ -112,23 +112,23 @@ def _num_chars(message: Mapping[str, Any]) -> int:
     return len(json.dumps(message))
 
 
-def _is_same_text(known: Any, sent: Any) -> bool:
-    return str(known or "").strip() == str(sent or "").strip()
+def _is_same_text(stored: Any, sent: Any) -> bool:
+    return str(stored or "").strip() == str(sent or "").strip()
 
 
-def _are_same_calls(known: Any, sent: Any) -> bool:
-    return bool(known) and bool(sent) and [_meaning(call) for call in known] == [_meaning(call) for call in sent]
+def _are_same_calls(stored: Any, sent: Any) -> bool:
+    return bool(stored) and bool(sent) and [_meaning(call) for call in stored] == [_meaning(call) for call in sent]
 
 
 def _meaning(call: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two writings of the same call have in common."""
+    """Id, name and normalised arguments: equal for two spellings of the same call."""
     function = call["function"]
     arguments = function["arguments"]
     try:
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        arguments = json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        arguments = json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
     except (ValueError, RecursionError):
-        pass  # not JSON: the same only if it is written the same
+        pass  # not JSON: the same only if the text is the same
     return call.get("id"), function["name"], arguments
 
 

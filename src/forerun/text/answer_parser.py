@@ -1,6 +1,6 @@
-"""An answer that arrives in pieces, taken apart into reasoning, content and calls of tools, as the model's chat template writes them.
+"""Incremental parser of an answer into reasoning, content and tool calls, in the format of the model's chat template.
 
-Pure. The result is a function of the text, however it is cut. Knows nothing of tokens or of how any of it is sent.
+Pure: the result depends on the text alone, not on how it is cut. Knows nothing of tokens or of how any of it is sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from forerun.text.calls.feed import Feed, Steps
+from forerun.text.calls.buffer import Pieces, TextBuffer
 from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
@@ -19,15 +19,15 @@ from forerun.text.reasoning import CHANNEL, THINK, ReasoningSplitter, ReasoningT
 from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Reasoning, TokenLogprob
 
 
-class Calls(Protocol):
-    """A way of writing calls."""
+class CallFormat(Protocol):
+    """How a model writes tool calls."""
 
-    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
 
 
-# What a template that writes calls in a certain way has in its source; the first that is there decides.
-CALLS: tuple[tuple[str, Calls], ...] = (
+# A string that a template's source has if it writes calls in this format; the first that it has decides.
+CALL_FORMATS: tuple[tuple[str, CallFormat], ...] = (
     ("<|tool_call>", GEMMA_4),
     ("<start_function_call>", FUNCTION_GEMMA),
     ("<function=", QWEN),
@@ -39,43 +39,39 @@ CALLS: tuple[tuple[str, Calls], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How a model writes. reasoning: None for text that is not taken apart; calls: None for a model that was not taught to call tools."""
+    """How a model writes answers. reasoning None: no reasoning is split off. calls None: the template has no tool calls."""
 
     reasoning: ReasoningTags | None
-    calls: Calls | None
+    calls: CallFormat | None
 
 
 PLAIN = AnswerFormat(None, None)
-# What is told besides of the answer's characters from start to stop, which are content.
-Tell = Callable[[int, int], tuple[TokenLogprob, ...]]
+# The logprobs of the tokens in characters [start, stop) of the answer, which are content.
+LogprobsOf = Callable[[int, int], tuple[TokenLogprob, ...]]
 
 
-def untold(start: int, stop: int) -> tuple[TokenLogprob, ...]:
-    """Nothing."""
-    return ()
-
-
-def answer_format_of(template: str) -> AnswerFormat:
-    """The form that a chat template with this source writes answers in."""
-    return AnswerFormat(CHANNEL if CHANNEL.close in template else THINK, next((calls for tag, calls in CALLS if tag in template), None))
+def detect_answer_format(source: str) -> AnswerFormat:
+    """The answer format of a chat template with this source."""
+    calls = next((calls for tag, calls in CALL_FORMATS if tag in source), None)
+    return AnswerFormat(CHANNEL if CHANNEL.close in source else THINK, calls)
 
 
 class AnswerParser:
-    """Takes one answer apart. tools: those of the request, none for no calls. opens_reasoning: the prompt ends inside the reasoning.
-    tell: asked of every piece of content, in order.
+    """Parses one answer. tools: those of the request; without any nothing is parsed as a call. call_id: the id of the i-th call.
+    opens_reasoning: the prompt ends inside the reasoning. logprobs_of: called for every piece of content, in order.
     """
 
     def __init__(
-        self, answer_format: AnswerFormat, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool, tell: Tell
+        self, answer_format: AnswerFormat, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool, logprobs_of: LogprobsOf
     ) -> None:
         self._splitter = ReasoningSplitter(answer_format.reasoning, opens_reasoning=opens_reasoning) if answer_format.reasoning else None
-        self._feed = Feed(call_id)
-        self._steps = answer_format.calls.read(self._feed, tools) if answer_format.calls and tools else _content(self._feed)
-        self._tell, self._num_pushed = tell, 0
+        self._buffer = TextBuffer(call_id)
+        self._pieces = answer_format.calls.parse(self._buffer, tools) if answer_format.calls and tools else _content(self._buffer)
+        self._logprobs_of, self._num_pushed = logprobs_of, 0
         self.has_calls, self._arguments = False, ""
 
     def push(self, text: str) -> list[Piece]:
-        """The pieces that are certain after more text."""
+        """The pieces that more text makes certain."""
         self._num_pushed += len(text)
         split = self._splitter.push(text) if self._splitter else [("content", text)]
         return [piece for part, more in split for piece in self._take(part, more)]
@@ -84,7 +80,7 @@ class AnswerParser:
         """The rest of an answer that has ended. Nothing may be pushed afterwards."""
         split = self._splitter.flush() if self._splitter else []
         pieces = [piece for part, more in split for piece in self._take(part, more)]
-        self._feed.is_ended = True
+        self._buffer.is_ended = True
         return pieces + list(self._run())
 
     @property
@@ -96,20 +92,20 @@ class AnswerParser:
         if part == "reasoning":
             yield Reasoning(text)
         else:
-            self._feed.text += text
+            self._buffer.text += text
             yield from self._run()
 
     def _run(self) -> Iterator[Piece]:
-        """Let the reader go on until it asks for more text."""
-        for piece in self._steps:
+        """Resume the parser until it needs more text."""
+        for piece in self._pieces:
             if piece is None:
                 return
-            yield self._checked(piece)
+            yield self._annotate(piece)
 
-    def _checked(self, piece: Piece) -> Piece:
+    def _annotate(self, piece: Piece) -> Piece:
         match piece:
             case Content():
-                return self._told(piece)
+                return self._with_logprobs(piece)
             case CallStart():
                 self.has_calls, self._arguments = True, ""
             case CallArguments(_, text):
@@ -118,14 +114,14 @@ class AnswerParser:
                 return replace(piece, is_complete=_is_json(self._arguments))
         return piece
 
-    def _told(self, content: Content) -> Content:
-        """The content that was just read, which is the last part of what was pushed and is not in the feed any more."""
-        stop = self._num_pushed - len(self._feed.text)
-        return replace(content, logprobs=self._tell(stop - len(content.text), stop))
+    def _with_logprobs(self, content: Content) -> Content:
+        """The content that was just parsed: it ends where the buffer now starts."""
+        stop = self._num_pushed - len(self._buffer.text)
+        return replace(content, logprobs=self._logprobs_of(stop - len(content.text), stop))
 
 
 def _is_json(text: str) -> bool:
-    """Brackets may match where what is between them is of no JSON."""
+    """Brackets may match around what is not JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -133,6 +129,6 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _content(feed: Feed) -> Steps[None]:
-    while feed.text or not feed.is_ended:
-        yield Content(feed.take(len(feed.text))) if feed.text else None
+def _content(buffer: TextBuffer) -> Pieces[None]:
+    while buffer.text or not buffer.is_ended:
+        yield Content(buffer.take(len(buffer.text))) if buffer.text else None

@@ -1,8 +1,8 @@
-"""What a client writes is text: a control token spelled out in a message is marked, so that it is not encoded as that token.
+"""What a client writes is text: a control token spelled out in a message is escaped, so that it is not encoded as that token.
 
-A rendered prompt no longer tells what came from the template and what from a message. So a noncharacter is put into every control token's
-text before rendering; the tokenizer cuts there and drops it. Why, and what others do: docs/decisions/003-control-tokens-in-messages.md.
-Knows nothing of templates or token ids.
+A rendered prompt does not show which text came from the template and which from a message. So a noncharacter, the escape character, is
+inserted into every control token's text before rendering; the tokenizer splits there and drops it. Why, and what other servers do:
+docs/decisions/003-control-tokens-in-messages.md. Knows nothing of templates or token ids.
 """
 
 from __future__ import annotations
@@ -19,55 +19,56 @@ NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # never assigned, valid 
 
 
 class ControlTokenEscaper:
-    """Marks the texts of these control tokens wherever a client wrote them."""
+    """Escapes the texts of these control tokens wherever a client wrote them."""
 
     def __init__(self, control_tokens: Collection[str]) -> None:
         alternatives = "|".join(map(re.escape, sorted(control_tokens, key=len, reverse=True))) or "(?!)"
-        self._written = re.compile(alternatives)
-        self._first = re.compile(f"(?s)(?={alternatives})(.)")
-        self._beginnings = tuple({text[:n] for text in control_tokens for n in range(1, len(text))})
+        self._token = re.compile(alternatives)
+        self._first_char = re.compile(f"(?s)(?={alternatives})(.)")
+        self._prefixes = tuple({text[:n] for text in control_tokens for n in range(1, len(text))})
 
     def escape(self, chat: Chat) -> tuple[Chat, str]:
-        """The conversation, marked, and the mark: a character that is not in the conversation. Raises BadRequestError (all are)."""
-        texts = list(_texts([*chat.messages, *chat.tools, chat.template_args]))
-        free = (escape for escape in NONCHARACTERS if not any(escape in text for text in texts))
-        escape = next(free, None)
-        if escape is None:
+        """The escaped conversation, and the escape character, which it does not hold otherwise. Raises BadRequestError (it holds all)."""
+        texts = list(_strings([*chat.messages, *chat.tools, chat.template_args]))
+        free = (char for char in NONCHARACTERS if not any(char in text for text in texts))
+        escape_char = next(free, None)
+        if escape_char is None:
             raise BadRequestError(
                 "the messages hold every noncharacter from U+FDD0 to U+FDEF", param="messages", hint="leave one of them out"
             )
-        if not any(self._written.search(text) or text.rstrip().endswith(self._beginnings) for text in texts):
-            return chat, escape
-        messages, tools = (tuple(self._escaped(each, escape) for each in values) for values in (chat.messages, chat.tools))
-        return replace(chat, messages=messages, tools=tools, template_args=self._escaped(chat.template_args, escape)), escape
+        if not any(self._token.search(text) or text.rstrip().endswith(self._prefixes) for text in texts):
+            return chat, escape_char
+        messages, tools = (tuple(self._escape(each, escape_char) for each in values) for values in (chat.messages, chat.tools))
+        template_args = self._escape(chat.template_args, escape_char)
+        return replace(chat, messages=messages, tools=tools, template_args=template_args), escape_char
 
-    def _escaped(self, value: Any, escape: str) -> Any:
+    def _escape(self, value: Any, escape_char: str) -> Any:
         match value:
             case str():
-                return self._broken(value, escape)
+                return self._escape_text(value, escape_char)
             case Mapping():
-                return {self._broken(name, escape): self._escaped(each, escape) for name, each in value.items()}
+                return {self._escape_text(name, escape_char): self._escape(each, escape_char) for name, each in value.items()}
             case list() | tuple():
-                return [self._escaped(each, escape) for each in value]
+                return [self._escape(each, escape_char) for each in value]
         return value
 
-    def _broken(self, text: str, escape: str) -> str:
-        """Control tokens cut behind their first character; a beginning at the end too, which what is rendered next could complete."""
-        if self._written.search(text):
-            text = self._first.sub(rf"\1{escape}", text)
+    def _escape_text(self, text: str, escape_char: str) -> str:
+        """Splits control tokens after their first character, and a prefix of one at the end, which the next text could complete."""
+        if self._token.search(text):
+            text = self._first_char.sub(rf"\1{escape_char}", text)
         stem = text.rstrip()
-        return f"{stem}{escape}{text[len(stem) :]}" if stem.endswith(self._beginnings) else text
+        return f"{stem}{escape_char}{text[len(stem) :]}" if stem.endswith(self._prefixes) else text
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, names of fields too."""
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, field names included."""
     match value:
         case str():
             yield value
         case Mapping():
             yield from value
             for each in value.values():
-                yield from _texts(each)
+                yield from _strings(each)
         case list() | tuple():
             for each in value:
-                yield from _texts(each)
+                yield from _strings(each)

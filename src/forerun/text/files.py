@@ -1,4 +1,4 @@
-"""The text files of a checkpoint: of a folder, or of a GGUF file, which holds what a folder would. Knows nothing of what they mean."""
+"""The text files of a checkpoint: in a folder, or derived from a GGUF file. Knows nothing of their meaning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in the file; an absent file is an empty one. Raises ModelError."""
+    """The JSON object in the file, {} if the file is absent. Raises ModelError."""
     if not exists(path):
         return {}
     try:

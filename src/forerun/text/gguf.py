@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file: what it says of the model and of its vocabulary. Weights are not looked at.
+"""The metadata of a GGUF file: of the model and its vocabulary. Weights are not read.
 
 Source: the GGUF specification (ggml, docs/gguf.md), versions 2 and 3, little-endian.
 """
@@ -16,7 +16,7 @@ from forerun.errors import ModelError
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-DEEPEST = 2
+MAX_DEPTH = 2
 
 
 def is_gguf(path: Path) -> bool:
@@ -25,9 +25,9 @@ def is_gguf(path: Path) -> bool:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Where the checkpoint is that a user named: the path itself, or the one GGUF file of a folder that holds nothing else to serve.
+    """The checkpoint at a path that a user gave: the path itself, or the one GGUF file in a folder without a config.json.
 
-    Raises ModelError if there is none, or no saying which.
+    Raises ModelError if there is none, or if there are several.
     """
     if is_gguf(path) or (path / "config.json").exists():
         return path
@@ -55,17 +55,17 @@ def _read(path: Path, changed_ns: int) -> dict[str, Any]:
 
 
 class _Reader:
-    """Walks through the head of a file. Raises ValueError, KeyError, struct.error."""
+    """Reads the head of a file in order. Raises ValueError, KeyError, struct.error."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._at = data, 0
+        self._data, self._offset = data, 0
 
     def metadata(self) -> dict[str, Any]:
         magic, version = self._bytes(4), self._number("I")
         if magic != MAGIC or version not in VERSIONS:
             raise ValueError(f"it begins with {magic!r}, version {version}")
-        self._number("Q")  # of tensors
-        return {self._string(): self._value(self._number("I"), DEEPEST) for _ in range(self._number("Q"))}
+        self._number("Q")  # number of tensors
+        return {self._string(): self._value(self._number("I"), MAX_DEPTH) for _ in range(self._number("Q"))}
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind == STRING:
@@ -75,21 +75,21 @@ class _Reader:
         if depth == 0:
             raise ValueError("arrays in arrays in arrays")
         inner, count = self._number("I"), self._number("Q")
-        if count > len(self._data) - self._at:
-            raise ValueError(f"an array of {count} values at byte {self._at}")
+        if count > len(self._data) - self._offset:
+            raise ValueError(f"an array of {count} values at byte {self._offset}")
         if inner in NUMBERS:
-            answer_format = f"<{count}{NUMBERS[inner]}"
-            return list(struct.unpack(answer_format, self._bytes(struct.calcsize(answer_format))))
+            code = f"<{count}{NUMBERS[inner]}"
+            return list(struct.unpack(code, self._bytes(struct.calcsize(code))))
         return [self._value(inner, depth - 1) for _ in range(count)]
 
-    def _number(self, answer_format: str) -> Any:
-        return struct.unpack(f"<{answer_format}", self._bytes(struct.calcsize(f"<{answer_format}")))[0]
+    def _number(self, code: str) -> Any:
+        return struct.unpack(f"<{code}", self._bytes(struct.calcsize(f"<{code}")))[0]
 
     def _string(self) -> str:
         return self._bytes(self._number("Q")).decode("utf-8", errors="replace")
 
     def _bytes(self, count: int) -> bytes:
-        self._at += count
-        if self._at > len(self._data):
+        self._offset += count
+        if self._offset > len(self._data):
             raise ValueError(f"it ends at byte {len(self._data)}, in the middle of its metadata")
-        return self._data[self._at - count : self._at]
+        return self._data[self._offset - count : self._offset]

@@ -1,4 +1,4 @@
-"""Token ids that were worked out lately, bounded and shared by threads. Knows nothing of text, tenants or tokenizers."""
+"""A thread-safe LRU cache of token ids, bounded by tokens. Knows nothing of text, tenants or tokenizers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-ENTRY_TOKENS = 32  # what an entry costs besides its tokens
+ENTRY_TOKENS = 32  # overhead of an entry
 
 
 class LruCache(Generic[K]):
-    """Token ids by key. The least recently used entries go once `limit_tokens` is passed; an entry beyond the limit is not kept."""
+    """Token ids by key. Above `limit_tokens` the least recently used entries are evicted; an entry larger than the limit is not stored."""
 
     def __init__(self, limit_tokens: int) -> None:
         self._limit_tokens = limit_tokens
-        self._held_tokens = 0
+        self._used_tokens = 0
         self._entries: OrderedDict[K, array[int]] = OrderedDict()
         self._lock = Lock()
 
@@ -30,19 +30,19 @@ class LruCache(Generic[K]):
             return self._entries.get(key)
 
     def put(self, key: K, ids: Sequence[int]) -> None:
-        """Remember the ids, in place of what the key had."""
+        """Store the ids, replacing those of the key."""
         with self._lock:
-            self._held_tokens -= self._cost(self._entries.pop(key, None))
+            self._used_tokens -= self._cost(self._entries.pop(key, None))
             self._entries[key] = array("I", ids)
-            self._held_tokens += self._cost(self._entries[key])
-            while self._held_tokens > self._limit_tokens:
-                self._held_tokens -= self._cost(self._entries.popitem(last=False)[1])
+            self._used_tokens += self._cost(self._entries[key])
+            while self._used_tokens > self._limit_tokens:
+                self._used_tokens -= self._cost(self._entries.popitem(last=False)[1])
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         with self._lock:
             self._entries.clear()
-            self._held_tokens = 0
+            self._used_tokens = 0
 
     @staticmethod
     def _cost(ids: array[int] | None) -> int:

@@ -1,4 +1,4 @@
-"""An assistant's message put together of an answer's pieces, as chat templates and OpenAI's chat dialect write it. Knows no tokens."""
+"""The assistant message built from an answer's pieces, as in chat templates and OpenAI's chat dialect. Knows no tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Re
 
 
 class AssistantMessage:
-    """`take` the pieces of one answer in order; `value` is the message so far."""
+    """`take` the pieces of one answer in order; `value` returns the message so far."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -32,7 +32,7 @@ class AssistantMessage:
                 pass
 
     def value(self) -> dict[str, Any]:
-        """The message. content is null in one that has nothing but calls; reasoning_content and tool_calls are there if there are any."""
+        """The message. content is None if there are only calls; reasoning_content and tool_calls are absent if empty."""
         calls = [self._call(start) for start in self._calls]
         message = {"role": "assistant", "content": "".join(self._content) or (None if calls else "")}
         reasoning = {"reasoning_content": "".join(self._reasoning)} if self._reasoning else {}

@@ -1,4 +1,4 @@
-"""From a conversation to the tokens that the model reads, and the place where its messages end. Knows nothing of caches or MLX."""
+"""From a conversation to prompt tokens, and the position where its messages end. Knows nothing of caches or MLX."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from forerun import values
 from forerun.errors import BadRequestError
 from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
-from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, Tell
+from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, LogprobsOf
 from forerun.text.calls.tools import Tools
 from forerun.text.control_tokens import ControlTokenEscaper
-from forerun.text.dialogue import Dialogue
 from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
+from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import EscapedText, Tokenizer
 from forerun.values import Chat, TokenPrompt
 
@@ -26,11 +26,10 @@ from forerun.values import Chat, TokenPrompt
 class Prompt:
     """A prompt as tokens.
 
-    message_end: how many of them the next turn of the same conversation will begin with (all but the suffix that asks for an answer).
-    opens_reasoning: the prompt ends inside <think>, so that the answer begins with reasoning.
-    text: as it was rendered. form, tools: how the answer is written, and what it may call. notes: what the template could not take as it
-    was sent, for people. places: which message a place in the text belongs to. pieces: where in the text without marks, and among the
-    tokens, its pieces begin and end.
+    message_end: number of tokens that the next turn of the same conversation starts with (all but the generation prompt).
+    opens_reasoning: the prompt ends inside <think>, so the answer starts with reasoning. text: as rendered, with escape characters.
+    answer_format, tools: for parsing the answer. notes: what the template could not express, for people. locator: finds the message of a
+    character. fragment_offsets: see EncodedText; () for tokens without messages.
     """
 
     tokens: tuple[int, ...]
@@ -40,32 +39,33 @@ class Prompt:
     answer_format: AnswerFormat
     tools: Tools
     notes: tuple[str, ...]
-    places: PromptLocator
-    pieces: Sequence[tuple[int, int]]
+    locator: PromptLocator
+    fragment_offsets: Sequence[tuple[int, int]]
 
-    def char(self, token: int, tokenizer: Tokenizer) -> int:
-        """Where in the text without marks the token with this number begins: counted within its piece, since what the model sampled may
-        say the same in other characters than the template.
+    def char_offset(self, token: int, tokenizer: Tokenizer) -> int:
+        """Where the token at this index starts in the text without escapes. Counted within its fragment, since sampled tokens may differ
+        in characters from what the template renders.
         """
-        if not self.pieces:
+        if not self.fragment_offsets:
             return 0
-        at = bisect_right(self.pieces, token, key=lambda piece: piece[1]) - 1
-        char, start = self.pieces[at]
-        return min(char + len(tokenizer.decode(self.tokens[start:token])), *(c for c, _ in self.pieces[at + 1 : at + 2]))
+        index = bisect_right(self.fragment_offsets, token, key=lambda offsets: offsets[1]) - 1
+        char, start = self.fragment_offsets[index]
+        return min(char + len(tokenizer.decode(self.tokens[start:token])), *(c for c, _ in self.fragment_offsets[index + 1 : index + 2]))
 
     @property
     def reasoning_end(self) -> str:
-        """The tag that ends the reasoning with which the answer begins, "" if it begins with none."""
+        """The tag that ends the reasoning at the start of the answer, "" if there is none."""
         return self.answer_format.reasoning.close if self.opens_reasoning and self.answer_format.reasoning else ""
 
-    def parts(self, request_id: str, tell: Tell) -> AnswerParser:
-        """What takes the answer apart. The ids of its calls follow from the request's id."""
-        return AnswerParser(self.answer_format, self.tools, partial(call_id, request_id), opens_reasoning=self.opens_reasoning, tell=tell)
+    def answer_parser(self, request_id: str, logprobs_of: LogprobsOf) -> AnswerParser:
+        """A parser of the answer. The ids of its calls are derived from the request's id."""
+        call_id_of, opens = partial(call_id, request_id), self.opens_reasoning
+        return AnswerParser(self.answer_format, self.tools, call_id_of, opens_reasoning=opens, logprobs_of=logprobs_of)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """An answer that was given. sampled: its ids, without the one that ended it. text: as the client was shown it, in one."""
+    """A finished answer. sampled: its ids, without the stop token. text: all that the client received."""
 
     sampled: tuple[int, ...]
     text: str
@@ -73,12 +73,12 @@ class SampledAnswer:
 
 
 class Prompter:
-    """Renders and encodes prompts, and remembers what was answered."""
+    """Renders and encodes prompts, and remembers answers."""
 
     def __init__(self, tokenizer: Tokenizer, template: Template) -> None:
         self.tokenizer = tokenizer
         self.template = template
-        self._dialogue = Dialogue(template)
+        self._adapter = TemplateAdapter(template)
         self._answer_memory = AnswerMemory()
         self._escaper = ControlTokenEscaper(tokenizer.control_tokens)
 
@@ -94,52 +94,51 @@ class Prompter:
                 answer_format=PLAIN,
                 tools=Tools(()),
                 notes=(),
-                places=PromptLocator(self.template, None),
-                pieces=(),
+                locator=PromptLocator(self.template, None),
+                fragment_offsets=(),
             )
-        suited, notes = self._adapted(prompt, tenant)
-        chat, escape = self._escaper.escape(suited)
+        adapted, notes = self._adapt(prompt, tenant)
+        chat, escape_char = self._escaper.escape(adapted)
         text = _unicode(self.template.render(chat, add_generation_prompt=True))
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
-        tokens, message_end, pieces = self.tokenizer.encode_escaped(EscapedText(text, end, escape), tenant=tenant)
-        opens, answer_format, places = text.rstrip().endswith("<think>"), self.template.answer_format, PromptLocator(self.template, suited)
-        return Prompt(
-            tuple(tokens), message_end, opens, text, answer_format, Tools((*prompt.tools, *prompt.held_back)), notes, places, pieces
-        )
+        tokens, message_end, offsets = self.tokenizer.encode_escaped(EscapedText(text, end, escape_char), tenant=tenant)
+        opens, tools = text.rstrip().endswith("<think>"), Tools((*prompt.tools, *prompt.held_back))
+        locator = PromptLocator(self.template, adapted)
+        return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets)
 
-    def learn_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
-        """Remember the answer, so that a later prompt that repeats it has the ids that were sampled, however the client writes it anew.
-        Returns what another process has to know for that, None if nothing would do.
+    def remember_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
+        """Remember the answer, so that a later prompt that repeats it gets the sampled ids, however the client writes it. Returns what
+        another process needs for that, None if that is impossible.
         """
-        self.tokenizer.learn(prompt.tokens, answer.sampled, tenant=tenant)
+        self.tokenizer.cache_sampled(prompt.tokens, answer.sampled, tenant=tenant)
         if not isinstance(chat, Chat) or self.tokenizer.decode(answer.sampled) != answer.text:
-            return None  # a stop string cut through a token: its ids say more than the client saw
+            return None  # a stop string cut through a token: the ids hold more text than the client received
         message = {**answer.message, "content": answer.message["content"] or ""}
-        self._answer_memory.learn(message, tenant=tenant)
-        echo = self._continuation(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
-        sampled_text = self.tokenizer.sampled_text(prompt.tokens, answer.sampled, echo, tenant=tenant) if echo else None
+        self._answer_memory.add(message, tenant=tenant)
+        rendered = self._continuation(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
+        sampled_text = self.tokenizer.sampled_text(prompt.tokens, answer.sampled, rendered, tenant=tenant) if rendered else None
         if sampled_text:
-            self.tokenizer.learn_sampled(sampled_text)
+            self.tokenizer.cache_sampled_text(sampled_text)
         return RememberedAnswer(message, sampled_text)
 
-    def load_answer(self, given: RememberedAnswer, *, tenant: str) -> None:
-        """Remember an answer that was given by this process or another."""
-        self._answer_memory.learn(given.message, tenant=tenant)
-        if given.sampled_text:
-            self.tokenizer.learn_sampled(given.sampled_text)
+    def load_answer(self, answer: RememberedAnswer, *, tenant: str) -> None:
+        """Remember an answer of this process or another."""
+        self._answer_memory.add(answer.message, tenant=tenant)
+        if answer.sampled_text:
+            self.tokenizer.cache_sampled_text(answer.sampled_text)
 
-    def unknown(self, chat: Chat, *, tenant: str) -> list[str]:
-        """Names of answers that the conversation may repeat and that are not remembered."""
-        return self._answer_memory.unknown(chat.messages, tenant=tenant)
+    def missing_answers(self, chat: Chat, *, tenant: str) -> list[str]:
+        """Keys of the conversation's assistant messages that are not remembered."""
+        return self._answer_memory.missing_keys(chat.messages, tenant=tenant)
 
-    def _adapted(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
-        """The conversation as the template takes it, and notes."""
-        return self._dialogue.adapt(replace(chat, messages=self._answer_memory.restore(chat.messages, tenant=tenant)))
+    def _adapt(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
+        """The conversation with answers restored, as the template supports it, and notes."""
+        return self._adapter.adapt(replace(chat, messages=self._answer_memory.restore(chat.messages, tenant=tenant)))
 
     def _continuation(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
-        """What the template writes behind the prompt for its answer, up to the token that ends it; "" if it does not go on so."""
-        escaped, _ = self._escaper.escape(self._adapted(chat, tenant)[0])
+        """What the template renders after the prompt for its answer, up to the stop token; "" if the text diverges from the prompt's."""
+        escaped, _ = self._escaper.escape(self._adapt(chat, tenant)[0])
         try:
             text = self.template.render(escaped, add_generation_prompt=False)
         except BadRequestError:
@@ -147,18 +146,18 @@ class Prompter:
         end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
         return text[len(prompt.text) : end] if text.startswith(prompt.text) else ""
 
-    def learn(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
-        """Remember how a stored conversation goes on after these tokens: `encode` gives the same ids for the same text there."""
-        self.tokenizer.learn(before, stored, tenant=tenant)
+    def remember_stored(self, before: Sequence[int], stored: Sequence[int], *, tenant: str) -> None:
+        """Remember how a stored conversation continues after these tokens: `encode` gives the same ids for the same text there."""
+        self.tokenizer.cache_sampled(before, stored, tenant=tenant)
 
-    def forget(self) -> None:
-        """Forget what was answered and encoded: it is worked out, or learnt from stored conversations, anew."""
+    def clear(self) -> None:
+        """Remove all remembered answers and encoded texts: they are computed, or loaded from stored conversations, again."""
         self._answer_memory.clear()
-        self.tokenizer.forget()
+        self.tokenizer.clear_cache()
 
 
 def call_id(request_id: str, index: int) -> str:
-    """The id of the request's call with this index."""
+    """The id of the request's tool call with this index."""
     return f"call_{blake2b(f'{request_id}/{index}'.encode(), digest_size=12).hexdigest()}"
 
 
@@ -167,6 +166,6 @@ def _unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"{text[error.start]!r} at character {error.start} of the rendered prompt"
-        raise BadRequestError(f"a message holds half of a surrogate pair: {found}", param="messages") from error
+        char = f"{text[error.start]!r} at character {error.start} of the rendered prompt"
+        raise BadRequestError(f"a message holds half of a surrogate pair: {char}", param="messages") from error
     return text

@@ -1,7 +1,7 @@
-"""Which part of a conversation a place in its rendered text belongs to: the system message, the tools, or a message by its number; and
+"""From a character of a rendered prompt to the part of the conversation: the system message, the tools, or a message by its index, and
 which field of it.
 
-Renders the conversation again, in parts and with fields changed, so it is asked only of prompts that missed. Knows nothing of tokens.
+Renders the conversation again, in parts and with fields changed, so it is used for misses only. Knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from forerun.values import Chat
 REST = "after the messages"
 TEXTS = ("content", "reasoning_content", "name")
 QUESTION = {"role": "user", "content": ""}
-OTHER = "\U0001fffe"  # a noncharacter, in place of a field: whatever stands in a text, it is not this
+PLACEHOLDER = "\U0001fffe"  # replaces a field: a noncharacter, which differs from any text
 
 
 class PromptLocation(NamedTuple):
-    """where: "system", "tools", "message 3 (user)", counted from 0, or REST. field: of it, as the chat dialect names it; "" where what
-    the template itself writes is meant. Of tools, the tool's name.
+    """where: "system", "tools", "message 3 (user)" (from 0), or REST. field: its name in the chat dialect, "" for text of the template
+    itself; for tools, the tool's name.
     """
 
     where: str
@@ -29,20 +29,20 @@ class PromptLocation(NamedTuple):
 
 
 class PromptLocator:
-    """Places in the text of a conversation, of which nothing is rendered before it is asked for. chat None: of tokens without messages."""
+    """Locates characters in the rendered conversation. Renders nothing until `locate`. chat None: a prompt of tokens, without messages."""
 
     def __init__(self, template: Template, chat: Chat | None) -> None:
         self._template, self._chat = template, chat
 
-    def of(self, char: int, stored: str) -> PromptLocation:
-        """The part that the character belongs to. stored: what stands there in the conversation that the prompt is compared with."""
+    def locate(self, char: int, stored: str) -> PromptLocation:
+        """The part that the character belongs to. stored: the text at this position in the stored conversation that is compared with."""
         if self._chat is None:
             return PromptLocation("", "")
         chat, text = self._chat, self._text(self._chat)
         if self._is_in_tools(chat, text, char):
             num = _fewest(text, char, len(chat.tools), lambda n: self._text(replace(chat, tools=chat.tools[:n])))
             return PromptLocation("tools", _name_of_tool(chat.tools[min(num, len(chat.tools)) - 1]))
-        num = _fewest(text, char, len(chat.messages), lambda n: self._beginning(chat, text, n))
+        num = _fewest(text, char, len(chat.messages), lambda n: self._rendered_prefix(chat, text, n))
         if num > len(chat.messages):
             return PromptLocation(REST, "")
         role = chat.messages[num - 1].get("role", "")
@@ -50,63 +50,66 @@ class PromptLocator:
         return PromptLocation(where, self._field(chat, num - 1, text, char, stored))
 
     def _text(self, chat: Chat) -> str:
-        """The text of the conversation, or none where the template refuses it: it may not take the first messages of one alone."""
+        """The rendered conversation; "" where the template refuses it, as it may refuse the first messages alone."""
         return self._template.attempt(chat, add_generation_prompt=False)
 
     def _is_in_tools(self, chat: Chat, text: str, char: int) -> bool:
         if not chat.tools:
             return False
-        start, end = _changed(text, self._text(replace(chat, tools=())))
+        start, end = _differing_span(text, self._text(replace(chat, tools=())))
         return start <= char < end
 
-    def _beginning(self, chat: Chat, text: str, num: int) -> str:
-        """What the first messages make of the text: alone, or with a question behind them where the template writes them otherwise then."""
+    def _rendered_prefix(self, chat: Chat, text: str, num: int) -> str:
+        """The first `num` messages, rendered alone, or, where that is no prefix of the text, followed by a user message."""
         first = chat.messages[:num]
         alone = self._text(replace(chat, messages=first))
         return alone if text.startswith(alone) else self._text(replace(chat, messages=(*first, QUESTION)))
 
     def _field(self, chat: Chat, number: int, text: str, char: int, stored: str) -> str:
-        """The field of a message: of those that the character lies in, the one that begins last; one that was left out, if it would stand
-        here and `stored` has it. What stands before all of them says whose message it is.
+        """The field of a message that holds the character, the one that starts last if several do; or a field that the message lacks, if
+        `stored` has it here. Text before all fields belongs to "role".
         """
-        found: list[tuple[int, int, str]] = []
+        spans: list[tuple[int, int, str]] = []
         for field, changed in _with_fields_changed(chat.messages[number]):
             other = self._text(replace(chat, messages=(*chat.messages[:number], changed, *chat.messages[number + 1 :])))
-            start, end = _changed(text, other)
-            if other and start == char and start == end and stored.startswith(other[start : max(start, other.find(OTHER))]):
+            start, end = _differing_span(text, other)
+            if other and start == char and start == end and stored.startswith(other[start : max(start, other.find(PLACEHOLDER))]):
                 return field
-            found += [(start, end, field)] if other else []
-        if self._thinks(stored) and not self._thinks(text[char:]):
+            spans += [(start, end, field)] if other else []
+        if self._starts_reasoning(stored) and not self._starts_reasoning(text[char:]):
             return "reasoning_content"
-        if found and char < min(start for start, _, _ in found):
+        if spans and char < min(start for start, _, _ in spans):
             return "role"
-        return max((each for each in found if each[0] <= char < each[1]), default=(0, 0, ""))[2]
+        return max((each for each in spans if each[0] <= char < each[1]), default=(0, 0, ""))[2]
 
-    def _thinks(self, text: str) -> bool:
-        """Whether what stands there first is reasoning: a template may leave out that of earlier turns."""
+    def _starts_reasoning(self, text: str) -> bool:
+        """Whether the text starts with reasoning: a template may drop that of earlier turns."""
         tags = self._template.answer_format.reasoning
         return tags is not None and text.lstrip().startswith(tags.open)
 
 
 def _with_fields_changed(message: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each field that may be rendered, by its name, and the message with another value in it."""
+    """The name of each field that may be rendered, and the message with another value in it."""
     for field in TEXTS:
         if message.get(field) or (field, message.get("role")) == ("reasoning_content", "assistant"):
-            yield field, {**message, field: OTHER}
+            yield field, {**message, field: PLACEHOLDER}
     calls = list(message.get("tool_calls") or ())
     for number, call in enumerate(calls):
-        for field, other in (("name", OTHER), ("arguments", {OTHER: OTHER} if isinstance(call["function"]["arguments"], dict) else OTHER)):
+        for field, other in (
+            ("name", PLACEHOLDER),
+            ("arguments", {PLACEHOLDER: PLACEHOLDER} if isinstance(call["function"]["arguments"], dict) else PLACEHOLDER),
+        ):
             changed = {**call, "function": {**call["function"], field: other}}
             name = f"tool_calls[{number}].function.{field}"
             yield name, {**message, "tool_calls": [*calls[:number], changed, *calls[number + 1 :]]}
 
 
-def _fewest(text: str, char: int, most: int, written: Callable[[int], str]) -> int:
-    """How many messages, or tools, it takes at least to write the text beyond the character; one more than `most` if all do not."""
+def _fewest(text: str, char: int, most: int, rendered: Callable[[int], str]) -> int:
+    """The smallest number of messages, or tools, whose rendering agrees with the text beyond the character; `most` + 1 if none does."""
     low, high = 1, most + 1
     while low < high:
         middle = (low + high) // 2
-        if num_common(text, written(middle)) > char:
+        if num_common(text, rendered(middle)) > char:
             high = middle
         else:
             low = middle + 1
@@ -117,14 +120,14 @@ def _name_of_tool(tool: Mapping[str, Any]) -> str:
     return str(tool.get("function", tool).get("name", ""))
 
 
-def _changed(text: str, other: str) -> tuple[int, int]:
-    """Which part of the text, from the first to behind the last character, is another in the other."""
+def _differing_span(text: str, other: str) -> tuple[int, int]:
+    """The span (start, stop) of the text that differs from the other."""
     start = num_common(text, other)
     return start, max(start, len(text) - num_common(text[::-1], other[::-1]))
 
 
 def num_common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike: found by halving, since comparing slices is fast."""
+    """Length of the common prefix of two texts, by bisection, since comparing slices is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

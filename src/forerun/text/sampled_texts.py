@@ -1,6 +1,6 @@
-"""How the model wrote its answers: the token ids of a text, by the place in a tenant's conversation at which the text begins.
+"""How the model tokenised its answers: the token ids of a text, by the prefix of a tenant's conversation after which the text starts.
 
-Knows nothing of how text is cut into tokens, nor of messages.
+Knows nothing of tokenizers or messages.
 """
 
 from __future__ import annotations
@@ -16,52 +16,51 @@ LIMIT_TOKENS = 1 << 20
 
 
 class PrefixDigest:
-    """A place in a tenant's conversation: a running digest of all token ids before it."""
+    """Running digest of a tenant and of all token ids of a conversation before a position."""
 
     def __init__(self, tenant: str) -> None:
         self._digest = blake2b(sha256(tenant.encode()).digest(), digest_size=16)
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Go on by these ids."""
+        """Append these ids to the prefix."""
         self._digest.update(array("I", ids).tobytes())
 
-    @property
-    def name(self) -> str:
-        """The place's name, hexadecimal."""
+    def hexdigest(self) -> str:
+        """The digest of the prefix so far."""
         return self._digest.hexdigest()
 
 
 class SampledText(NamedTuple):
-    """At the place of this name, the text stands for these ids."""
+    """After the prefix with this digest, the text stands for these ids."""
 
-    place: str
+    prefix: str
     text: str
     ids: tuple[int, ...]
 
 
 class SampledTexts:
-    """What was sampled at places. The least recently used is forgotten first."""
+    """LRU cache of sampled texts."""
 
     def __init__(self) -> None:
         self._ids: LruCache[tuple[str, str]] = LruCache(LIMIT_TOKENS)
         self._lengths: LruCache[str] = LruCache(LIMIT_TOKENS)
 
     def put(self, sampled_text: SampledText) -> None:
-        """Remember that the text at this place was written with these ids."""
-        self._ids.put((sampled_text.place, sampled_text.text), sampled_text.ids)
-        known = self._lengths.get(sampled_text.place) or ()
-        self._lengths.put(sampled_text.place, sorted({*known, len(sampled_text.text)}, reverse=True))
+        """Store the ids that the text was sampled as."""
+        self._ids.put((sampled_text.prefix, sampled_text.text), sampled_text.ids)
+        lengths = self._lengths.get(sampled_text.prefix) or ()
+        self._lengths.put(sampled_text.prefix, sorted({*lengths, len(sampled_text.text)}, reverse=True))
 
-    def get(self, place: PrefixDigest, text: str) -> array[int] | None:
-        """The ids of the text at this place, or None."""
-        return self._ids.get((place.name, text))
+    def get(self, prefix: PrefixDigest, text: str) -> array[int] | None:
+        """The ids of the text after this prefix, or None."""
+        return self._ids.get((prefix.hexdigest(), text))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         self._ids.clear()
         self._lengths.clear()
 
-    def beginnings(self, place: PrefixDigest, text: str, start: int) -> list[str]:
-        """The texts remembered at this place with which text[start:] begins, longest first."""
-        found = (text[start : start + length] for length in self._lengths.get(place.name) or ())
-        return [each for each in found if self.get(place, each) is not None]
+    def matches(self, prefix: PrefixDigest, text: str, start: int) -> list[str]:
+        """The texts stored after this prefix that text[start:] starts with, longest first."""
+        candidates = (text[start : start + length] for length in self._lengths.get(prefix.hexdigest()) or ())
+        return [each for each in candidates if self.get(prefix, each) is not None]

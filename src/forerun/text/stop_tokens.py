@@ -1,6 +1,6 @@
-"""Which tokens end an answer, by evidence: what the checkpoint's files declare, and how its template ends a turn.
+"""The stop tokens of a checkpoint: those that its files declare, and the one with which its template ends a turn.
 
-Knows nothing of requests: stop strings are theirs.
+Knows nothing of requests and their stop strings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER = "xyzzy"
 
 
 def stop_ids(library: tokenizers.Tokenizer, folder: Path) -> frozenset[int]:
-    """The ids. Raises ModelError if nothing names one."""
+    """The ids of the stop tokens. Raises ModelError if there are none."""
     found = frozenset([*_declared(library, folder), *_turn_end(library, folder)])
     if not found:
         raise ModelError(f"{folder} names no token that ends an answer", hint="generation_config.json should have eos_token_id")
@@ -30,22 +30,22 @@ def stop_ids(library: tokenizers.Tokenizer, folder: Path) -> frozenset[int]:
 def _declared(library: tokenizers.Tokenizer, folder: Path) -> Iterator[int]:
     """eos_token_id of generation_config.json and config.json, one or several; eos_token of tokenizer_config.json."""
     config = read_object(folder / "config.json")
-    for declaring in (read_object(folder / "generation_config.json"), config, config.get("text_config") or {}):
-        ids = declaring.get("eos_token_id")
+    for source in (read_object(folder / "generation_config.json"), config, config.get("text_config") or {}):
+        ids = source.get("eos_token_id")
         yield from (id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, int))
     token = read_object(folder / "tokenizer_config.json").get("eos_token")
     yield from _id(library, token["content"] if isinstance(token, dict) else token)
 
 
 def _turn_end(library: tokenizers.Tokenizer, folder: Path) -> Iterator[int]:
-    """The special token that the template writes right behind an answer, if it does."""
+    """The special token that the template renders directly after an answer, if any."""
     if not (exists(folder / "chat_template.jinja") or read_object(folder / "tokenizer_config.json").get("chat_template")):
         return
     messages = ({"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "b"})
     text = Template.load(folder).attempt(Chat(messages, (), {}), add_generation_prompt=False)
-    behind = text.partition(ANSWER)[2].lstrip()
+    rest = text.partition(ANSWER)[2].lstrip()
     specials = [token.content for token in library.get_added_tokens_decoder().values() if token.special]
-    yield from _id(library, max((token for token in specials if behind.startswith(token)), key=len, default=None))
+    yield from _id(library, max((token for token in specials if rest.startswith(token)), key=len, default=None))
 
 
 def _id(library: tokenizers.Tokenizer, token: Any) -> Iterator[int]:

@@ -1,6 +1,6 @@
-"""A checkpoint's chat template: messages to text. A template is code from elsewhere, so it runs in jinja2's sandbox.
+"""A checkpoint's chat template: messages to text. A template is untrusted code, so it runs in jinja2's sandbox.
 
-Knows nothing of tokens; what a message must look like is the template's business alone.
+Knows nothing of tokens; the template alone decides what a message must look like.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import BadRequestError, ModelError
-from forerun.text.answer_parser import answer_format_of
+from forerun.text.answer_parser import detect_answer_format
 from forerun.text.files import exists, read_object, read_text
 from forerun.values import Chat
 
@@ -25,11 +25,11 @@ REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, A
 
 
 class Template:
-    """A compiled chat template. digest: hex over its source and the token names that it is given. form: how answers to it are written."""
+    """A compiled chat template. digest: hex over its source and named tokens. answer_format: of answers to it."""
 
     def __init__(self, source: str, named_tokens: Mapping[str, str]) -> None:
         self._named_tokens = dict(named_tokens)
-        self.answer_format = answer_format_of(source)
+        self.answer_format = detect_answer_format(source)
         self.digest = sha256(json.dumps([source, self._named_tokens], sort_keys=True).encode()).hexdigest()
         try:
             self._template = _environment(source).from_string(source)
@@ -47,8 +47,8 @@ class Template:
         return cls(source, _named_tokens(config))
 
     def render(self, chat: Chat, *, add_generation_prompt: bool) -> str:
-        """The conversation as text; with add_generation_prompt it ends where the answer begins. Raises BadRequestError."""
-        given = {
+        """The conversation as text; with add_generation_prompt it ends where the answer starts. Raises BadRequestError."""
+        variables = {
             **self._named_tokens,
             **chat.template_args,
             "messages": list(chat.messages),
@@ -56,12 +56,12 @@ class Template:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._template.render(given)
+            return self._template.render(variables)
         except REFUSALS as error:
             raise BadRequestError(f"the model's chat template refuses the messages: {error}", param="messages") from error
 
     def attempt(self, chat: Chat, *, add_generation_prompt: bool) -> str:
-        """As `render`, "" where the template refuses the messages: for finding out what it takes."""
+        """As `render`, but "" where the template refuses the messages."""
         try:
             return self.render(chat, add_generation_prompt=add_generation_prompt)
         except BadRequestError:
@@ -69,8 +69,8 @@ class Template:
 
 
 def _environment(source: str) -> ImmutableSandboxedEnvironment:
-    """What templates written for Hugging Face's transformers expect to find. The date only where the template cannot do without: a prompt
-    with today's date in it is another one tomorrow.
+    """What templates written for Hugging Face's transformers expect. The date only where the template requires it: a prompt with today's
+    date has another prefix tomorrow.
     """
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _to_json
@@ -81,7 +81,7 @@ def _environment(source: str) -> ImmutableSandboxedEnvironment:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """JSON in the order of the value's keys, without the HTML escapes of jinja2's own filter."""
+    """JSON with keys in their order, without the HTML escapes of jinja2's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -97,7 +97,7 @@ def _default_template(declared: Any) -> Any:
 
 
 def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Special tokens by the names under which templates know them; a token is written as a string or as an object with its content."""
-    written = {name: config.get(name) for name in NAMED_TOKENS}
-    plain = {name: token.get("content") if isinstance(token, dict) else token for name, token in written.items()}
+    """Special tokens by the names that templates use; the file holds each as a string or as an object with its content."""
+    declared = {name: config.get(name) for name in NAMED_TOKENS}
+    plain = {name: token.get("content") if isinstance(token, dict) else token for name, token in declared.items()}
     return {name: token for name, token in plain.items() if isinstance(token, str)}

@@ -1,18 +1,18 @@
-"""A JSON object in text that arrives in pieces: where it ends, and its text as a client can read it. Knows nothing of what is around it."""
+"""Incremental scan of a JSON object: where it ends, and its text as valid JSON. Knows nothing of what is around it."""
 
 from __future__ import annotations
 
 import re
 
-from forerun.text.calls.feed import Feed, Steps
+from forerun.text.calls.buffer import Pieces, TextBuffer
 from forerun.values import CallArguments
 
 BETWEEN = re.compile(r"[\s\w+\-.,:]*")  # outside strings, brackets apart
 INSIDE = re.compile(r'[^"\\\x00-\x1f]*')
 
 
-class Scan:
-    """Reads one object, bracket by bracket. is_done: it is closed. is_broken: what follows cannot be of any JSON."""
+class JsonScanner:
+    """Scans one object, bracket by bracket. is_done: it is closed. is_broken: what follows cannot be JSON."""
 
     def __init__(self) -> None:
         self.is_done, self.is_broken = False, False
@@ -20,7 +20,7 @@ class Scan:
         self._is_inside, self._is_escaped = False, False
 
     def push(self, text: str) -> tuple[int, str]:
-        """Read on. Returns how many characters are the object's, and them as JSON: line breaks in strings are written as JSON has them."""
+        """Scan more text. Returns how many characters belong to the object, and these as JSON, control characters in strings escaped."""
         stop, out = 0, []
         while stop < len(text) and not self.is_done and not self.is_broken:
             run = (INSIDE if self._is_inside else BETWEEN).match(text, stop) if not self._is_escaped else None
@@ -28,9 +28,9 @@ class Scan:
             out.append(plain)
             stop += len(plain)
             if stop < len(text):
-                written = self._string(text[stop]) if self._is_inside else self._bracket(text[stop])
-                out.append(written)
-                stop += bool(written)
+                char = self._string(text[stop]) if self._is_inside else self._bracket(text[stop])
+                out.append(char)
+                stop += bool(char)
         return stop, "".join(out)
 
     def _string(self, char: str) -> str:
@@ -41,7 +41,7 @@ class Scan:
         return char if char >= " " else f"\\u{ord(char):04x}"
 
     def _bracket(self, char: str) -> str:
-        """The character, or nothing if it cannot stand here."""
+        """The character, or "" if it cannot stand here."""
         if char == '"':
             self._is_inside = True
         elif char in "{[":
@@ -55,27 +55,27 @@ class Scan:
         return char
 
 
-def read_object(feed: Feed, end: str) -> Steps[bool]:
-    """The object that the text begins with, as the call's arguments; whether it is whole. What cannot be JSON is given up to `end`."""
-    scan, index = Scan(), feed.num_calls - 1
+def parse_object(buffer: TextBuffer, end: str) -> Pieces[bool]:
+    """The arguments: the object that the text starts with. Returns whether it is whole. A broken one is passed on up to `end`."""
+    scan, index = JsonScanner(), buffer.num_calls - 1
     while True:
-        length, text = scan.push(feed.text)
-        feed.take(length)
+        length, text = scan.push(buffer.text)
+        buffer.take(length)
         if text:
             yield CallArguments(index, text)
-        if scan.is_done or scan.is_broken or feed.is_ended:
+        if scan.is_done or scan.is_broken or buffer.is_ended:
             break
         yield None
     if not scan.is_broken:
         return scan.is_done
-    return (yield from read_rest(feed, end))
+    return (yield from parse_rest(buffer, end))
 
 
-def read_rest(feed: Feed, end: str) -> Steps[bool]:
-    """What a malformed call still has, so that nothing is lost."""
-    while end not in feed.text and not feed.is_ended:
+def parse_rest(buffer: TextBuffer, end: str) -> Pieces[bool]:
+    """The rest of a malformed call up to `end`, as arguments, so that nothing is lost. Returns False."""
+    while end not in buffer.text and not buffer.is_ended:
         yield None
-    start = feed.text.find(end)
-    if rest := feed.take(start if start >= 0 else len(feed.text)):
-        yield CallArguments(feed.num_calls - 1, rest)
+    start = buffer.text.find(end)
+    if rest := buffer.take(start if start >= 0 else len(buffer.text)):
+        yield CallArguments(buffer.num_calls - 1, rest)
     return False

@@ -1,7 +1,6 @@
-"""Calls as Gemma writes them: call:name{key:value}, with strings between marks of their own, and keys that have none.
+"""Gemma's calls: call:name{key:value}, with strings between quote tags and unquoted keys.
 
-Gemma 4: https://ai.google.dev/gemma/docs/core/prompt-formatting-gemma4; FunctionGemma has the same with other marks. Knows nothing of
-schemas: the model has typed the values itself.
+Gemma 4: https://ai.google.dev/gemma/docs/core/prompt-formatting-gemma4; FunctionGemma has other tags. No schemas: the values are typed.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import json
 import re
 from dataclasses import dataclass
 
-from forerun.text.calls.arguments import read_rest
-from forerun.text.calls.feed import NAME, Feed, Shape, Steps, content, content_until, find
+from forerun.text.calls.arguments import parse_rest
+from forerun.text.calls.buffer import NAME, Pieces, TagPattern, TextBuffer, content, content_until, match_tag
 from forerun.text.calls.tools import Tools
-from forerun.text.reasoning import begun
+from forerun.text.partial_match import partial_overlap
 from forerun.values import CallArguments
 
 WORD = re.compile(r"[^\s,:{}\[\]<]+")
@@ -24,38 +23,38 @@ CLOSING = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class Gemma:
-    """The marks around a call, and on either side of a string."""
+    """The tags around a call, and on either side of a string."""
 
     open: str
     close: str
     quote: str
 
-    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
-        while lead := (yield from content_until(feed, (self.open,))):
-            head = yield from find(feed, [("call:", NAME, "{")])
+        while lead := (yield from content_until(buffer, (self.open,))):
+            head = yield from match_tag(buffer, [("call:", NAME, "{")])
             if head is None:
                 yield from content(lead)
                 continue
-            feed.take(head.length - 1)
-            yield feed.start_call(head.matched[0])
-            is_complete = yield from self._object(feed)
-            yield feed.end_call(is_complete)
-            if ended := (yield from find(feed, [(self.close,)])):
-                feed.take(ended.length)
+            buffer.take(head.length - 1)
+            yield buffer.start_call(head.groups[0])
+            is_complete = yield from self._object(buffer)
+            yield buffer.end_call(is_complete)
+            if ended := (yield from match_tag(buffer, [(self.close,)])):
+                buffer.take(ended.length)
 
-    def _object(self, feed: Feed) -> Steps[bool]:
-        """One object, written as JSON; whether it is whole."""
-        index, before, open_brackets = feed.num_calls - 1, "", [""]
-        shapes: list[Shape] = [(self.quote,), *((tag,) for tag in PLAIN), (WORD,)]
-        while found := (yield from find(feed, shapes)):
-            token = feed.take(found.length).strip()
+    def _object(self, buffer: TextBuffer) -> Pieces[bool]:
+        """One object, as JSON. Returns whether it is whole."""
+        index, before, open_brackets = buffer.num_calls - 1, "", [""]
+        patterns: list[TagPattern] = [(self.quote,), *((tag,) for tag in PLAIN), (WORD,)]
+        while match := (yield from match_tag(buffer, patterns)):
+            token = buffer.take(match.length).strip()
             if token in CLOSING:
                 open_brackets.append(CLOSING[token])
             elif token in CLOSING.values() and open_brackets.pop() != token:
                 break
             if token == self.quote:
-                if not (yield from self._string(feed)):
+                if not (yield from self._string(buffer)):
                     return False
             else:
                 is_key = open_brackets[-1] == "}" and before in ("{", ",")
@@ -63,24 +62,24 @@ class Gemma:
             if len(open_brackets) == 1:
                 return True
             before = token
-        yield from read_rest(feed, self.close)
+        yield from parse_rest(buffer, self.close)
         return False
 
-    def _string(self, feed: Feed) -> Steps[bool]:
-        """The rest of a string, up to its mark; whether it ended."""
-        index, is_ended = feed.num_calls - 1, False
+    def _string(self, buffer: TextBuffer) -> Pieces[bool]:
+        """The rest of a string, up to its closing quote. Returns whether it ended."""
+        index, is_ended = buffer.num_calls - 1, False
         yield CallArguments(index, '"')
         while not is_ended:
-            place = feed.text.find(self.quote)
-            is_ended = place >= 0
-            certain = place if is_ended else len(feed.text) - (0 if feed.is_ended else begun(feed.text, self.quote))
-            if text := feed.take(certain):
+            quote = buffer.text.find(self.quote)
+            is_ended = quote >= 0
+            certain = quote if is_ended else len(buffer.text) - (0 if buffer.is_ended else partial_overlap(buffer.text, (self.quote,)))
+            if text := buffer.take(certain):
                 yield CallArguments(index, json.dumps(text, ensure_ascii=False)[1:-1])
-            if feed.is_ended and not is_ended:
+            if buffer.is_ended and not is_ended:
                 return False
             if not is_ended:
                 yield None
-        feed.take(len(self.quote))
+        buffer.take(len(self.quote))
         yield CallArguments(index, '"')
         return True
 

@@ -1,6 +1,6 @@
-"""Calls written as a JSON object with name and arguments: each between tags (Hermes, Qwen 2.5 and 3), or bare at the beginning (Llama 3).
+"""Calls as JSON objects with name and arguments: each between tags (Hermes, Qwen 2.5 and 3), or bare at the start of the answer (Llama 3).
 
-Knows nothing of schemas: the model has typed the values itself.
+No schemas: the values are typed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.text.calls.arguments import read_object
-from forerun.text.calls.feed import STRING, Feed, Steps, content, content_until, find
+from forerun.text.calls.arguments import parse_object
+from forerun.text.calls.buffer import STRING, Pieces, TextBuffer, content, content_until, match_tag
 from forerun.text.calls.tools import Tools
 from forerun.values import CallArguments
 
@@ -28,70 +28,70 @@ class Hermes:
     open: str = "<tool_call>"
     close: str = "</tool_call>"
 
-    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
-        while lead := (yield from content_until(feed, (self.open,))):
-            head = yield from find(feed, HEADS)
+        while lead := (yield from content_until(buffer, (self.open,))):
+            head = yield from match_tag(buffer, HEADS)
             if head is None:
-                yield from self._odd_call(feed, lead)
+                yield from self._odd_call(buffer, lead)
             else:
-                yield from read_call(feed, head.length, head.matched[0], self.close)
-                yield from self._close(feed)
+                yield from parse_call(buffer, head.length, head.groups[0], self.close)
+                yield from self._close(buffer)
 
-    def _close(self, feed: Feed) -> Steps[None]:
-        """Read the brackets and the tag after the arguments; what stands there besides is content."""
-        while self.close not in feed.text and self.open not in feed.text and not feed.is_ended:
+    def _close(self, buffer: TextBuffer) -> Pieces[None]:
+        """Removes the brackets and the tag after the arguments; anything else there is content."""
+        while self.close not in buffer.text and self.open not in buffer.text and not buffer.is_ended:
             yield None
-        places = [place for tag in (self.open, self.close) if (place := feed.text.find(tag)) >= 0]
-        between = feed.take(min(places, default=len(feed.text)))
+        starts = [start for tag in (self.open, self.close) if (start := buffer.text.find(tag)) >= 0]
+        between = buffer.take(min(starts, default=len(buffer.text)))
         if between.strip("} \n\t\r"):
             yield from content(between)
-        if feed.text.startswith(self.close):
-            feed.take(len(self.close))
+        if buffer.text.startswith(self.close):
+            buffer.take(len(self.close))
 
-    def _odd_call(self, feed: Feed, lead: str) -> Steps[None]:
-        """A call that does not begin with its name: read once it is here in full. What is no call is content."""
-        while self.close not in feed.text and not feed.is_ended:
+    def _odd_call(self, buffer: TextBuffer, lead: str) -> Pieces[None]:
+        """A call that does not start with its name: parsed once it has arrived in full. What is no call is content."""
+        while self.close not in buffer.text and not buffer.is_ended:
             yield None
-        end = feed.text.find(self.close)
-        text = feed.take(end if end >= 0 else len(feed.text))
-        called = _called(text)
-        if called is None:
-            yield from content(lead + text + feed.take(len(self.close)))
+        end = buffer.text.find(self.close)
+        text = buffer.take(end if end >= 0 else len(buffer.text))
+        call = _parsed(text)
+        if call is None:
+            yield from content(lead + text + buffer.take(len(self.close)))
         else:
-            yield feed.start_call(called[0])
-            yield CallArguments(feed.num_calls - 1, called[1])
-            yield feed.end_call(is_complete=True)
-            feed.take(len(self.close))
+            yield buffer.start_call(call[0])
+            yield CallArguments(buffer.num_calls - 1, call[1])
+            yield buffer.end_call(is_complete=True)
+            buffer.take(len(self.close))
 
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    """The object alone, as the first of the answer or after <|python_tag|>; several with semicolons or line breaks between them."""
+    """The object alone, at the start of the answer or after <|python_tag|>; several with semicolons or line breaks between them."""
 
     tag: str = "<|python_tag|>"
 
-    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
         first = [*HEADS, *((self.tag, *head) for head in HEADS)]
         later = [*first, *((";", *head) for head in first)]
-        while (head := (yield from find(feed, later if feed.num_calls else first))) and head.matched[0].strip('"') in tools:
-            yield from read_call(feed, head.length, head.matched[0], self.tag)
-            if bracket := (yield from find(feed, [("}",)])):
-                feed.take(bracket.length)
-        yield from content_until(feed, ())
+        while (head := (yield from match_tag(buffer, later if buffer.num_calls else first))) and head.groups[0].strip('"') in tools:
+            yield from parse_call(buffer, head.length, head.groups[0], self.tag)
+            if bracket := (yield from match_tag(buffer, [("}",)])):
+                buffer.take(bracket.length)
+        yield from content_until(buffer, ())
 
 
-def read_call(feed: Feed, head_length: int, name: str, end: str) -> Steps[None]:
-    """A call whose text begins with a head of this length, the bracket of its arguments included."""
-    feed.text = "{" + feed.text[head_length:]
-    yield feed.start_call(name.strip('"'))
-    is_complete = yield from read_object(feed, end)
-    yield feed.end_call(is_complete)
+def parse_call(buffer: TextBuffer, head_length: int, name: str, end: str) -> Pieces[None]:
+    """A call whose text starts with a head of this length, the opening bracket of its arguments included."""
+    buffer.text = "{" + buffer.text[head_length:]
+    yield buffer.start_call(name.strip('"'))
+    is_complete = yield from parse_object(buffer, end)
+    yield buffer.end_call(is_complete)
 
 
-def _called(text: str) -> tuple[str, str] | None:
-    """Name and arguments of a call in JSON; None if it is none."""
+def _parsed(text: str) -> tuple[str, str] | None:
+    """Name and arguments of a JSON call; None if it is not one."""
     try:
         call = json.loads(text, strict=False)
         arguments: Any = call.get("arguments", call.get("parameters", {}))

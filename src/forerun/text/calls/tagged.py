@@ -1,6 +1,6 @@
-"""Calls with tags around each argument (Qwen 3 Coder and 3.5; GLM 4.5 and later). Values are plain text: the tools' schemas type them.
+"""Calls with tags around each argument (Qwen 3 Coder and 3.5; GLM 4.5 and later). Values are plain text, typed by the tools' schemas.
 
-A value ends at its closing tag only if another argument or the end of the call follows, so that it may hold such tags itself.
+A value ends at its closing tag only if another argument or the end of the call follows, so that it may contain such tags.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from forerun.text.calls.feed import NAME, Feed, Shape, Steps, content, content_until, find
+from forerun.text.calls.buffer import NAME, Pieces, TagPattern, TextBuffer, content, content_until, match_tag
 from forerun.text.calls.tools import Tools, Types, value_of
-from forerun.text.reasoning import begun
+from forerun.text.partial_match import partial_overlap
 from forerun.values import CallArguments
 
 TEXT: Types = frozenset(["string"])
@@ -18,14 +18,14 @@ TEXT: Types = frozenset(["string"])
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A way of writing.
+    """Tags of a format.
 
-    heads: what begins a call (the first is the usual one; after any other the name must be a tool's), and how it goes on up to the name.
-    is_followed: the last mark of a head is not of the head. opening: what begins an argument; naming: the marks between its name and its
-    value; closing: what stands behind the value. ends: what ends a call. is_padded: a line break stands on either side of a value.
+    heads: the tag that opens a call (after any but the first the name must be a tool's), and patterns of what follows up to the name.
+    is_followed: the last tag of a head is not part of it. opening: opens an argument. naming: between its name and value. closing: after a
+    value. ends: tags that end a call. is_padded: a line break stands on either side of a value.
     """
 
-    heads: tuple[tuple[str, tuple[Shape, ...]], ...]
+    heads: tuple[tuple[str, tuple[TagPattern, ...]], ...]
     is_followed: bool
     opening: str
     naming: tuple[str, ...]
@@ -33,62 +33,62 @@ class Tagged:
     ends: tuple[tuple[str, ...], ...]
     is_padded: bool
 
-    def read(self, feed: Feed, tools: Tools) -> Steps[None]:
+    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
-        opens = tuple(opened for opened, _ in self.heads)
-        while lead := (yield from content_until(feed, opens)):
-            opened, shapes = next(each for each in self.heads if lead.endswith(each[0]))
-            head = yield from find(feed, shapes)
-            if head is None or (opened != opens[0] and head.matched[0] not in tools):
+        opens = tuple(tag for tag, _ in self.heads)
+        while lead := (yield from content_until(buffer, opens)):
+            tag, patterns = next(each for each in self.heads if lead.endswith(each[0]))
+            head = yield from match_tag(buffer, patterns)
+            if head is None or (tag != opens[0] and head.groups[0] not in tools):
                 yield from content(lead)
             else:
-                last = str(shapes[head.which][-1])
-                feed.take(head.length - len(last) * self.is_followed)
-                yield feed.start_call(head.matched[0])
-                is_complete = yield from self._arguments(feed, head.matched[0], tools)
-                yield feed.end_call(is_complete)
+                last = str(patterns[head.index][-1])
+                buffer.take(head.length - len(last) * self.is_followed)
+                yield buffer.start_call(head.groups[0])
+                is_complete = yield from self._arguments(buffer, head.groups[0], tools)
+                yield buffer.end_call(is_complete)
 
-    def _arguments(self, feed: Feed, name: str, tools: Tools) -> Steps[bool]:
-        index, written = feed.num_calls - 1, "{"
-        while found := (yield from find(feed, ((self.opening, NAME, *self.naming), *self.ends))):
-            feed.take(found.length)
-            if found.which:
-                yield CallArguments(index, "{}" if written == "{" else "}")
+    def _arguments(self, buffer: TextBuffer, name: str, tools: Tools) -> Pieces[bool]:
+        index, separator = buffer.num_calls - 1, "{"
+        while match := (yield from match_tag(buffer, ((self.opening, NAME, *self.naming), *self.ends))):
+            buffer.take(match.length)
+            if match.index:
+                yield CallArguments(index, "{}" if separator == "{" else "}")
                 return True
-            yield CallArguments(index, f"{written}{_json(found.matched[0])}: ")
-            if not (yield from self._value(feed, tools.types(name, found.matched[0]))):
+            yield CallArguments(index, f"{separator}{_json(match.groups[0])}: ")
+            if not (yield from self._value(buffer, tools.types(name, match.groups[0]))):
                 return False
-            written = ", "
-        yield from self._rest(feed)
+            separator = ", "
+        yield from self._rest(buffer)
         return False
 
-    def _value(self, feed: Feed, types: Types) -> Steps[bool]:
-        """One value, a string as it comes, any other once it is whole; whether it ended."""
-        index, text, is_text = feed.num_calls - 1, "", types == TEXT
+    def _value(self, buffer: TextBuffer, types: Types) -> Pieces[bool]:
+        """One value: a string as it arrives, any other once it is whole. Returns whether it ended."""
+        index, text, is_text = buffer.num_calls - 1, "", types == TEXT
         if is_text:
             yield CallArguments(index, '"')
-        yield from self._skip_padding(feed)
+        yield from self._skip_padding(buffer)
         while True:
-            length, is_certain = self._value_length(feed.text, feed.is_ended)
+            length, is_certain = self._value_length(buffer.text, buffer.is_ended)
             if is_text and length:
-                yield CallArguments(index, _json(feed.take(length))[1:-1])
-            text += "" if is_text else feed.take(length)
-            if is_certain or feed.is_ended:
+                yield CallArguments(index, _json(buffer.take(length))[1:-1])
+            text += "" if is_text else buffer.take(length)
+            if is_certain or buffer.is_ended:
                 break
             yield None
         if is_certain:
-            feed.take(feed.text.index(self.closing) + len(self.closing))
+            buffer.take(buffer.text.index(self.closing) + len(self.closing))
         yield CallArguments(index, ('"' if is_certain else "") if is_text else _json(value_of(text, types)) if is_certain else text)
         return is_certain
 
-    def _skip_padding(self, feed: Feed) -> Steps[None]:
-        while self.is_padded and not feed.text and not feed.is_ended:
+    def _skip_padding(self, buffer: TextBuffer) -> Pieces[None]:
+        while self.is_padded and not buffer.text and not buffer.is_ended:
             yield None
-        if self.is_padded and feed.text.startswith("\n"):
-            feed.take(1)
+        if self.is_padded and buffer.text.startswith("\n"):
+            buffer.take(1)
 
     def _value_length(self, text: str, is_ended: bool) -> tuple[int, bool]:
-        """Length of the value, and True, if it ends in this text; else how much of the text is certain to belong to it, and False."""
+        """The length of the value and True if it ends in this text; else how many characters certainly belong to it, and False."""
         follows, start = (self.opening, *(end[0] for end in self.ends)), text.find(self.closing)
         while start >= 0:
             rest = text[start + len(self.closing) :].lstrip()
@@ -97,24 +97,24 @@ class Tagged:
             if any(each.startswith(rest) for each in follows):
                 return start - self._padding(text[:start]), is_ended
             start = text.find(self.closing, start + 1)
-        certain = 0 if is_ended else begun(text, self.closing)
+        certain = 0 if is_ended else partial_overlap(text, (self.closing,))
         before = text[: len(text) - certain]
         return len(before) - (0 if is_ended else self._padding(before)), False
 
     def _padding(self, text: str) -> int:
         return int(self.is_padded and text.endswith("\n"))
 
-    def _rest(self, feed: Feed) -> Steps[None]:
-        """What a malformed call still has, so that nothing is lost."""
+    def _rest(self, buffer: TextBuffer) -> Pieces[None]:
+        """The rest of a malformed call, as arguments, so that nothing is lost."""
         end = self.ends[-1][0]
-        while end not in feed.text and not feed.is_ended:
+        while end not in buffer.text and not buffer.is_ended:
             yield None
-        start = feed.text.find(end)
-        rest = feed.take(start if start >= 0 else len(feed.text))
+        start = buffer.text.find(end)
+        rest = buffer.take(start if start >= 0 else len(buffer.text))
         if rest.strip():
-            yield CallArguments(feed.num_calls - 1, rest)
-        if ended := (yield from find(feed, self.ends)):
-            feed.take(ended.length)
+            yield CallArguments(buffer.num_calls - 1, rest)
+        if ended := (yield from match_tag(buffer, self.ends)):
+            buffer.take(ended.length)
 
 
 QWEN = Tagged(

@@ -1,4 +1,4 @@
-"""What a request's tools take: the types that each parameter may have, and a value made of text. Knows JSON schema, and no dialect."""
+"""The parameter types of a request's tools, and conversion of text to them. Knows JSON schema; no dialect."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 Types = frozenset[str]
 ANY: Types = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
-WORDS = {"true": True, "false": False, "null": None, "none": None}
+CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 MAX_DEPTH = 8  # of references and alternatives: a schema may refer to itself
 
 
 class Tools:
-    """The tools that a request declares, as OpenAI's chat dialect writes them."""
+    """The tools of a request, declared as in OpenAI's chat dialect."""
 
     def __init__(self, declared: Sequence[Mapping[str, Any]]) -> None:
         functions = [each.get("function", each) for each in declared]
@@ -26,7 +26,7 @@ class Tools:
         return name in self._parameters
 
     def types(self, name: str, parameter: str) -> Types:
-        """What the parameter's value may be; anything where the schema does not say."""
+        """The JSON types that the parameter may have; all where the schema names none."""
         root = self._parameters.get(name)
         properties = root.get("properties") if isinstance(root, Mapping) else None
         if not isinstance(properties, Mapping) or parameter not in properties:
@@ -35,7 +35,7 @@ class Tools:
 
 
 def value_of(text: str, types: Types) -> Any:
-    """The text as a value of one of the types, as a string where it is none. A value that may be a string is one if it is no other."""
+    """The text as a value of one of the types, preferring others to a string; the text itself where none fits."""
     value = _parsed(text.strip())
     if isinstance(value, str):
         return text
@@ -60,17 +60,17 @@ def _types(schema: Any, root: Any, depth: int) -> Types:
 
 
 def _resolved(reference: Any, root: Any) -> Any:
-    """What a reference inside the schema points to; None for any other."""
-    place = root
+    """What a reference inside the schema points to; None for any other reference."""
+    node = root
     for step in str(reference).removeprefix("#/").split("/"):
-        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
-    return place
+        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node
 
 
 def _parsed(text: str) -> Any:
-    """The JSON value that the text is, also in Python's words for true, false and null; the text itself if it is none."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
+    """The text parsed as JSON, or as Python's True, False, None; the text itself if neither."""
+    if text.lower() in CONSTANTS:
+        return CONSTANTS[text.lower()]
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Conversations as templates of several kinds take them. The templates here are short ones with the habits of real ones."""
+"""Conversations adapted to several kinds of templates. The templates here are short, with the habits of real ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forerun.text.dialogue import Dialogue
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
+from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat
 
@@ -32,11 +32,11 @@ def chat(*messages: dict[str, Any], **args: Any) -> Chat:
     return Chat(messages, (), args)
 
 
-def suited(source: str, conversation: Chat) -> tuple[str, tuple[str, ...]]:
-    """What is rendered, and what the response says."""
+def adapted(source: str, conversation: Chat) -> tuple[str, tuple[str, ...]]:
+    """The rendered conversation, and the notes."""
     template = Template(source, {})
-    given, notes = Dialogue(template).adapt(conversation)
-    return template.render(given, add_generation_prompt=False), notes
+    chat, notes = TemplateAdapter(template).adapt(conversation)
+    return template.render(chat, add_generation_prompt=False), notes
 
 
 def calls(*calls: tuple[str, Any]) -> dict[str, Any]:
@@ -48,36 +48,36 @@ def calls(*calls: tuple[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", [STRICT, FORGETFUL])
-def test_a_system_message_in_mid_dialogue_keeps_its_place(source: str) -> None:
-    text, notes = suited(source, chat(SYSTEM, USER, {"role": "system", "content": "Hurry."}, USER))
+def test_a_system_message_in_mid_conversation_keeps_its_place(source: str) -> None:
+    text, notes = adapted(source, chat(SYSTEM, USER, {"role": "system", "content": "Hurry."}, USER))
     assert text.count("Be brief.") == text.count("<system>\nHurry.\n</system>") == 1
     assert text.index("hello") < text.index("Hurry.") < text.rindex("hello")
     assert [note.split(":")[0] for note in notes] == ["messages[2]"]
 
 
-def test_a_template_that_takes_it_gets_it_as_it_is() -> None:
-    assert suited(PLAIN, chat(USER, SYSTEM)) == ("user:hello\nsystem:Be brief.\n", ())
-    assert suited(STRICT, chat(SYSTEM, USER))[1] == ()
+def test_a_template_that_supports_it_gets_it_unchanged() -> None:
+    assert adapted(PLAIN, chat(USER, SYSTEM)) == ("user:hello\nsystem:Be brief.\n", ())
+    assert adapted(STRICT, chat(SYSTEM, USER))[1] == ()
 
 
 @pytest.mark.parametrize("arguments", ['{"z": 1, "a": {"y": "\\u00fc"}}', '{"z":1,"a":{"y":"ü"}}', {"z": 1, "a": {"y": "ü"}}])
 @pytest.mark.parametrize(
-    ("source", "written"), [(ITEMS, "[('z', 1), ('a', {'y': 'ü'})]"), *[(s, '{"z": 1, "a": {"y": "ü"}}') for s in (JSON, TEXT)]]
+    ("source", "rendered"), [(ITEMS, "[('z', 1), ('a', {'y': 'ü'})]"), *[(s, '{"z": 1, "a": {"y": "ü"}}') for s in (JSON, TEXT)]]
 )
-def test_arguments_are_what_the_template_takes_in_their_order(source: str, written: str, arguments: Any) -> None:
-    assert written in suited(source, chat(USER, calls(("x", arguments))))[0]
+def test_arguments_have_the_templates_type_and_their_order(source: str, rendered: str, arguments: Any) -> None:
+    assert rendered in adapted(source, chat(USER, calls(("x", arguments))))[0]
 
 
 @pytest.mark.parametrize("arguments", ['{"path": "x', "[1]", "", "nonsense"])
 @pytest.mark.parametrize("source", [ITEMS, JSON, TEXT])
 def test_malformed_arguments_are_not_lost(source: str, arguments: str) -> None:
-    text, _ = suited(source, chat(USER, calls(("x", arguments))))
+    text, _ = adapted(source, chat(USER, calls(("x", arguments))))
     assert arguments in text.replace('\\"', '"')
 
 
 def test_ids_of_the_client_never_reach_the_prompt() -> None:
     first, second = (
-        suited(ITEMS, chat(USER, calls((a, "{}"), (b, "{}")), result(a, "1"), result(b, "2"))) for a, b in [("x1", "x2"), ("toolu_7", "9")]
+        adapted(ITEMS, chat(USER, calls((a, "{}"), (b, "{}")), result(a, "1"), result(b, "2"))) for a, b in [("x1", "x2"), ("toolu_7", "9")]
     )
     assert first == second
     assert "000000001" in first[0]
@@ -88,7 +88,7 @@ def result(id: str, content: str) -> dict[str, Any]:
 
 
 def test_results_stand_in_the_order_of_their_calls() -> None:
-    text, _ = suited(
+    text, _ = adapted(
         PLAIN.replace("m.role", "m.name or m.role"),
         chat(calls(("b", "{}"), ("a", "{}")), result("a", "2"), result("b", "1"), USER, result("?", "3")),
     )
@@ -106,25 +106,26 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
         ("x", {"enable_thinking": False, "reasoning_effort": "low"}, "x", 2),
         ("{{ other }}", {"other": 5}, "5", 0),
         *[
-            (EFFORT, {"reasoning_effort": asked}, got, 0)
-            for asked, got in [("high", "xhigh"), ("max", "xhigh"), ("minimal", "low"), ("medium", "medium")]
+            (EFFORT, {"reasoning_effort": requested}, rendered, 0)
+            for requested, rendered in [("high", "xhigh"), ("max", "xhigh"), ("minimal", "low"), ("medium", "medium")]
         ],
     ],
 )
-def test_switches_are_what_the_template_knows(source: str, args: dict[str, Any], expected: str, num_notes: int) -> None:
-    text, notes = suited(source, chat(USER, **args))
+def test_switches_have_the_templates_names_and_values(source: str, args: dict[str, Any], expected: str, num_notes: int) -> None:
+    text, notes = adapted(source, chat(USER, **args))
     assert (text, len(notes)) == (expected, num_notes)
 
 
-def test_the_bundled_model_takes_all(template: Template) -> None:
-    dialogue = Dialogue(template)
-    assert (dialogue.takes_system, dialogue.parses_arguments, dialogue.switch, dialogue.efforts) == (True, True, "enable_thinking", ())
+def test_what_the_bundled_model_supports(template: Template) -> None:
+    adapter = TemplateAdapter(template)
+    assert (adapter.supports_late_system, adapter.needs_object_arguments) == (True, True)
+    assert (adapter.thinking_switch, adapter.efforts) == ("enable_thinking", ())
 
 
-def test_the_response_tells_of_it(tokenizer: Tokenizer) -> None:
+def test_the_prompt_has_the_notes(tokenizer: Tokenizer) -> None:
     assert len(Prompter(tokenizer, Template(STRICT, {})).encode(chat(USER, SYSTEM, USER), tenant="").notes) == 1
 
 
-def test_the_date_is_given_only_to_a_template_that_needs_it() -> None:
+def test_the_date_is_defined_only_for_a_template_that_needs_it() -> None:
     guarded = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}no date{% endif %}"
-    assert suited(guarded, chat(USER))[0] == "no date"
+    assert adapted(guarded, chat(USER))[0] == "no date"

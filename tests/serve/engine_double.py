@@ -1,4 +1,4 @@
-"""An engine that plays a script: no model, no MLX. What it was asked and whether it was cancelled can be looked up."""
+"""An engine that plays a script: no model, no MLX. It records its jobs and whether they were cancelled."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Run:
 
 
 class Sessions:
-    """Keeps none."""
+    """Stores none."""
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         return []
@@ -113,7 +113,7 @@ class Sessions:
 
 
 class Engine:
-    """Gives every job the same script. refusal: what submit raises instead."""
+    """Plays the same script for every job. refusal: what submit raises instead."""
 
     info = INFO
 

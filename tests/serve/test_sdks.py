@@ -1,4 +1,4 @@
-"""What the vendors' own libraries make of errors, before an answer and in a stream, over real sockets."""
+"""The exceptions that the vendors' own libraries raise on errors, before an answer and in a stream, over real sockets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_chat_errors() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "read"}}])
-def test_a_forced_call_is_refused_in_words(choice: Any) -> None:
+def test_a_forced_call_is_refused_with_a_message(choice: Any) -> None:
     tool: Any = {"type": "function", "function": {"name": "read"}}
     with gpt_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="tool_choice") as caught:
         client.chat.completions.create(**ASKED, tools=[tool], tool_choice=choice)

@@ -1,5 +1,6 @@
-"""The conversations of a bank's folder, for the commands that look after them: asked of the server that holds the folder, or else, when
-none does, read and changed in place. Knows no command and no terminal.
+"""Access to the conversations of a bank's folder, for `forerun bank`: through the server that holds the folder, otherwise in place.
+
+Knows no command and no terminal.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class DiskSessions:
 
 
 @contextmanager
-def looking(folder: Path) -> Iterator[DiskTier]:
-    """The tier of the folder, for looking only. Raises BankError if nothing is there."""
+def open_read_only(folder: Path) -> Iterator[DiskTier]:
+    """The tier of the folder, read-only. Raises BankError if there is none."""
     tier = DiskTier.view(folder)
     try:
         yield tier
@@ -132,9 +133,9 @@ def looking(folder: Path) -> Iterator[DiskTier]:
 
 
 @contextmanager
-def holding(config: Config) -> Iterator[DiskTier]:
-    """The tier of the settings' folder, within their limits, for this process alone. Raises BankLockedError, ForerunError."""
-    tier = DiskTier.of(config, held(config.bank_path))
+def open_for_changes(config: Config) -> Iterator[DiskTier]:
+    """The tier of the settings' folder, within their limits, locked for this process. Raises BankLockedError, ForerunError."""
+    tier = DiskTier.of(config, _hold(config.bank_path))
     try:
         tier.wait_until_reconciled(RECONCILE_S)
         yield tier
@@ -142,33 +143,33 @@ def holding(config: Config) -> Iterator[DiskTier]:
         tier.close()
 
 
-def held(folder: Path) -> Index:
-    """The index of a folder that is there, for this process alone. Raises BankError, ForerunError."""
+def _hold(folder: Path) -> Index:
+    """The index of an existing folder, locked for this process. Raises BankError, ForerunError."""
     if not folder.is_dir() or not any(folder.iterdir()):
         what = "nothing is stored in" if folder.is_dir() else "there is no folder"
-        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir; `forerun serve` makes it")
+        raise ForerunError(f"{what} {folder}", hint="name the folder with --bank-dir; `forerun serve` creates it")
     return hold(folder)
 
 
 @contextmanager
-def kept_in(config: Config, *, only_looks: bool) -> Iterator[SessionAccess]:
+def sessions_of(config: Config, *, is_read_only: bool) -> Iterator[SessionAccess]:
     """The conversations of the folder of these settings. Raises ForerunError."""
     server = holder(config.bank_path)
     if server is not None:
         yield _remote(server, config)
         return
-    with looking(config.bank_path) if only_looks else holding(config) as tier:
+    with open_read_only(config.bank_path) if is_read_only else open_for_changes(config) as tier:
         yield DiskSessions(tier, config.bank_path, config.request_log_path, config.archive_key)
 
 
 def _remote(url: str, config: Config) -> RemoteSessions:
     if not url:
-        raise BankLockedError(f"{config.bank_path} is in use, but no server answers for it yet", hint="try again in a moment")
+        raise BankLockedError(f"{config.bank_path} is in use, but its server does not answer yet", hint="try again in a moment")
     return RemoteSessions(url, config.sent_key)
 
 
 def chosen(sessions: list[SessionInfo], word: str) -> SessionInfo:
-    """The one that is meant: by its id (or OWNER/ID), its name, or as much of the id as is unique. Raises ForerunError."""
+    """The conversation with this id (or OWNER/ID), this name, or this unique prefix of the id. Raises ForerunError."""
     variants = (
         lambda s: word in (s.id, f"{s.tenant}/{s.id}"),
         lambda s: s.name == word,
@@ -177,6 +178,6 @@ def chosen(sessions: list[SessionInfo], word: str) -> SessionInfo:
     found = next((found for variant in variants if (found := [each for each in sessions if variant(each)])), [])
     if len(found) != 1:
         has_owners = len({s.tenant for s in found}) > 1
-        several = f"{len(found)} conversations are meant by {word!r}: {', '.join(has_owners * f'{s.tenant}/' + s.id for s in found[:5])}"
+        several = f"{len(found)} conversations match {word!r}: {', '.join(has_owners * f'{s.tenant}/' + s.id for s in found[:5])}"
         raise ForerunError(several if found else f"there is no conversation {word!r}", hint="`forerun bank ls` lists them")
     return found[0]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from forerun.serve.client import CHANGE_TIMEOUT, ask, bearer, check, plain_errors
+from forerun.serve.client import CHANGE_TIMEOUT, bearer, check, plain_errors, request_json
 from forerun.serve.request_guard import ARCHIVE
 from forerun.values import ImportResult, SessionInfo
 
@@ -26,18 +26,18 @@ class RemoteSessions:
     def all(self) -> list[SessionInfo]:
         """Of the key's owner, the last used first."""
         with plain_errors(self.url):
-            return [SessionInfo(**each) for each in ask(self.url, "GET", SESSIONS, self.key)["data"]]
+            return [SessionInfo(**each) for each in request_json(self.url, "GET", SESSIONS, self.key)["data"]]
 
     def update(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
         """Call it so, pin it or not; None: as it was."""
         with plain_errors(self.url):
-            return SessionInfo(**ask(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
+            return SessionInfo(**request_json(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
 
     def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
         """Let a second conversation begin as this one is now. fork_id None: it is given one."""
         with plain_errors(self.url):
             body = {"id": fork_id, "name": name}
-            return SessionInfo(**ask(self.url, "POST", f"{_path(session)}/fork", self.key, json=body))
+            return SessionInfo(**request_json(self.url, "POST", f"{_path(session)}/fork", self.key, json=body))
 
     def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes]:
         """An archive of it."""
@@ -61,12 +61,12 @@ class RemoteSessions:
     def wipe(self) -> int:
         """Remove all that the key's owner has. Returns the number of conversations."""
         with plain_errors(self.url):
-            return int(ask(self.url, "DELETE", SESSIONS, self.key)["deleted"])
+            return int(request_json(self.url, "DELETE", SESSIONS, self.key)["deleted"])
 
     def remove(self, session: SessionInfo) -> None:
         """Remove it, and what no other conversation needs."""
         with plain_errors(self.url):
-            ask(self.url, "DELETE", _path(session), self.key)
+            request_json(self.url, "DELETE", _path(session), self.key)
 
 
 def _path(session: SessionInfo) -> str:

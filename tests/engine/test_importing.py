@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ async def exported(folder: Path) -> bytes:
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
-        await rig.engine.sessions.snapshot("", "mine", name="a walk", is_pinned=None)
+        await rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None)
         return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
 
 
@@ -43,7 +44,7 @@ def test_what_is_read_anew_is_one_conversation_and_no_request(tmp_path: Path) ->
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two", log=log) as rig:
             before = told_of(rig)
-            made = await rig.engine.sessions.load("", archive, id="theirs")
+            made = await rig.engine.sessions.load("", io.BytesIO(archive), id="theirs")
             assert (made.state, made.session.turns, made.session.name, made.session.state) == ("computed", 3, "a walk", "ssd")
             assert (told_of(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
             assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was read more than once"
@@ -61,7 +62,7 @@ def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two") as rig:
             rig.gate.hold(after=2)
-            loading = asyncio.create_task(rig.engine.sessions.load("", archive, id="theirs"))
+            loading = asyncio.create_task(rig.engine.sessions.load("", io.BytesIO(archive), id="theirs"))
             await rig.gate.reached(3)
             request = rig.engine.worker._running
             assert request

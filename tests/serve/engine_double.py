@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import BinaryIO
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -102,7 +103,7 @@ class Sessions:
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
         raise UnknownSessionError(id)
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
         raise BadRequestError("no archive")
 
     async def wipe(self, tenant: str) -> int:

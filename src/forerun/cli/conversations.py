@@ -23,9 +23,11 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from forerun.bank.tier.index import Entry
-from forerun.cli.session_access import chosen, open_read_only, sessions_of
+from forerun.cli.session_access import chosen, open_read_only, run, sessions_of
 from forerun.config import load
+from forerun.engine.engine import ALL_TENANTS, Sessions
 from forerun.errors import ForerunError
+from forerun.serve.auth import NO_TENANT
 from forerun.values import SESSION_ID, SessionInfo
 
 
@@ -52,7 +54,7 @@ def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """List the stored conversations, most recently used first."""
     config = load({"bank_dir": bank_dir})
     with sessions_of(config, is_read_only=True) as sessions:
-        found = sessions.all()
+        found = listed(sessions)
     with open_read_only(config.bank_path) as tier:
         total = {"records": len(tier.index.inventory()), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
         total |= {"written_today_bytes": tier.written_today_bytes}
@@ -66,7 +68,7 @@ def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = Fals
     """Show a conversation, and the snapshots from which it can be resumed."""
     config = load({"bank_dir": bank_dir})
     with sessions_of(config, is_read_only=True) as sessions:
-        found = chosen(sessions.all(), session)
+        found = chosen(listed(sessions), session)
     with open_read_only(config.bank_path) as tier:
         snapshots = [each for each in tier.index.snapshots() if (each.tenant, each.session) == (found.tenant, found.id)]
     if as_json:
@@ -98,15 +100,16 @@ def name(session: Conversation, name: Name, bank_dir: BankDir = None, as_json: A
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Start a second conversation from one as it is now. Requests with its id continue it; nothing is copied."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
-        source = chosen(sessions.all(), session)
-        made = sessions.fork(source, fork_id=new, name=name)
+        source = chosen(listed(sessions), session)
+        made = run(sessions.fork(source.tenant, source.id, fork_id=new, name=name))
     typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made)} continues {label(source)} from here")
 
 
 def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Write a conversation into an archive: its token ids, and with --state the model's state, which requires archive_key_file."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=True) as sessions:
-        chunks = sessions.export(chosen(sessions.all(), session), with_state=state)
+        source = chosen(listed(sessions), session)
+        chunks = run(sessions.export(source.tenant, source.id, with_state=state))
         with written(file) as stream:
             stream.writelines(chunks)
     num_bytes = file.stat().st_size
@@ -116,7 +119,7 @@ def export(session: Conversation, file: ArchiveFile, state: WithState = False, b
 def import_(file: ArchiveFile, new: NewId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Store the conversation of an archive. Its state is used if it is signed with the key in archive_key_file, otherwise recomputed."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions, opened(file) as stream:
-        made = sessions.load(stream, id=new)
+        made = run(sessions.load(NO_TENANT, stream, id=new))
     how = "with its state" if made.state == "taken" else f"its state was recomputed: {made.reason}"
     typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made.session)} is stored; {how}")
 
@@ -148,24 +151,30 @@ def wipe(bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) ->
     """Remove all conversations: of the API key's owner if a server holds the folder, otherwise all in the folder."""
     config = load({"bank_dir": bank_dir})
     with sessions_of(config, is_read_only=False) as sessions:
-        confirm(f"Remove everything stored in {config.bank_path} ({counted(len(sessions.all()), 'conversation')})?", yes)
-        num_removed = sessions.wipe()
+        confirm(f"Remove everything stored in {config.bank_path} ({counted(len(listed(sessions)), 'conversation')})?", yes)
+        num_removed = run(sessions.wipe(ALL_TENANTS))
     typer.echo(json.dumps({"removed": num_removed}) if as_json else f"{counted(num_removed, 'conversation')} removed")
 
 
 def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a conversation, and its records that no other conversation needs."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
-        found = chosen(sessions.all(), session)
+        found = chosen(listed(sessions), session)
         confirm(f"Remove {label(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
-        sessions.remove(found)
+        run(sessions.remove(found.tenant, found.id))
     typer.echo(json.dumps({"removed": found.id}) if as_json else f"{label(found)} is removed")
 
 
 def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:
     """Change the name or pin of a conversation; None: unchanged. Returns it afterwards."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
-        return sessions.update(chosen(sessions.all(), session), name=name, is_pinned=is_pinned)
+        found = chosen(listed(sessions), session)
+        return run(sessions.update(found.tenant, found.id, name=name, is_pinned=is_pinned))
+
+
+def listed(sessions: Sessions) -> list[SessionInfo]:
+    """All conversations that the caller may see, most recently used first."""
+    return run(sessions.all(ALL_TENANTS, sys.maxsize))
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -6,12 +6,13 @@ Knows no command and no terminal.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeVar
 
 from forerun.bank import stored
 from forerun.bank.archive import Archive
@@ -22,98 +23,73 @@ from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Index
 from forerun.bank.transfer import keep, pack
 from forerun.config import Config
+from forerun.engine.engine import ALL_TENANTS, Sessions
 from forerun.errors import BankLockedError, ForerunError, UnknownSessionError
 from forerun.request_log.file import rewrite
 from forerun.request_log.forget import without_texts
-from forerun.serve.auth import NO_TENANT
 from forerun.serve.remote import RemoteSessions
-from forerun.state.record import PrefixHasher
+from forerun.state.record import PrefixHasher, RecordInfo
 from forerun.values import ImportResult, SessionInfo
 
+T = TypeVar("T")
 RECONCILE_S = 600.0
 
 
-class SessionAccess(Protocol):
-    """The conversations of a folder."""
-
-    def all(self) -> list[SessionInfo]:
-        """The last used first."""
-
-    def update(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        """Call it so, pin it or not; None: as it was."""
-
-    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
-        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
-
-    def remove(self, session: SessionInfo) -> None:
-        """Remove it, and what no other conversation needs."""
-
-    def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes | memoryview]:
-        """An archive of it."""
-
-    def load(self, archive: BinaryIO, *, id: str | None) -> ImportResult:
-        """Keep what an archive holds, under its own id if None."""
-
-    def wipe(self) -> int:
-        """Remove all. Returns the number of conversations."""
-
-
 @dataclass(frozen=True, slots=True)
-class DiskSessions:
-    """Those of a folder that no server holds: of every key's owner. log: of the requests. archive_key: what archives are signed with."""
+class FolderSessions:
+    """`Sessions` of a folder that no server holds, of any tenant, for a command: its coroutines block. log: of the requests. archive_key:
+    signs archives.
+    """
 
     tier: DiskTier
     folder: Path
     log: Path
     archive_key: bytes
 
-    def all(self) -> list[SessionInfo]:
-        return [stored.session_info(self.tier.index, session) for session in self.tier.index.all_sessions()]
+    async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        sessions = [each for each in self.tier.index.all_sessions() if tenant in (ALL_TENANTS, each.tenant)]
+        return [stored.session_info(self.tier.index, session) for session in sessions[:limit]]
 
-    def update(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        self.tier.index.update_session(session.tenant, session.id, name=name, is_pinned=is_pinned)
-        return self._one(session.tenant, session.id)
+    async def one(self, tenant: str, id: str) -> SessionInfo:
+        return stored.session_info(self.tier.index, self._session(tenant, id))
 
-    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
+    async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        self.tier.index.update_session(tenant, id, name=name, is_pinned=is_pinned)
+        return await self.one(tenant, id)
+
+    async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
         fork_id = fork_id or secrets.token_hex(6)
-        stored.fork(self.tier.index, self._session(session.tenant, session.id), fork_id, name, time.time())
-        return self._one(session.tenant, fork_id)
+        stored.fork(self.tier.index, self._session(tenant, id), fork_id, name, time.time())
+        return await self.one(tenant, fork_id)
 
-    def remove(self, session: SessionInfo) -> None:
-        removed = stored.remove(self.tier, session.tenant, session.id, ())
-        self.tier.scrub([info.key for info in removed])
-        rewrite(self.log, lambda line: without_texts(line, {session.tenant}.__contains__, {session.id}.__contains__))
+    async def remove(self, tenant: str, id: str) -> None:
+        self._forget(stored.remove(self.tier, tenant, id, ()), tenant, {id}.__contains__)
 
-    def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes | memoryview]:
-        return pack(self.tier, self._session(session.tenant, session.id), self.archive_key, with_state=with_state)
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        return pack(self.tier, self._session(tenant, id), self.archive_key, with_state=with_state)
 
-    def load(self, archive: BinaryIO, *, id: str | None) -> ImportResult:
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
         read = Archive.read(archive)
         id, manifest = id or read.manifest.id, read.manifest
         if not manifest.parts or not manifest.is_signed_by(self.archive_key):
             reason = "it holds no state" if not manifest.parts else "it is not signed by the key in archive_key_file"
-            raise ForerunError(f"no model runs here to read the archive's tokens, and {reason}", hint="start the server, and try again")
-        if self.tier.index.session(NO_TENANT, id):
+            raise ForerunError(f"no model runs here to compute the archive's state, and {reason}", hint="start the server, and try again")
+        if self.tier.index.session(tenant, id):
             raise stored.id_taken(id)
-        keep(
-            EvictingDisk(self.tier, lambda: ()),
-            read,
-            PrefixHasher(secret(self.folder), NO_TENANT, manifest.identity),
-            NO_TENANT,
-            id,
-            time.time(),
-        )
-        return ImportResult(self._one(NO_TENANT, id), "taken", "")
+        hasher = PrefixHasher(secret(self.folder), tenant, manifest.identity)
+        keep(EvictingDisk(self.tier, lambda: ()), read, hasher, tenant, id, time.time())
+        return ImportResult(await self.one(tenant, id), "taken", "")
 
-    def wipe(self) -> int:
-        num_sessions = len(self.all())
-        removed = stored.wipe_all(self.tier)
-        self.tier.scrub([info.key for info in removed])
-        rewrite(self.log, lambda line: without_texts(line, lambda _: True, lambda _: True))
+    async def wipe(self, tenant: str) -> int:
+        num_sessions = len(await self.all(tenant, sys.maxsize))
+        removed = stored.wipe_all(self.tier) if tenant == ALL_TENANTS else stored.wipe(self.tier, tenant, ())
+        self._forget(removed, tenant, lambda _: True)
         return num_sessions
 
-    def _one(self, tenant: str, id: str) -> SessionInfo:
-        return stored.session_info(self.tier.index, self._session(tenant, id))
+    def _forget(self, removed: list[RecordInfo], tenant: str, is_gone: Callable[[str], bool]) -> None:
+        """Overwrite the removed records on disk, and remove the texts of their conversations from the log."""
+        self.tier.scrub([info.key for info in removed])
+        rewrite(self.log, lambda line: without_texts(line, lambda owner: tenant in (ALL_TENANTS, owner), is_gone))
 
     def _session(self, tenant: str, id: str) -> Session:
         session = self.tier.index.session(tenant, id)
@@ -151,15 +127,25 @@ def _hold(folder: Path) -> Index:
     return hold(folder)
 
 
+def run(call: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that blocks and never awaits: without an event loop, which would swallow the first Ctrl-C."""
+    try:
+        call.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    raise AssertionError("it awaits something")
+
+
 @contextmanager
-def sessions_of(config: Config, *, is_read_only: bool) -> Iterator[SessionAccess]:
+def sessions_of(config: Config, *, is_read_only: bool) -> Iterator[Sessions]:
     """The conversations of the folder of these settings. Raises ForerunError."""
     server = holder(config.bank_path)
     if server is not None:
         yield _remote(server, config)
         return
     with open_read_only(config.bank_path) if is_read_only else open_for_changes(config) as tier:
-        yield DiskSessions(tier, config.bank_path, config.request_log_path, config.archive_key)
+        yield FolderSessions(tier, config.bank_path, config.request_log_path, config.archive_key)
 
 
 def _remote(url: str, config: Config) -> RemoteSessions:

@@ -85,7 +85,8 @@ def bearer(key: str) -> dict[str, str]:
 
 def request_json(url: str, method: str, path: str, key: str, **options: Any) -> dict[str, Any]:
     """The JSON object that answers a request. A change waits for the running request. Raises ForerunError."""
-    response = httpx.request(method, f"{url}{path}", headers=bearer(key), timeout=CHANGE_TIMEOUT if method != "GET" else TIMEOUT, **options)
+    headers, timeout = bearer(key) | options.pop("headers", {}), CHANGE_TIMEOUT if method != "GET" else TIMEOUT
+    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, **options)
     check(response)
     body: dict[str, Any] = response.json()
     return body

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from io import BytesIO
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
@@ -124,7 +125,7 @@ class Routes:
         """POST /v1/forerun/sessions/import"""
         tenant, fields = self._tenant(request), validate(Import, dict(request.query_params))
         self._rate.take(tenant)  # it may need a prefill, as any prompt does
-        return JSONResponse(asdict(await self._sessions.load(tenant, await request.body(), id=fields.id)))
+        return JSONResponse(asdict(await self._sessions.load(tenant, BytesIO(await request.body()), id=fields.id)))
 
     async def wipe(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions"""

@@ -1,6 +1,6 @@
 """The HTTP application: the routes. Dialects define what a body means, the engine does the work.
 
-Knows FastAPI; knows no model, no terminal and no socket.
+Knows Starlette; knows no model, no terminal and no socket.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 
 from forerun.engine.engine import Engine
 from forerun.errors import BusyError, ForerunError
@@ -39,6 +39,7 @@ from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import RequestGuard
+from forerun.serve.routing import RawPathRoute as Route
 from forerun.serve.sequential_run import start
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
@@ -51,38 +52,21 @@ RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.Str
 
 def build(
     engine: Engine, *, keys: Mapping[str, str], host: str, origins: Collection[str] = (), requests_per_minute: int | None = None
-) -> FastAPI:
+) -> Starlette:
     """The application around an engine.
 
     keys: API keys by owner, {} for none. host: the address that the server listens on. origins: web pages that may use the API.
     requests_per_minute: per key, None for no limit.
     """
-    app = FastAPI(title="forerun", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     rate = Rate(requests_per_minute)
-    add_routes(app, Routes(engine, keys, rate))
-    session_routes.add_routes(app, engine.sessions, keys, rate)
+    app = Starlette(routes=[*Routes(engine, keys, rate).all(), *session_routes.Routes(engine.sessions, keys, rate).all()])
+    app.router.redirect_slashes = False
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_gone_client)
     app.add_middleware(RequestGuard, host=host, origins=origins)
     app.add_middleware(Access)
     return app
-
-
-def add_routes(app: FastAPI, routes: Routes) -> None:
-    """Add all routes but those of stored conversations."""
-    app.add_api_route("/v1/chat/completions", routes.complete_chat, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/messages", routes.create_message, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/responses", routes.create_response, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/models", routes.list_models, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/models/{name:path}", routes.show_model, methods=["GET"], response_model=None)
-    app.add_api_route("/health", routes.show_health, methods=["GET"], response_model=None)
-    app.add_api_route("/health/live", routes.show_live, methods=["GET"], response_model=None)
-    app.add_api_route("/health/ready", routes.show_ready, methods=["GET"], response_model=None)
-    app.add_api_route("/openapi.json", routes.show_routes, methods=["GET"], response_model=None)
-    app.add_api_route("/metrics", routes.show_metrics, methods=["GET"], response_model=None)
 
 
 class Routes:
@@ -92,6 +76,23 @@ class Routes:
         self._engine = engine
         self._keys = keys
         self._rate = rate
+
+    def all(self) -> list[Route]:
+        """All routes but those of stored conversations."""
+        return [
+            Route("POST", "/v1/chat/completions", self.complete_chat),
+            Route("POST", "/v1/completions", self.complete),
+            Route("POST", "/v1/messages", self.create_message),
+            Route("POST", "/v1/messages/count_tokens", self.count_tokens),
+            Route("POST", "/v1/responses", self.create_response),
+            Route("GET", "/v1/models", self.list_models),
+            Route("GET", "/v1/models/{name:path}", self.show_model),
+            Route("GET", "/health", self.show_health),
+            Route("GET", "/health/live", self.show_live),
+            Route("GET", "/health/ready", self.show_ready),
+            Route("GET", "/openapi.json", self.show_routes),
+            Route("GET", "/metrics", self.show_metrics),
+        ]
 
     async def complete_chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
@@ -146,10 +147,10 @@ class Routes:
         name, data = self._engine.info.name, [model_object(self._engine.info)]
         return JSONResponse({"object": "list", "data": data, "has_more": False, "first_id": name, "last_id": name})
 
-    async def show_model(self, request: Request, name: str) -> Response:
+    async def show_model(self, request: Request) -> Response:
         """GET /v1/models/NAME"""
         tenant_of(request.headers, self._keys)
-        if name != self._engine.info.name:
+        if (name := request.path_params["name"]) != self._engine.info.name:
             raise HTTPException(404, f"the model {name!r} is not served here, but {self._engine.info.name!r} is")
         return JSONResponse(model_object(self._engine.info))
 

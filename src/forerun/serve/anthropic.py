@@ -17,7 +17,7 @@ from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
 from forerun.serve.deferred_tools import DeferredTools
-from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, refuse, validate
+from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_type, refuse, validate
 from forerun.values import Chat, ModelInfo
 
 # Claude Code's first system block: its last digits depend on the first user message, so that no two conversations would share a prefix.
@@ -73,11 +73,7 @@ class Block(Fields):
 
     @model_validator(mode="after")
     def _check(self) -> Block:
-        if self.type not in REQUIRED_FIELDS:
-            raise ValueError(f"a block of type {self.type!r} is not supported, this model takes text only")
-        for name in REQUIRED_FIELDS[self.type]:
-            if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} block needs {name!r}")
+        check_type(self, "a block", self.type, REQUIRED_FIELDS)
         return self
 
 

@@ -143,9 +143,7 @@ class _Response:
 class WholeResponse(_Response):
     """A message in one piece."""
 
-    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(parsed, info, created_unix_s=created_unix_s)
-        self._done: Done | None = None
+    _done: Done | None = None
 
     def take(self, event: Event) -> None:
         """Add an event."""
@@ -163,9 +161,7 @@ class WholeResponse(_Response):
 class StreamedResponse(_Response):
     """A message as server-sent events. message_start comes with the first prefill progress, which has the number of cached tokens."""
 
-    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(parsed, info, created_unix_s=created_unix_s)
-        self._has_begun = False
+    _has_begun = False
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""

@@ -136,6 +136,15 @@ def validate(schema: type[S], value: dict[str, Any]) -> S:
         ) from error
 
 
+def check_type(part: Fields, noun: str, type: str, required: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if a part of this type is not supported, or lacks a required field. required: names of fields, by type."""
+    if type not in required:
+        raise ValueError(f"{noun} of type {type!r} is not supported; there are {', '.join(required)}")
+    for name in required[type]:
+        if getattr(part, name) is None:
+            raise ValueError(f"{noun} of type {type!r} needs {name!r}")
+
+
 def refuse(unknown: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str]) -> None:
     """Raises BadRequestError for a field that would change the answer. unsupported: such fields, each with its values without effect."""
     for name, value in unknown.items():

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.deferred_tools import DeferredTools
-from forerun.serve.fields import Fields, JobFields, WholeNumber, join_text, refuse, validate
+from forerun.serve.fields import Fields, JobFields, WholeNumber, check_type, join_text, refuse, validate
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
 from forerun.values import Chat, LogprobsRequest, ModelInfo
@@ -74,11 +74,7 @@ class Item(Fields):
 
     @model_validator(mode="after")
     def _check(self) -> Item:
-        if self.type not in REQUIRED_FIELDS:
-            raise ValueError(f"an item of type {self.type!r} is not supported")
-        for name in REQUIRED_FIELDS[self.type]:
-            if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} item needs {name!r}")
+        check_type(self, "an item", self.type, REQUIRED_FIELDS)
         return self
 
 

@@ -55,9 +55,7 @@ class _Response:
 class WholeResponse(_Response):
     """A response in one piece."""
 
-    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(parsed, info, created_unix_s=created_unix_s)
-        self._done: Done | None = None
+    _done: Done | None = None
 
     def take(self, event: Event) -> None:
         """Add an event."""
@@ -74,9 +72,7 @@ class WholeResponse(_Response):
 class StreamedResponse(_Response):
     """A response as server-sent events. Codex does not count comments as activity, so each keepalive is an event."""
 
-    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(parsed, info, created_unix_s=created_unix_s)
-        self._num_sent = 0
+    _num_sent = 0
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""

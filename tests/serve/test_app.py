@@ -157,7 +157,7 @@ def test_metrics() -> None:
 
 def timed(*script: Step, path: str = "/v1/chat/completions", stream: bool = True) -> httpx.Response:
     """The answer to a request whose engine waits so long between events."""
-    return ask(Engine(*script), "POST", path, loop=HeldClock, json=ASKED[path] | {"stream": stream})
+    return ask(Engine(*script), "POST", path, loop=HeldClock, json=BODIES[path] | {"stream": stream})
 
 
 def test_a_keepalive_comes_before_ten_seconds_are_over() -> None:
@@ -219,7 +219,7 @@ def test_half_a_surrogate_pair_is_answered_with_a_replacement_character(encoding
     assert (response.status_code, "\ufffd" in response.text, "server_error" in response.text) == (200, True, False)
 
 
-ASKED = {
+BODIES = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
     "/v1/responses": {"input": "x"},
@@ -251,7 +251,7 @@ def test_a_whole_number_may_have_a_point(path: str) -> None:
     """As some proxies write it."""
     more, numbers = {"logprobs": True} if "chat" in path else {}, WHOLE[path]
     pointed = {name: [float(each) for each in value] if isinstance(value, list) else float(value) for name, value in numbers.items()}
-    body = ASKED.get(path, {}) | more
+    body = BODIES.get(path, {}) | more
     assert first_job(path, body | pointed) == first_job(path, body | numbers)
     for name in numbers:
         response = ask(Engine(), "POST", path, json=body | numbers | {name: [1.5] if name == "prompt" else 1.5})
@@ -264,16 +264,16 @@ def first_job(path: str, body: dict[str, Any]) -> Job:
     return replace(engine.jobs[0], id="")
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 def test_an_event_is_one_line_however_a_client_splits_text(path: str) -> None:
     text = "a\u2028b\u2029c\x85d"
-    response = ask(Engine(Content(text), DONE), "POST", path, json=ASKED[path] | {"stream": True})
+    response = ask(Engine(Content(text), DONE), "POST", path, json=BODIES[path] | {"stream": True})
     lines = response.text.splitlines()
     assert all(line.startswith(("data: ", "event: ", ": ")) for line in lines if line)
     assert any(repr(text) in repr(json.loads(line[6:])) for line in lines if line.startswith("data: {"))
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [True, False])
 def test_nobody_waits_longer_than_ten_minutes(path: str, stream: bool) -> None:
     assert "in the queue" not in timed(QueuePosition(3), 599.0, Content("x"), DONE, path=path, stream=stream).text
@@ -286,11 +286,11 @@ def test_a_running_request_may_take_long() -> None:
     assert timed(PrefillProgress(1, 2, 0, None), 3600.0, Content("x"), DONE, stream=False).status_code == 200
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_disconnects_frees_the_engine_at_once(path: str, stream: bool) -> None:
     engine = Engine(PrefillProgress(1, 2, 0, None), 30.0)
-    body = json.dumps(ASKED[path] | {"stream": stream}).encode()
+    body = json.dumps(BODIES[path] | {"stream": stream}).encode()
     coming = iter([{"type": "http.request", "body": body}])
 
     async def receive() -> dict[str, object]:

@@ -87,7 +87,7 @@ def is_free(rig: Rig) -> bool:
 
 
 def held(rig: Rig, num_passes: int) -> int:
-    """Hold the model after so many more passes. Returns how many there are once it stands."""
+    """Hold the model after this many more passes. Returns the number of passes so far."""
     rig.gate.hold(num_passes)
     return len(rig.gate.rows) + num_passes + 1
 

@@ -362,7 +362,7 @@ SCORED = (
     Content("é", (TokenLogprob(HALF, -2.0, ()), TokenLogprob(REST, 0.0, ()))),
     Done("stop", DONE.usage, REPORT, "", (TokenLogprob(b"<|end|>", -1.0, ()),)),
 )
-TOLD = [
+LOGPROBS = [
     {
         "token": "Y",
         "bytes": [89],
@@ -378,7 +378,7 @@ def test_tokens_of_the_content_have_logprobs() -> None:
     given = parsed(logprobs=True, top_logprobs=2)
     assert given.jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
     body = whole(given, *SCORED)
-    assert body["choices"][0]["logprobs"] == {"content": TOLD, "refusal": None}
+    assert body["choices"][0]["logprobs"] == {"content": LOGPROBS, "refusal": None}
     ChatCompletion.model_validate(body)
     sent = chunks(streamed(given, *SCORED))
     for chunk in sent:
@@ -386,8 +386,8 @@ def test_tokens_of_the_content_have_logprobs() -> None:
     assert [chunk["choices"][0]["logprobs"] for chunk in sent] == [
         None,
         None,
-        {"content": TOLD[:1], "refusal": None},
-        {"content": TOLD[1:], "refusal": None},
+        {"content": LOGPROBS[:1], "refusal": None},
+        {"content": LOGPROBS[1:], "refusal": None},
         None,
     ]
     assert {chunk["choices"][0]["logprobs"] for chunk in chunks(streamed(parsed(), *SCORED))} == {None}

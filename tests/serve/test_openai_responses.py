@@ -142,8 +142,8 @@ def test_items_become_messages() -> None:
 
 
 def test_turns_that_follow_each_other_stay_apart() -> None:
-    said = [{"role": "assistant", "content": text} for text in ("one", "two")]
-    assert prompt(input=[USER, *said, USER]).messages == (USER, *said, USER)
+    turns = [{"role": "assistant", "content": text} for text in ("one", "two")]
+    assert prompt(input=[USER, *turns, USER]).messages == (USER, *turns, USER)
     thoughts = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in ("a", "b")]
     assert [each.get("reasoning_content") for each in prompt(input=[USER, *thoughts]).messages] == [None, "a", "b"]
 
@@ -268,8 +268,8 @@ def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event]) -> None:
     for event in events:
         if event["type"].endswith(".delta"):
             deltas[event["item_id"]] = deltas.get(event["item_id"], "") + event["delta"]
-    said = {item["id"]: item.get("arguments") or (item.get("content") or [{"text": ""}])[0]["text"] for item in body["output"]}
-    assert {id: deltas.get(id, "") for id in said} == said
+    contents = {item["id"]: item.get("arguments") or (item.get("content") or [{"text": ""}])[0]["text"] for item in body["output"]}
+    assert {id: deltas.get(id, "") for id in contents} == contents
 
 
 def test_an_answer_that_was_cut_off_is_incomplete() -> None:

@@ -152,8 +152,8 @@ def test_removing_a_conversation_removes_its_texts_from_the_request_log(server: 
     assert len(log.read_text().splitlines()) == num_lines
     assert all(decode(line).report for line in log.read_text().splitlines())
     assert (server.sessions() == {}) == (act == "wipe")
-    server.talk("after", "the log goes on")
-    assert "the log goes on" in log.read_text()
+    server.talk("after", "the log continues")
+    assert "the log continues" in log.read_text()
 
 
 def test_no_word_of_an_answer_stays_in_the_folder(server: Server) -> None:

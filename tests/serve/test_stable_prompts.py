@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.serve.rendering import ParsedRequest, tokens_elsewhere, tokens_of
+from tests.serve.rendering import SentRequest, tokens_elsewhere, tokens_of
 from tests.serve.test_openai_responses import AGENTS, FUNCTION, PATCH
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": ["x", "y"]}}}
@@ -81,6 +81,6 @@ def test_bookkeeping_never_reaches_the_prompt(path: str, body: dict[str, Any], o
 
 
 def test_every_process_computes_the_same_prompt() -> None:
-    many: list[ParsedRequest] = [(path, body) for path, body, _ in SAME.values()]
+    many: list[SentRequest] = [(path, body) for path, body, _ in SAME.values()]
     many.append((RESPONSES, {"input": items("a"), "tools": [FUNCTION, PATCH, AGENTS], "reasoning": {"effort": "low"}}))
     assert tokens_elsewhere(many) == [tokens_of(each) for each in many]

@@ -80,23 +80,23 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
 
     turns: list[Turn] = []
     with console.status("") as status:
-        for turn in play(conversation, scale, start, teller(console, status)):
+        for turn in play(conversation, scale, start, progress_printer(console, status)):
             console.print(outcome(turn))
             turns.append(turn)
     return turns, lines[0]
 
 
-def teller(console: Console, status: Status) -> Tell:
+def progress_printer(console: Console, status: Status) -> Tell:
     """Prints lines, and shows the progress of a prefill next to a spinner."""
 
-    def tell(what: str | PrefillProgress) -> None:
+    def show(what: str | PrefillProgress) -> None:
         if isinstance(what, str):
             console.print(f"{what} ...", style="dim")
             status.update("")
         else:
             status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
 
-    return tell
+    return show
 
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:

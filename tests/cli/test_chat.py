@@ -94,7 +94,7 @@ def test_commands(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
     expected = [
         "no answer yet",
         "1 answer: 30 of 40 prompt tokens cached, 4 tokens written",
-        "layout contiguous, steps eager, numerics reference",
+        "layout contiguous, steps eager, numerics exact",
         "not all was cached: why not",
         "no name: it is not saved, 1 turn so far",
         "other, 0 turns so far",
@@ -109,5 +109,5 @@ def test_commands(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
 def test_an_invalid_address(forerun: Callable[..., Any], url: str) -> None:
     ran = forerun("chat", "--url", url)
     assert ran.code == 1
-    assert ran.err.startswith(f"forerun: {url!r} is no address of a server: ")
+    assert ran.err.startswith(f"forerun: {url!r} is not the address of a server: ")
     assert ran.err.endswith("\nhint: write it like http://127.0.0.1:8484\n")

@@ -72,7 +72,7 @@ def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, 
     script(wire, {"source": "cold", "reused_tokens": 0, "computed_tokens": 1300, "reason": "no snapshot"})
     ran = forerun("demo")
     assert ran.code == 1
-    assert "A4: took the path cold, not ssd (no mark)" in ran.out
+    assert "A4: took the path cold, not ssd (no snapshot)" in ran.out
     assert "cold, not ssd, kill -9" in ran.out
     assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]
 

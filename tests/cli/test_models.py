@@ -41,7 +41,7 @@ def test_inspect_for_programs(forerun: Forerun, tmp_path: Path) -> None:
 def test_inspect_of_a_family_that_is_not_served(forerun: Forerun, tmp_path: Path) -> None:
     checkpoints.write(tmp_path / "m", CONFIG | {"model_type": "mamba"}, checkpoints.tensors(CONFIG))
     ran = forerun("models", "inspect", tmp_path / "m")
-    assert "family       mamba (not served: forerun has no such family)" in ran.out
+    assert "family       mamba (not served: forerun does not implement this family)" in ran.out
     assert json.loads(forerun("models", "inspect", tmp_path / "m", "--json").out)["here"] is None
 
 

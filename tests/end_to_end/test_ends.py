@@ -12,7 +12,7 @@ from tests.end_to_end.home import Home, home_at
 from tests.waiting import LIMIT_S
 
 Moment = Literal["prefill", "decode", "saving"]
-BEGINS: dict[Moment, str] = {"prefill": ": reading 512/", "decode": '"content":', "saving": "data: [DONE]"}
+BEGINS: dict[Moment, str] = {"prefill": ": prefill 512/", "decode": '"content":', "saving": "data: [DONE]"}
 SUFFIX = 8  # tokens that ask for an answer: the stored conversation goes on before them
 OLD: dict[str, Any] = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
 

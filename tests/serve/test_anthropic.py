@@ -197,7 +197,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]", "image"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]", "needs 'text'"),
-        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "messages[0].content[0]", "cannot stand"),
+        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "messages[0].content[0]", "cannot be in"),
         ({"messages": [USER, {"role": "assistant", "content": "{"}]}, "messages", "prefill"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "user"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type", "custom"),

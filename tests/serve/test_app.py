@@ -301,7 +301,7 @@ def test_a_client_that_disconnects_frees_the_engine_at_once(path: str, stream: b
     async def send(message: MutableMapping[str, object]) -> None: ...
 
     async def gone_s() -> float:
-        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         await build(engine, keys={}, host="127.0.0.1")({**scope, "headers": headers}, receive, send)
         return asyncio.get_running_loop().time()

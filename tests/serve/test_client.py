@@ -73,7 +73,7 @@ def test_an_error_inside_the_stream(wire: Wire) -> None:
 
 def test_a_stream_that_is_cut_off(wire: Wire) -> None:
     wire.answers.append([*stream("hello", report())[:3], DONE])
-    with pytest.raises(ForerunError, match="broke off"):
+    with pytest.raises(ForerunError, match="was cut off"):
         list(stream_chat(wire.url, {}))
 
 

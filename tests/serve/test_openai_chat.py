@@ -319,7 +319,7 @@ def test_a_streamed_answer() -> None:
     lines = streamed(
         parsed(stream=True), QueuePosition(2), PrefillProgress(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE
     )
-    assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
+    assert lines[:2] == [b": queued, 2 ahead\n", b": prefill 2048/6000 (512 cached)\n"]
     assert lines[-1] == b"data: [DONE]\n\n"
     assert deltas(lines) == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks(lines)] == [None] * 4 + ["stop"]

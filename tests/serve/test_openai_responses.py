@@ -314,13 +314,13 @@ def test_logprobs_are_requested(body: dict[str, Any], found: LogprobsRequest | N
 
 def test_tokens_have_logprobs() -> None:
     tokens = [TokenLogprob(b"Y", -0.25, (TopToken(b"Y", -0.25),)), TokenLogprob(b"es", -1.0, ())]
-    events = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
-    events = streamed(events, top_logprobs=1)
+    answer = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
+    events = streamed(answer, top_logprobs=1)
     first = {"token": "Y", "bytes": [89], "logprob": -0.25, "top_logprobs": [{"token": "Y", "bytes": [89], "logprob": -0.25}]}
     second = {"token": "es", "bytes": [101, 115], "logprob": -1.0, "top_logprobs": []}
     assert [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"] == [[first], [second]]
     assert [event["logprobs"] for event in events if event["type"] == "response.output_text.done"] == [[first, second]]
-    response = whole(events, top_logprobs=1)
+    response = whole(answer, top_logprobs=1)
     Response.model_validate(response)
     assert response["output"][1]["content"][0]["logprobs"] == [first, second]
     assert events[-1]["response"]["output"] == response["output"]

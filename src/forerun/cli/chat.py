@@ -111,10 +111,8 @@ class ChatSession:
             with self.console.status("waiting") as status:
                 for piece in stream_chat(self.url, body, key=self.key):
                     match piece:
-                        case PrefillProgress():
-                            status.update(
-                                f"prefill {piece.done_tokens:,} of {piece.total_tokens:,} tokens ({piece.reused_tokens:,} cached)"
-                            )
+                        case PrefillProgress(done, total, cached):
+                            status.update(f"prefill {done:,} of {total:,} tokens ({cached:,} cached)")
                         case Delta():
                             status.stop()
                             self.console.print(Text(piece.text, style="dim italic" if piece.kind == "reasoning" else ""), end="")

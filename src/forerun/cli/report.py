@@ -60,9 +60,7 @@ def show(console: Console, summary: Summary, num_requests: int, bad: list[str]) 
         lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in summary.misses)
         console.print(f"last request of each: {lasts}", "", sep="\n", soft_wrap=True)
     if summary.outliers:
-        console.print(
-            "Not run as configured, or slower than their peers at about the same context:", slow_table(summary.outliers), "", sep="\n"
-        )
+        console.print("Not as configured, or slower than peers at about the same context:", slow_table(summary.outliers), "", sep="\n")
         reasons = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.reason}" for number, each in enumerate(summary.outliers, start=1)]
         console.print(*reasons, "", sep="\n", soft_wrap=True)
     else:

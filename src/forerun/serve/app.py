@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -80,11 +81,11 @@ class Routes:
     def all(self) -> list[Route]:
         """All routes but those of stored conversations."""
         return [
-            Route("POST", "/v1/chat/completions", self.complete_chat),
-            Route("POST", "/v1/completions", self.complete),
-            Route("POST", "/v1/messages", self.create_message),
+            Route("POST", "/v1/chat/completions", partial(self._answer, dialect=CHAT)),
+            Route("POST", "/v1/completions", partial(self._answer, dialect=COMPLETIONS)),
+            Route("POST", "/v1/messages", partial(self._answer, dialect=MESSAGES)),
             Route("POST", "/v1/messages/count_tokens", self.count_tokens),
-            Route("POST", "/v1/responses", self.create_response),
+            Route("POST", "/v1/responses", partial(self._answer, dialect=RESPONSES)),
             Route("GET", "/v1/models", self.list_models),
             Route("GET", "/v1/models/{name:path}", self.show_model),
             Route("GET", "/health", self.show_health),
@@ -94,27 +95,11 @@ class Routes:
             Route("GET", "/metrics", self.show_metrics),
         ]
 
-    async def complete_chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions"""
-        return await self._answer(request, CHAT)
-
-    async def complete(self, request: Request) -> Response:
-        """POST /v1/completions"""
-        return await self._answer(request, COMPLETIONS)
-
-    async def create_message(self, request: Request) -> Response:
-        """POST /v1/messages"""
-        return await self._answer(request, MESSAGES)
-
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens"""
         tenant = self._enter(request)
         prompt = anthropic.parse_count(parse_object(await request.body()))
         return JSONResponse({"input_tokens": await self._engine.count_tokens(prompt, tenant=tenant)})
-
-    async def create_response(self, request: Request) -> Response:
-        """POST /v1/responses"""
-        return await self._answer(request, RESPONSES)
 
     async def show_routes(self, request: Request) -> Response:
         """GET /openapi.json"""

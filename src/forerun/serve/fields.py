@@ -51,10 +51,14 @@ class Fields(BaseModel):
 SessionId = Annotated[str, Field(min_length=1, max_length=200, pattern=SESSION_ID)]
 
 
-class ForerunFields(Fields):
-    """The `forerun` object of a request, which no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
+class StrictFields(Fields):
+    """A JSON object that no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ForerunFields(StrictFields):
+    """The `forerun` object of a request."""
 
     session: SessionId | None = None
     bank: BankUse = "use"

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from io import BytesIO
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
-from forerun.serve.fields import Fields, SessionId, parse_object, validate
+from forerun.serve.fields import SessionId, StrictFields, parse_object, validate
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import ARCHIVE
 from forerun.serve.routing import RawPathRoute as Route
@@ -25,36 +25,28 @@ ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
 
 
-class Change(Fields):
+class Change(StrictFields):
     """The new name and pin of a conversation. Left out: unchanged."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str | None = Field(default=None, max_length=200)
     pinned: bool | None = None
 
 
-class Fork(Fields):
+class Fork(StrictFields):
     """The new conversation's id, chosen by the bank if left out, and its name for people."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: SessionId | None = None
     name: str = Field(default="", max_length=200)
 
 
-class Export(Fields):
+class Export(StrictFields):
     """Whether the archive includes the state."""
-
-    model_config = ConfigDict(extra="forbid")
 
     state: Literal["true", "false"] = "false"
 
 
-class Import(Fields):
+class Import(StrictFields):
     """The new conversation's id, the one in the archive if left out."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: SessionId | None = None
 

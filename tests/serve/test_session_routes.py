@@ -20,9 +20,11 @@ from tests.serve.asking import serving
 from tests.waiting import LIMIT_S, wait_for
 
 from forerun.bank.archive import Manifest, chunks
+from forerun.cli.session_access import run
 from forerun.engine.request_recorder import RequestLog
 from forerun.request_log.entry import decode
 from forerun.request_log.file import LogFile
+from forerun.serve.remote import RemoteSessions
 from forerun.serve.request_guard import BODY_LIMIT_BYTES
 from forerun.state.record import tokens_of
 
@@ -257,5 +259,7 @@ def test_the_commands_use_the_server_that_holds_the_folder(server: Server, forer
     assert forerun("bank", "fork", "to go", "too", "--bank-dir", server.folder).out == "too continues to go from here\n"
     assert "2 conversations removed" in forerun("bank", "wipe", "--bank-dir", server.folder, "--yes").out
     assert server.sessions() == {}
+    server.talk("one", "of several")
+    assert run(RemoteSessions(server.url, "key-a").one("", "one")).tenant == "ann"
     monkeypatch.setenv("FORERUN_API_KEY", "wrong")
     assert "does not know the API key that was sent" in forerun("bank", "ls", "--bank-dir", server.folder).err

@@ -40,7 +40,7 @@ app.command()(conversations.wipe)
 
 ToBytes = Annotated[str, typer.Option(help="largest size of the folder, such as 2GiB or 500MB")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="a request's id, or as much of it as is unique")]
-Log = Annotated[Path | None, typer.Option(help="request log; the server's own if not given", show_default=False)]
+Log = Annotated[Path | None, typer.Option(help="request log; default: that of the settings", show_default=False)]
 EXPLAINED = ("session", "source", "reused_tokens", "computed_tokens", "reason", "miss")
 
 

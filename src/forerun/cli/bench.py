@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forerun.bench.subject import BenchModel
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
-COLUMNS = ("sampling", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
+COLUMNS = ("sampling", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens per\nround", "accepted of drafted", "rounds by depth")
 
 
 @app.callback()

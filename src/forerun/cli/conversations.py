@@ -41,8 +41,8 @@ BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversatio
 Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or a unique prefix of the id")]
 Name = Annotated[str, typer.Argument(help='its name for people; "" removes it')]
 
-NEW_ID_HELP = "id of the new conversation; default: a new one"
-NewId = Annotated[str | None, typer.Argument(help=NEW_ID_HELP, show_default=False, callback=_checked)]
+NewId = Annotated[str | None, typer.Argument(help="id of the new conversation; default: generated", show_default=False, callback=_checked)]
+ImportId = Annotated[str | None, typer.Argument(help="id to store it under; default: its own", show_default=False, callback=_checked)]
 GivenName = Annotated[str, typer.Option("--name", help="its name for people", show_default=False)]
 ArchiveFile = Annotated[Path, typer.Argument(help="the archive")]
 WithState = Annotated[bool, typer.Option("--state", help="include the model's state")]
@@ -116,10 +116,10 @@ def export(session: Conversation, file: ArchiveFile, state: WithState = False, b
     typer.echo(json.dumps({"file": str(file), "bytes": num_bytes}) if as_json else f"{file} written: {decimal(num_bytes)}")
 
 
-def import_(file: ArchiveFile, new: NewId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+def import_(file: ArchiveFile, id: ImportId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Store the conversation of an archive. Its state is used if it is signed with the key in archive_key_file, otherwise recomputed."""
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions, opened(file) as stream:
-        made = run(sessions.load(NO_TENANT, stream, id=new))
+        made = run(sessions.load(NO_TENANT, stream, id=id))
     how = "with its state" if made.state == "taken" else f"its state was recomputed: {made.reason}"
     typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made.session)} is stored; {how}")
 

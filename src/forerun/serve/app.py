@@ -74,9 +74,7 @@ class Routes:
     """One method per route. Each checks the API key first."""
 
     def __init__(self, engine: Engine, keys: Mapping[str, str], rate: Rate) -> None:
-        self._engine = engine
-        self._keys = keys
-        self._rate = rate
+        self._engine, self._keys, self._rate = engine, keys, rate
 
     def all(self) -> list[Route]:
         """All routes but those of stored conversations."""

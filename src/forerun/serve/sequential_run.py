@@ -23,7 +23,7 @@ async def start(engine: Engine, jobs: Sequence[Job]) -> SequentialRun:
 
 
 class SequentialRun:
-    """Iterate the events of all jobs; a Done for each. first: the run of the first job; the others are submitted when it is their turn.
+    """Iterate the events of all jobs; a Done for each. first: the run of the first job; each later one is submitted after the Done before.
 
     Raises what `Engine.submit` and the runs raise. Where the queue is full, a later job waits as long as its client does.
     """

@@ -40,7 +40,7 @@ from forerun.serve.fields import parse_object
 from forerun.serve.problems import problem_of
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import RequestGuard
-from forerun.serve.routing import RawPathRoute as Route
+from forerun.serve.routing import RawPathRoute
 from forerun.serve.sequential_run import start
 from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
@@ -76,21 +76,21 @@ class Routes:
     def __init__(self, engine: Engine, keys: Mapping[str, str], rate: Rate) -> None:
         self._engine, self._keys, self._rate = engine, keys, rate
 
-    def all(self) -> list[Route]:
+    def all(self) -> list[RawPathRoute]:
         """All routes but those of stored conversations."""
         return [
-            Route("POST", "/v1/chat/completions", partial(self._answer, dialect=CHAT)),
-            Route("POST", "/v1/completions", partial(self._answer, dialect=COMPLETIONS)),
-            Route("POST", "/v1/messages", partial(self._answer, dialect=MESSAGES)),
-            Route("POST", "/v1/messages/count_tokens", self.count_tokens),
-            Route("POST", "/v1/responses", partial(self._answer, dialect=RESPONSES)),
-            Route("GET", "/v1/models", self.list_models),
-            Route("GET", "/v1/models/{name:path}", self.show_model),
-            Route("GET", "/health", self.show_health),
-            Route("GET", "/health/live", self.show_live),
-            Route("GET", "/health/ready", self.show_ready),
-            Route("GET", "/openapi.json", self.show_routes),
-            Route("GET", "/metrics", self.show_metrics),
+            RawPathRoute("POST", "/v1/chat/completions", partial(self._answer, dialect=CHAT)),
+            RawPathRoute("POST", "/v1/completions", partial(self._answer, dialect=COMPLETIONS)),
+            RawPathRoute("POST", "/v1/messages", partial(self._answer, dialect=MESSAGES)),
+            RawPathRoute("POST", "/v1/messages/count_tokens", self.count_tokens),
+            RawPathRoute("POST", "/v1/responses", partial(self._answer, dialect=RESPONSES)),
+            RawPathRoute("GET", "/v1/models", self.list_models),
+            RawPathRoute("GET", "/v1/models/{name:path}", self.show_model),
+            RawPathRoute("GET", "/health", self.show_health),
+            RawPathRoute("GET", "/health/live", self.show_live),
+            RawPathRoute("GET", "/health/ready", self.show_ready),
+            RawPathRoute("GET", "/openapi.json", self.show_routes),
+            RawPathRoute("GET", "/metrics", self.show_metrics),
         ]
 
     async def count_tokens(self, request: Request) -> Response:

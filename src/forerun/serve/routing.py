@@ -1,4 +1,4 @@
-"""The kind of route that all routes are. Knows Starlette; knows no route."""
+"""The class of all routes. Knows Starlette; knows no particular route."""
 
 from __future__ import annotations
 

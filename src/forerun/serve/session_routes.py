@@ -19,7 +19,7 @@ from forerun.serve.auth import tenant_of
 from forerun.serve.fields import SessionId, StrictFields, parse_object, validate
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import ARCHIVE
-from forerun.serve.routing import RawPathRoute as Route
+from forerun.serve.routing import RawPathRoute
 
 ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
@@ -57,18 +57,18 @@ class Routes:
     def __init__(self, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
         self._sessions, self._keys, self._rate = sessions, keys, rate
 
-    def all(self) -> list[Route]:
+    def all(self) -> list[RawPathRoute]:
         """All of these routes."""
         one = f"{ROOT}/{{id:path}}"
         return [
-            Route("GET", ROOT, self.show_all),
-            Route("DELETE", ROOT, self.wipe),
-            Route("POST", f"{ROOT}/import", self.load),
-            Route("GET", f"{one}/export", self.export),
-            Route("POST", f"{one}/fork", self.fork),
-            Route("GET", one, self.show_one),
-            Route("PATCH", one, self.change),
-            Route("DELETE", one, self.remove),
+            RawPathRoute("GET", ROOT, self.show_all),
+            RawPathRoute("DELETE", ROOT, self.wipe),
+            RawPathRoute("POST", f"{ROOT}/import", self.load),
+            RawPathRoute("GET", f"{one}/export", self.export),
+            RawPathRoute("POST", f"{one}/fork", self.fork),
+            RawPathRoute("GET", one, self.show_one),
+            RawPathRoute("PATCH", one, self.change),
+            RawPathRoute("DELETE", one, self.remove),
         ]
 
     async def show_all(self, request: Request) -> Response:

@@ -76,6 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         rig.engine.announce(f"http://127.0.0.1:{port}")
         yield Server(folder, port, rig)
     rig.engine.worker.close(LIMIT_S)
+    log.file.close()
 
 
 def test_a_conversation_is_listed_shown_named_pinned_and_removed(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Start the forerun given as the only argument, ask it one question over HTTP, check the answer and stop it. Standard library only."""
+"""Start the forerun given as the only argument, send one chat request, check the answer and stop it. Standard library only."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def url_of(server: subprocess.Popen[str]) -> str:
     for line in server.stdout:
         if "url" in (event := json.loads(line)):
             return str(event["url"])
-    raise SystemExit("the server ended before it told its address")
+    raise SystemExit("the server ended before it printed its address")
 
 
 def ask(url: str) -> dict[str, Any]:

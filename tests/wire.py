@@ -28,7 +28,7 @@ def stream(text: str, of: dict[str, Any], num_tokens: int = 4, finish: str = "st
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     chunks.append({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": num_tokens}, "forerun": of})
-    progress = f": reading {prompt // 2}/{prompt} ({of['reused_tokens']} reused)\n\n".encode()
+    progress = f": prefill {prompt // 2}/{prompt} ({of['reused_tokens']} cached)\n\n".encode()
     return [progress, *(frame(chunk) for chunk in chunks), DONE]
 
 

@@ -1,6 +1,6 @@
-"""Write the generated pages of `docs/`: `python -m tools.pages`. tests/cli/test_docs.py checks them.
+"""Generates the pages of `docs/` on commands and settings: `python -m tools.pages`. tests/cli/test_docs.py checks them.
 
-The text before the generated part stays.
+The text before the generated part is not changed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def config() -> str:
     return "\n".join(["| key | flag | environment | default | meaning |", "|---|---|---|---|---|", *rows])
 
 
-# The generated part of each page begins with these words.
+# The text with which the generated part of each page begins.
 PAGES = {"cli.md": ("## `forerun serve`", cli), "config.md": ("| key |", config)}
 
 
 def page(name: str) -> str:
-    """The page as it should be."""
+    """The page with its generated part up to date."""
     first, generate = PAGES[name]
     text = (DOCS / name).read_text()
     return text[: text.index(first)] + generate() + "\n"

@@ -15,7 +15,7 @@ from forerun.values import NEUTRAL, BankHealth, Health, Job, ModelInfo
 
 
 class Engine:
-    """Says what it is, and takes CLOSE_S seconds to close."""
+    """Has a model's facts, and takes CLOSE_S seconds to close."""
 
     registry, sessions = CollectorRegistry(), None
 

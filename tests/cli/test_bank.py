@@ -22,17 +22,17 @@ from forerun.values import Miss, TextPrompt
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
-MARK = record("snapshot", tokens=[1, 2, 3], num_bytes=50_000)
+SNAPSHOT = record("snapshot", tokens=[1, 2, 3], num_bytes=50_000)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
-    for each in (SEGMENT, MARK):
+    for each in (SEGMENT, SNAPSHOT):
         tier.put(each)
     tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
-    tier.index.label(MARK.key, Label("refactor", "", 2e9, 2e9))
-    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, MARK.key)))
+    tier.index.label(SNAPSHOT.key, Label("refactor", "", 2e9, 2e9))
+    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, SNAPSHOT.key)))
     tier.close()
     return tmp_path / "bank"
 
@@ -59,10 +59,10 @@ def test_ls_lists_conversations(forerun: Forerun, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed_s", "said"), [(-5, "now"), (59, "now"), (60, "1 min ago"), (7199, "1 h ago"), (86400, "1 day ago"), (9e5, "10 days ago")]
+    ("passed_s", "text"), [(-5, "now"), (59, "now"), (60, "1 min ago"), (7199, "1 h ago"), (86400, "1 day ago"), (9e5, "10 days ago")]
 )
-def test_how_long_ago(passed_s: float, said: str) -> None:
-    assert ago(passed_s) == said
+def test_ago(passed_s: float, text: str) -> None:
+    assert ago(passed_s) == text
 
 
 def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,18 +73,18 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
     assert "a1b2c3d4e5f6  " in shown
     assert "ssd, pinned" in shown
     assert "…" not in shown
-    assert "set aside" not in shown
+    assert "quarantined" not in shown
 
 
-def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
+def test_show_prints_a_conversation_and_its_snapshots(forerun: Forerun, folder: Path) -> None:
     shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
     assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
-    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["marks"]] == [(MARK.key, 3, False)]
-    assert MARK.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
+    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["snapshots"]] == [(SNAPSHOT.key, 3, False)]
+    assert SNAPSHOT.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
 
 
 def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
-    assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).out == "refactor is called 'the big one' now\n"
+    assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).out == "refactor is now called 'the big one'\n"
     assert forerun("bank", "pin", "the big one", "--bank-dir", folder).out == "refactor (the big one) is pinned\n"
     assert "ssd, pinned" in forerun("bank", "ls", "--bank-dir", folder).out
     assert json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0", "--json").out)["removed"] == 0
@@ -92,29 +92,29 @@ def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
     assert (sessions(forerun, folder)[0]["pinned"], sessions(forerun, folder)[0]["name"]) == (False, "the big one")
 
 
-def test_changes_are_told_to_programs(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
+def test_changes_as_json(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
     index = hold(folder)
     index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
 
-    def told(*arguments: object) -> Any:
+    def printed(*arguments: object) -> Any:
         return json.loads(forerun("bank", *arguments, "--bank-dir", folder, "--json").out)
 
-    assert told("name", "refactor", "big")["name"] == "big"
-    assert [told(verb, "big")["pinned"] for verb in ("pin", "unpin")] == [True, False]
-    assert told("export", "big", tmp_path / "x.tar") == {"file": str(tmp_path / "x.tar"), "bytes": (tmp_path / "x.tar").stat().st_size}
-    assert told("rm", "big", "--yes") == {"removed": "refactor"}
-    assert told("wipe", "--yes") == {"removed": 0}
+    assert printed("name", "refactor", "big")["name"] == "big"
+    assert [printed(verb, "big")["pinned"] for verb in ("pin", "unpin")] == [True, False]
+    assert printed("export", "big", tmp_path / "x.tar") == {"file": str(tmp_path / "x.tar"), "bytes": (tmp_path / "x.tar").stat().st_size}
+    assert printed("rm", "big", "--yes") == {"removed": "refactor"}
+    assert printed("wipe", "--yes") == {"removed": 0}
 
 
 def test_rm_asks_first(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--yes" in forerun("bank", "rm", "refactor", "--bank-dir", folder).err
-    asked: list[str] = []
+    questions: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda question, err: asked.append(question) or False)
+    monkeypatch.setattr("typer.confirm", lambda question, err: questions.append(question) or False)
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder).code == 1
-    assert asked == ["Remove refactor (4 turns, 3 tokens)?"]
+    assert questions == ["Remove refactor (4 turns, 3 tokens)?"]
     assert len(sessions(forerun, folder)) == 1
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").out == "refactor is removed\n"
     assert sessions(forerun, folder) == []
@@ -127,9 +127,9 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     log.write_text(f"{encode(replace(RAM[0], content=Content(TextPrompt('a secret'), 'another')))}\n")
     assert forerun("bank", "fork", "refactor", "..", "--bank-dir", folder).code == 2
     forked = forerun("bank", "fork", "refactor", "a1", "--name", "second", "--bank-dir", folder).out
-    assert forked == "refactor goes on by itself, and in a1 (second)\n"
+    assert forked == "a1 (second) continues refactor from here\n"
     forerun("bank", "name", "refactor", "second", "--bank-dir", folder)
-    assert "2 conversations are meant by 'second': refactor, a1\n" in forerun("bank", "show", "second", "--bank-dir", folder).err
+    assert "2 conversations match 'second': refactor, a1\n" in forerun("bank", "show", "second", "--bank-dir", folder).err
     assert forerun("bank", "rm", "refactor", "--bank-dir", folder, "--yes").code == 0
     assert [(each["name"], each["state"]) for each in sessions(forerun, folder)] == [("second", "ssd")]
     assert "a secret" in log.read_text()
@@ -151,9 +151,9 @@ def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.M
     assert not whole.exists()
     monkeypatch.setenv("FORERUN_ARCHIVE_KEY_FILE", str(key))
     assert forerun("bank", "export", "refactor", whole, "--state", "--bank-dir", folder).code == 0
-    for file, args, told in ((plain, ["new"], "it holds no state"), (whole, [], "there is a conversation 'refactor' already")):
-        assert told in forerun("bank", "import", file, *args, "--bank-dir", folder).err
-    assert forerun("bank", "import", whole, "new", "--bank-dir", folder).out == "new is kept; its state is taken as it is\n"
+    for file, args, printed in ((plain, ["new"], "it holds no state"), (whole, [], "there is a conversation 'refactor' already")):
+        assert printed in forerun("bank", "import", file, *args, "--bank-dir", folder).err
+    assert forerun("bank", "import", whole, "new", "--bank-dir", folder).out == "new is stored; with its state\n"
     assert [each["state"] for each in sessions(forerun, folder)] == ["ssd", "ssd"]
     assert forerun("bank", "verify", "--bank-dir", folder).code == 0
     key.write_text("another key of 16 bytes")
@@ -186,9 +186,7 @@ def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
     index = hold(folder)
     index.note_session(replace(session, tenant="bob"))
     index.close()
-    assert (
-        "2 conversations are meant by 'refactor': /refactor, bob/refactor" in forerun("bank", "show", "refactor", "--bank-dir", folder).err
-    )
+    assert "2 conversations match 'refactor': /refactor, bob/refactor" in forerun("bank", "show", "refactor", "--bank-dir", folder).err
     assert json.loads(forerun("bank", "show", "bob/refactor", "--bank-dir", folder, "--json").out)["tenant"] == "bob"
     assert "bob" in forerun("bank", "ls", "--bank-dir", folder).out
     assert "there is no conversation 'other'" in forerun("bank", "show", "other", "--bank-dir", folder).err
@@ -197,26 +195,26 @@ def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
 def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert (ran.code, ran.out) == (0, "2 records read, 0 damaged\n")
-    damage(folder, MARK.key)
+    damage(folder, SNAPSHOT.key)
     ran = forerun("bank", "verify", "--bank-dir", folder, "--json")
     found = json.loads(ran.out)
     assert (ran.code, found["records"], len(found["damaged"])) == (1, 2, 1)
-    assert "sets damaged records aside by itself" in forerun("bank", "verify", "--bank-dir", folder).out
-    assert MARK.key in found["damaged"][0]
+    assert "quarantines damaged records by itself" in forerun("bank", "verify", "--bank-dir", folder).out
+    assert SNAPSHOT.key in found["damaged"][0]
     assert "checksum" in found["damaged"][0]
 
 
 def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
     content = bytearray((folder / "index.db").read_bytes())
-    content[content.rfind(MARK.key.encode())] ^= 1  # the key stands in the row and in what finds it
+    content[content.rfind(SNAPSHOT.key.encode())] ^= 1  # the key is in the row and in its index
     (folder / "index.db").write_bytes(content)
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert ran.code == 1
     assert f"{folder / 'index.db'}: row 2 missing from index" in ran.out
 
 
-def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
-    damage(folder, MARK.key)
+def test_reading_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
+    damage(folder, SNAPSHOT.key)
     before = sorted((folder / "records").rglob("*"))
     for command in ("ls", "verify"):
         forerun("bank", command, "--bank-dir", folder)
@@ -224,47 +222,47 @@ def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, f
     assert list((folder / "quarantine").iterdir()) == []
 
 
-def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: Path) -> None:
+def test_prune_removes_the_least_recently_used(forerun: Forerun, folder: Path) -> None:
     pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "220kB", "--json").out)
     assert pruned["removed"] == 1
     assert pruned["bytes"] <= 220_000
-    assert list((folder / "records").rglob(MARK.key)) != []
+    assert list((folder / "records").rglob(SNAPSHOT.key)) != []
     assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
 
 
-def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path) -> None:
+def test_explain_shows_what_was_missed_and_where(forerun: Forerun, tmp_path: Path) -> None:
     missed = Miss("differs", 40, "message 1 (user)", "content", "green", "red")
-    report = replace(RAM[0].report, reason="the nearest stored conversation goes on otherwise after 40 tokens", miss=missed)
+    report = replace(RAM[0].report, reason="the nearest stored conversation diverges after 40 tokens", miss=missed)
     log = tmp_path / "requests.jsonl"
     log.write_text(f"{encode(replace(RAM[0], id='chatcmpl-1', report=report))}\n{encode(replace(RAM[1], id='chatcmpl-2'))}\n")
     lines = forerun("bank", "explain", "chatcmpl-1", "--log", log).out.splitlines()
     assert lines[1:] == [
-        "the nearest stored conversation goes on otherwise after 40 tokens",
+        "the nearest stored conversation diverges after 40 tokens",
         "the first token that differs is number 40, in content of message 1 (user)",
         "  prompt  'green'",
         "  stored  'red'",
     ]
-    told = json.loads(forerun("bank", "explain", "chatcmpl-1", "--log", log, "--json").out)
-    assert (told["id"], told["miss"]["where"]) == ("chatcmpl-1", "message 1 (user)")
+    printed = json.loads(forerun("bank", "explain", "chatcmpl-1", "--log", log, "--json").out)
+    assert (printed["id"], printed["miss"]["where"]) == ("chatcmpl-1", "message 1 (user)")
     assert "that is all that is stored" in forerun("bank", "explain", "chatcmpl-2", "--log", log).out
     log.write_text(
         log.read_text() + encode(replace(RAM[0], id="chatcmpl-3", outcome="error", error="NumericsError: no numbers", report=None))
     )
-    told = {
+    printed = {
         "chatcmpl": "3 requests in {} begin with 'chatcmpl'",
         "o": "no request in {} begins with 'o'",
-        "chatcmpl-3": "chatcmpl-3 gave no token: Num",
+        "chatcmpl-3": "chatcmpl-3 produced no token: Num",
     }
-    for asked, words in told.items():
-        ran = forerun("bank", "explain", asked, "--log", log)
+    for request, words in printed.items():
+        ran = forerun("bank", "explain", request, "--log", log)
         assert (ran.code, ran.err.startswith(f"forerun: {words.format(log)}")) == (1, True)
 
 
-def test_beside_a_running_server(forerun: Forerun, folder: Path) -> None:
+def test_while_a_server_runs(forerun: Forerun, folder: Path) -> None:
     held = hold(folder)
     try:
         assert forerun("bank", "verify", "--bank-dir", folder).code == 0
-        assert "no server answers for it yet" in forerun("bank", "ls", "--bank-dir", folder).err
+        assert "its server does not answer yet" in forerun("bank", "ls", "--bank-dir", folder).err
         ran = forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0")
     finally:
         held.close()

@@ -29,8 +29,8 @@ def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyP
     assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": "good day"}
     assert all(body["forerun"] == {"session": "mine"} for body in wire.bodies)
     assert all(body["max_tokens"] == MAX_ANSWER_TOKENS for body in wire.bodies)
-    assert "good day\n0 of 1,200 tokens known (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
-    assert "fine\n1,200 of 1,230 tokens known (ram) · first token after 0.50 s · 50 tokens/s · cut off after 4 tokens\n" in ran.out
+    assert "good day\n0 of 1,200 tokens cached (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
+    assert "fine\n1,200 of 1,230 tokens cached (ram) · first token after 0.50 s · 50 tokens/s · cut off after 4 tokens\n" in ran.out
 
 
 def test_address_and_key_are_those_of_the_settings(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +64,17 @@ def test_markup_in_an_answer_is_text(forerun: Callable[..., Any], monkeypatch: p
     assert "forerun" not in wire.bodies[0]
 
 
-def test_an_error_of_the_server_ends_the_message_only(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_server_ends_the_answer_only(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
     with serving() as wire:
         wire.answers.extend([(503, {"error": {"message": "the queue is full", "hint": "wait"}}), stream("good day", report())])
         ran = forerun("chat", "--url", wire.url)
     assert ran.code == 0
-    assert "the server says: the queue is full. wait\n" in ran.out
+    assert "the server answers: the queue is full. wait\n" in ran.out
     assert [message["content"] for message in wire.bodies[1]["messages"]] == ["again"]
 
 
-def test_a_named_conversation_is_taken_up_again(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_conversation_is_resumed(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as wire:
         wire.answers.extend([stream("good day", report()), stream("fine", report("ssd", 30, 5))])
         for typed in ("hello\n", "and you?\n"):
@@ -91,23 +91,23 @@ def test_commands(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
         wire.answers.append(stream("good day", report("ram", 30, 10, reason="why not")))
         ran = forerun("chat", "--url", wire.url)
     assert len(wire.bodies) == 1
-    told = [
+    expected = [
         "no answer yet",
-        "1 answer: 30 of 40 prompt tokens known, 4 tokens written",
-        "layout contiguous, steps eager, numerics reference",
-        "not all was known: why not",
-        "no name: it is not kept, 1 turn so far",
+        "1 answer: 30 of 40 prompt tokens cached, 4 tokens written",
+        "layout contiguous, steps eager, numerics exact",
+        "not all was cached: why not",
+        "no name: it is not saved, 1 turn so far",
         "other, 0 turns so far",
         "'a/b' cannot be the name of a session",
-        "there is no /nothing; /help tells what there is",
+        "there is no /nothing; /help lists the commands",
         "/session NAME ",
     ]
-    assert [line for line in told if line not in ran.out] == []
+    assert [line for line in expected if line not in ran.out] == []
 
 
 @pytest.mark.parametrize("url", ["foo", "ftp://127.0.0.1", "http://[::1"])
-def test_what_is_no_address(forerun: Callable[..., Any], url: str) -> None:
+def test_an_invalid_address(forerun: Callable[..., Any], url: str) -> None:
     ran = forerun("chat", "--url", url)
     assert ran.code == 1
-    assert ran.err.startswith(f"forerun: {url!r} is no address of a server: ")
+    assert ran.err.startswith(f"forerun: {url!r} is not the address of a server: ")
     assert ran.err.endswith("\nhint: write it like http://127.0.0.1:8484\n")

@@ -23,22 +23,22 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_value_has_its_origin(forerun: Callable[..., Any], file: Path) -> None:
-    told = json.loads(forerun("config", "show", "--json").out)
-    settings = told["settings"]
-    assert (told["file"], list(settings)) == (str(file), list(Config.model_fields))
+    shown = json.loads(forerun("config", "show", "--json").out)
+    settings = shown["settings"]
+    assert (shown["file"], list(settings)) == (str(file), list(Config.model_fields))
     assert settings["port"] == {"value": 8500, "origin": str(file)}
     assert settings["numerics"] == {"value": "exact", "origin": "environment"}
     assert settings["host"] == {"value": "127.0.0.1", "origin": "default"}
 
 
-def test_people_see_them_as_they_are_written(forerun: Callable[..., Any], file: Path) -> None:
+def test_values_for_people_are_as_in_the_file(forerun: Callable[..., Any], file: Path) -> None:
     lines = [line.split() for line in forerun("config", "show").out.splitlines()]
     assert ["bank_disk_bytes", "50GiB", str(file)] in lines
     assert ["eager", "false", "default"] in lines
     assert ["api_key", "none", "default"] in lines
 
 
-def test_what_is_left_open_comes_to_something(forerun: Callable[..., Any], file: Path, tmp_path: Path) -> None:
+def test_unset_values_are_resolved(forerun: Callable[..., Any], file: Path, tmp_path: Path) -> None:
     file.write_text(f'bank_dir = "{tmp_path}"\nbank_ram_bytes = 0\n')
     lines = {line.split()[0]: line.split() for line in forerun("config", "show").out.splitlines() if line}
     assert lines["model"][1] == "demo-model,"
@@ -50,13 +50,13 @@ def test_what_is_left_open_comes_to_something(forerun: Callable[..., Any], file:
     assert "comes_to" not in settings["bank_dir"]
 
 
-def test_a_model_that_is_not_there_ends_nothing(forerun: Callable[..., Any], file: Path) -> None:
+def test_a_missing_model_is_no_error(forerun: Callable[..., Any], file: Path) -> None:
     file.write_text('model = "/not/there"\n')
     shown = forerun("config", "show")
     assert (shown.code, "not known: no such folder: /not/there" in shown.out) == (0, True)
 
 
-def test_what_is_wrong_is_told_with_its_place(forerun: Callable[..., Any], file: Path) -> None:
+def test_an_unknown_setting_is_reported_with_its_origin(forerun: Callable[..., Any], file: Path) -> None:
     file.write_text("prot = 8500\n")
     ran = forerun("config", "show")
     assert (ran.code, ran.err) == (2, f"forerun: unknown setting 'prot' (from {file})\nhint: did you mean 'port'?\n")

@@ -37,25 +37,25 @@ def test_settings_are_shown_and_nothing_is_written(forerun: Forerun, url: str, h
     assert list(home.iterdir()) == []
 
 
-def test_settings_are_written_and_a_second_time_nothing_is_asked(forerun: Forerun, url: str, home: Path) -> None:
+def test_writing_the_same_settings_again_needs_no_consent(forerun: Forerun, url: str, home: Path) -> None:
     for _ in range(2):
         assert forerun("connect", "codex", "--url", url, "--write").code == 0
     assert 'model = "scripted"' in (home / ".codex" / "forerun.config.toml").read_text()
 
 
-@pytest.mark.parametrize(("said", "is_changed"), [("y\n", True), ("n\n", False), ("", False)])
+@pytest.mark.parametrize(("typed", "is_changed"), [("y\n", True), ("n\n", False), ("", False)])
 def test_another_file_is_not_overwritten_without_a_yes(
-    forerun: Forerun, url: str, home: Path, monkeypatch: pytest.MonkeyPatch, said: str, is_changed: bool
+    forerun: Forerun, url: str, home: Path, monkeypatch: pytest.MonkeyPatch, typed: str, is_changed: bool
 ) -> None:
     file = home / ".aider.forerun.yml"
     file.write_text("model: mine\n")
-    answer(monkeypatch, said)
+    answer(monkeypatch, typed)
     ran = forerun("connect", "aider", "--url", url, "--write")
     assert (ran.code == 0) == is_changed
     assert (file.read_text() == "model: mine\n") != is_changed
 
 
-def test_a_shared_file_keeps_what_it_holds(forerun: Forerun, url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_of_a_shared_file_stays(forerun: Forerun, url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = home / ".pi" / "agent" / "models.json"
     file.parent.mkdir(parents=True)
     file.write_text('{"providers": {"ollama": {}}}')
@@ -69,9 +69,9 @@ def test_a_shared_file_keeps_what_it_holds(forerun: Forerun, url: str, home: Pat
 
 def test_as_json_and_with_a_key(forerun: Forerun, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_API_KEY", "secret")
-    told = json.loads(forerun("connect", "opencode", "--url", url, "--json").out)
-    assert json.loads(told["content"])["provider"]["forerun"]["options"]["apiKey"] == "{env:FORERUN_API_KEY}"
-    assert "secret" not in json.dumps(told)
+    shown = json.loads(forerun("connect", "opencode", "--url", url, "--json").out)
+    assert json.loads(shown["content"])["provider"]["forerun"]["options"]["apiKey"] == "{env:FORERUN_API_KEY}"
+    assert "secret" not in json.dumps(shown)
 
 
 def test_no_server_and_no_such_agent(forerun: Forerun) -> None:

@@ -46,8 +46,8 @@ class _Double:
 def script(wire: Wire, fourth: dict[str, Any]) -> None:
     """Five turns of 1,000 tokens and 100 more each, as promised but for the fourth."""
     for number, step in enumerate(STEPS):
-        known = 1000 + 100 * (number - 1) if number else 0
-        of = report(step.source, known, 1000 + 100 * number - known, ttft_s=0.1 if number else 1.0)
+        cached = 1000 + 100 * (number - 1) if number else 0
+        of = report(step.source, cached, 1000 + 100 * number - cached, ttft_s=0.1 if number else 1.0)
         wire.answers.append(stream("same", of | (fourth if number == 3 else {})))
         wire.answers.append(stream("same", report("cold", 0, 1000 + 100 * number, ttft_s=1.0, reason="bypass")))
 
@@ -57,7 +57,7 @@ def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("COLUMNS", "80")
     ran = forerun("demo", "--out", tmp_path / "result.json")
     assert ran.code == 0
-    assert "A4: 1,200 of 1,300 tokens known; first token after 0.10 s instead of 1.00 s\n" in ran.out
+    assert "A4: 1,200 of 1,300 tokens cached; first token after 0.10 s instead of 1.00 s\n" in ran.out
     (row,) = (row for row in ran.out.splitlines() if row.startswith("A4   "))
     assert row.split() == ["A4", "ssd,", "kill", "-9", "1,300", "1,200", "100", "0.10", "100", "50", "contiguous", "equal"]
     finding = "After the first turn 4,600 of 5,000 prompt tokens were reused: 0.40 s until the first tokens instead of 4.00 s."
@@ -77,11 +77,11 @@ def test_a_broken_promise_fails_and_keeps_the_log(forerun: Forerun, wire: Wire, 
     assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]
 
 
-def test_served_answers_may_part_where_tokens_tie(forerun: Forerun, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_fast_answers_may_diverge_at_near_ties(forerun: Forerun, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Any] = []
 
     def near_ties(*tokens: Any) -> NearTies:
-        asked.append(tokens)
+        requests.append(tokens)
         return NearTies(1, 1e-5, 1e-4)
 
     monkeypatch.setattr("forerun.cli.demo.near_ties", near_ties)
@@ -90,14 +90,14 @@ def test_served_answers_may_part_where_tokens_tie(forerun: Forerun, wire: Wire, 
     ran = forerun("demo")
     assert ran.code == 0
     assert "A4: 1 near-ties, largest gap 1.0e-05 <= bound 1.0e-04\n" in ran.out
-    ((prompt, *answers),) = asked
+    ((prompt, *answers),) = requests
     tokenizer = Tokenizer.load(MODEL)
     assert tokenizer.decode(prompt).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert [tokenizer.decode(answer) for answer in answers] == ["other", "same"]
 
 
-def test_an_error_on_the_way_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
+def test_an_error_midway_keeps_the_log(forerun: Forerun, wire: Wire, tmp_path: Path) -> None:
     wire.answers.append((500, {"error": {"message": "a step failed"}}))
     ran = forerun("demo")
-    assert (ran.code, ran.err) == (1, "forerun: the server says: a step failed\n")
+    assert (ran.code, ran.err) == (1, "forerun: the server answers: a step failed\n")
     assert [path.name for path in tmp_path.glob("forerun-demo-*/*")] == ["server.log"]

@@ -7,5 +7,5 @@ from tools.pages import DOCS, PAGES, page
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_what_the_program_says(name: str) -> None:
+def test_the_page_is_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text() == page(name), "run `python -m tools.pages`"

@@ -23,11 +23,11 @@ def examined(tmp_path: Path, **settings: object) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "forerun.cli", "doctor", "--json"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ran.stdout, ran.stderr
-    told = json.loads(ran.stdout)
-    return ran.returncode, {finding["name"]: finding for finding in told["findings"]} | {"status": told["status"]}
+    output = json.loads(ran.stdout)
+    return ran.returncode, {finding["name"]: finding for finding in output["findings"]} | {"status": output["status"]}
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def test_everything_works(tmp_path: Path) -> None:
     code, found = examined(tmp_path, port=0)
     names = ["versions", "system", "settings", "port", "bank", "compiler", "memory", "disk", "mlx", "blas", "rows", "model", "restore"]
     assert list(found) == [*names, "status"]
@@ -37,7 +37,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
 
 
-def test_settings_that_cannot_be_are_a_finding_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_a_finding_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("prot = 1\n")
     monkeypatch.setenv("FORERUN_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setattr(module, "_on_device", lambda config: [ok("restore", f"{config.numerics} numerics")])

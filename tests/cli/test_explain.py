@@ -43,12 +43,12 @@ class Life:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def asks(*prompts: list[int], **asked: Any) -> Callable[[Rig], Awaitable[None]]:
+def asks(*prompts: list[int], **options: Any) -> Callable[[Rig], Awaitable[None]]:
     """Asks these, one after the other."""
 
     async def does(rig: Rig) -> None:
         for prompt in prompts:
-            await events(await rig.ask(prompt, max_tokens=4, **asked))
+            await events(await rig.ask(prompt, max_tokens=4, **options))
 
     return does
 
@@ -190,8 +190,8 @@ def test_a_logged_request_is_explained(
     with caplog.at_level(100):
         asyncio.run(play(tmp_path / "bank", log := tmp_path / "requests.jsonl", lives))
     id = json.loads(log.read_text().splitlines()[-1])["id"]
-    told = json.loads(forerun("bank", "explain", id, "--log", log, "--json").out)
-    assert told["miss"]["kind"] == kind, told
+    printed = json.loads(forerun("bank", "explain", id, "--log", log, "--json").out)
+    assert printed["miss"]["kind"] == kind, printed
     ran = forerun("bank", "explain", id, "--log", log)
     assert ran.code == 0
     assert words in ran.out

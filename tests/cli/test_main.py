@@ -49,7 +49,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("command", FLAGS)
-def test_help_names_all_there_is(forerun: Callable[..., Any], command: str) -> None:
+def test_help_names_all_flags(forerun: Callable[..., Any], command: str) -> None:
     ran = forerun(command, "--help")
     assert ran.code == 0
     assert [flag for flag in FLAGS[command].split() if flag not in ran.out] == []

@@ -41,11 +41,11 @@ def test_inspect_for_programs(forerun: Forerun, tmp_path: Path) -> None:
 def test_inspect_of_a_family_that_is_not_served(forerun: Forerun, tmp_path: Path) -> None:
     checkpoints.write(tmp_path / "m", CONFIG | {"model_type": "mamba"}, checkpoints.tensors(CONFIG))
     ran = forerun("models", "inspect", tmp_path / "m")
-    assert "family       mamba (not served: forerun has no such family)" in ran.out
+    assert "family       mamba (not served: forerun does not implement this family)" in ran.out
     assert json.loads(forerun("models", "inspect", tmp_path / "m", "--json").out)["here"] is None
 
 
-def test_what_can_be_no_name_is_not_to_be_pulled(forerun: Forerun) -> None:
+def test_an_invalid_name_is_not_pulled(forerun: Forerun) -> None:
     ran = forerun("models", "rm", "../../x")
     assert (ran.code, ran.err) == (
         1,
@@ -69,10 +69,10 @@ def test_a_model_in_one_file(forerun: Forerun, tmp_path: Path, arguments: tuple[
 
 def test_convert(forerun: Forerun, tmp_path: Path) -> None:
     ran = forerun("models", "convert", DEMO_MODEL, tmp_path / "small", "--bits", "8", "--override", "*.up_proj=4", "--json")
-    told = json.loads(ran.out)
-    assert (ran.code, told["folder"]) == (0, str(tmp_path / "small"))
+    printed = json.loads(ran.out)
+    assert (ran.code, printed["folder"]) == (0, str(tmp_path / "small"))
     facts = json.loads(forerun("models", "inspect", tmp_path / "small", "--json").out)
-    assert (facts["parameters"], facts["bytes"], facts["mtp"]) == (told["parameters"], told["bytes"], "in mtp.safetensors, BF16")
+    assert (facts["parameters"], facts["bytes"], facts["mtp"]) == (printed["parameters"], printed["bytes"], "in mtp.safetensors, BF16")
     mlp = next(kind for kind in facts["kinds"] if kind["name"] == "mlp")
     assert set(mlp["formats"]) == {"8-bit affine, groups of 32", "4-bit affine, groups of 32"}
 
@@ -87,7 +87,7 @@ def test_convert(forerun: Forerun, tmp_path: Path) -> None:
         (("--override", "mtp.*=4"), "the MTP head stays as it is"),
     ],
 )
-def test_convert_what_cannot_be(forerun: Forerun, tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+def test_invalid_conversions(forerun: Forerun, tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
     ran = forerun("models", "convert", DEMO_MODEL, tmp_path / "small", *arguments)
     assert (ran.code, complaint in ran.err) == (2, True)
     assert list(tmp_path.iterdir()) == []

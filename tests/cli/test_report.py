@@ -27,39 +27,39 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_for_programs(forerun: Callable[..., Any], log: Path) -> None:
-    told = json.loads(forerun("report", log, "--json").out)
-    assert (told["requests"], told["bad_lines"], told["unserved"]) == (7, [], {})
-    groups = [(group["source"], group["layout"], group["num"]) for group in told["groups"]]
+    printed = json.loads(forerun("report", log, "--json").out)
+    assert (printed["requests"], printed["bad_lines"], printed["unserved"]) == (7, [], {})
+    groups = [(group["source"], group["layout"], group["num"]) for group in printed["groups"]]
     assert groups == [("ram", "contiguous", 6), ("ssd", "paged(64)", 1)]
-    (slow,) = told["slow"]
+    (slow,) = printed["slow"]
     assert (slow["id"], slow["report"]["paged_blocks"], len(slow["faults"])) == ("culprit", 400, 2)
 
 
 def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
-    said = " ".join(forerun("report", log).out.split())
-    assert said.startswith("7 requests ")
-    assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in said
-    assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in said
-    assert " 1 culprit: prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in said
+    text = " ".join(forerun("report", log).out.split())
+    assert text.startswith("7 requests ")
+    assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in text
+    assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in text
+    assert " 1 culprit: prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in text
 
 
-def test_what_was_missed_is_counted_by_its_reason(forerun: Callable[..., Any], log: Path) -> None:
+def test_misses_are_counted_by_reason(forerun: Callable[..., Any], log: Path) -> None:
     missed = [Miss("differs", 9, f"message {i} (user)", "content", "", "") for i in range(2)] + [Miss("new", 0, "", "", "", "")]
     reports = [replace(RAM[0].report, reason="r", computed_tokens=1000, miss=each) for each in missed if RAM[0].report]
     log.write_text("".join(f"{encode(replace(RAM[0], id=f'r{i}', report=report))}\n" for i, report in enumerate(reports)))
-    said = " ".join(forerun("report", log).out.split())
-    assert " differs content of a message (user) 2 2,000 new 1 1,000 " in said
+    text = " ".join(forerun("report", log).out.split())
+    assert " differs content of a message (user) 2 2,000 new 1 1,000 " in text
     first, second = json.loads(forerun("report", log, "--json").out)["missed"]
     assert (first["location"], first["last_id"], second["last_id"]) == ("content of a message (user)", "r1", "r2")
-    assert "the last of each: r1 (differs), r2 (new)" in said
+    assert "last request of each: r1 (differs), r2 (new)" in text
 
 
 def test_one_request_whose_client_left(forerun: Callable[..., Any], log: Path) -> None:
     left = replace(RAM[0], outcome="cancelled", error="ForerunError: the client disconnected", report=None)
     log.with_name("one").write_text(encode(left))
-    said = forerun("report", log.with_name("one")).out
-    assert said.startswith("1 request\n")
-    assert "1 not served to the end: the client disconnected\n" in said
+    text = forerun("report", log.with_name("one")).out
+    assert text.startswith("1 request\n")
+    assert "1 not completed: the client disconnected\n" in text
 
 
 def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,13 +67,13 @@ def test_the_servers_own_log(forerun: Callable[..., Any], log: Path, monkeypatch
     assert forerun("report").out.startswith("7 requests\n")
 
 
-def test_lines_that_are_no_entries_are_told(forerun: Callable[..., Any], log: Path) -> None:
+def test_invalid_lines_are_reported(forerun: Callable[..., Any], log: Path) -> None:
     log.write_text(f"half a l\n{LINES[0]}\n")
-    assert "\nline 5 is no entry of a request log: the line: Invalid JSON" in forerun("report", log).out
+    assert "\nline 5 is not an entry of a request log: the line: Invalid JSON" in forerun("report", log).out
     assert "None was slower than its peers" in forerun("report", log).out
 
 
-def test_a_log_that_is_not_there_or_holds_nothing(forerun: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_missing_or_empty_log(forerun: Callable[..., Any], tmp_path: Path) -> None:
     ran = forerun("report", tmp_path / "none")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(f"forerun: cannot read {tmp_path / 'none'}: ")

@@ -13,7 +13,7 @@ from tests.waiting import LIMIT_S
 
 Moment = Literal["prefill", "decode", "saving"]
 BEGINS: dict[Moment, str] = {"prefill": ": prefill 512/", "decode": '"content":', "saving": "data: [DONE]"}
-SUFFIX = 8  # tokens of the generation prompt: the stored conversation continues before them
+SUFFIX = 8  # tokens of the generation prompt: the stored conversation resumes before them
 OLD: dict[str, Any] = {"messages": [{"role": "user", "content": "What is older than this?"}], "max_tokens": 8, "temperature": 0}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,11 @@ def test_a_recomputed_import_is_one_conversation_and_no_request(tmp_path: Path) 
     async def scenario() -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two", log=log) as rig:
-            before = counted(rig)
-            result = await rig.engine.sessions.load("", archive, id="theirs")
-            assert (result.state, result.session.turns, result.session.name, result.session.state) == ("computed", 3, "a walk", "ssd")
-            assert (counted(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
-            assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was computed more than once"
+            before = told_of(rig)
+            made = await rig.engine.sessions.load("", io.BytesIO(archive), id="theirs")
+            assert (made.state, made.session.turns, made.session.name, made.session.state) == ("computed", 3, "a walk", "ssd")
+            assert (told_of(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
+            assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was read more than once"
         async with running(tmp_path / "two") as rig:
             for stop in (len(LONG), 2 * CHUNK_TOKENS, CHUNK_TOKENS):
                 done = (await events(await rig.ask([*LONG[:stop], 1, 2, 3], session="theirs")))[-1]
@@ -61,7 +62,7 @@ def test_a_cancelled_import_leaves_nothing(tmp_path: Path) -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two") as rig:
             rig.gate.hold(after=2)
-            loading = asyncio.create_task(rig.engine.sessions.load("", archive, id="theirs"))
+            loading = asyncio.create_task(rig.engine.sessions.load("", io.BytesIO(archive), id="theirs"))
             await rig.gate.reached(3)
             request = rig.engine.worker._running
             assert request

@@ -1,4 +1,4 @@
-"""Asking an application, in this process or over a real socket."""
+"""Sends requests to an application, in this process or over a real socket."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 class HeldClock(asyncio.SelectorEventLoop):
-    """A loop for what waits for nothing but time: its clock goes to the next timer at once. So seconds cost none, and a busy machine adds
-    none.
+    """An event loop whose clock jumps to the next timer, for code that waits for nothing but time: seconds cost none, and a busy machine
+    adds none.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def ask(
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     **request: Any,
 ) -> httpx.Response:
-    """The response to one request, which goes through all of the application but not over a socket."""
+    """The response to one request through the whole application, without a socket."""
 
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(build(engine, keys=keys or {}, host=host), raise_app_exceptions=False)
@@ -66,7 +66,7 @@ def chat(engine: Engine, **body: Any) -> httpx.Response:
 
 
 def values(stream: str) -> list[Any]:
-    """The values of a stream's events in order, each under its own name if it has one. [DONE] is left out."""
+    """The values of a stream's events in order; an event name must be the value's type. Without [DONE]."""
     found = []
     for frame in stream.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]:
         *name, data = (line for line in frame.split("\n") if not line.startswith(":"))

@@ -1,9 +1,10 @@
-"""An engine that plays a script: no model, no MLX. What it was asked and whether it was cancelled can be looked up."""
+"""An engine that plays a script: no model, no MLX. It records its jobs and whether they were cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import BinaryIO
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -85,7 +86,7 @@ class Run:
 
 
 class Sessions:
-    """Keeps none."""
+    """Stores none."""
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         return []
@@ -102,7 +103,7 @@ class Sessions:
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
         raise UnknownSessionError(id)
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
         raise BadRequestError("no archive")
 
     async def wipe(self, tenant: str) -> int:
@@ -113,7 +114,7 @@ class Sessions:
 
 
 class Engine:
-    """Gives every job the same script. refusal: what submit raises instead."""
+    """Plays the same script for every job. refusal: what submit raises instead."""
 
     info = INFO
 

@@ -10,7 +10,7 @@ from forerun.errors import BadRequestError
 
 
 def refusals(ask: Callable[..., object]) -> Callable[..., BadRequestError]:
-    """A function that asks and returns the error that it must run into."""
+    """A function that sends a request and returns the error that it must raise."""
 
     def refusal(**body: object) -> BadRequestError:
         with pytest.raises(BadRequestError) as caught:

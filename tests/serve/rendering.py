@@ -1,4 +1,4 @@
-"""What a request makes the model read, worked out in this process or in another one."""
+"""The prompt tokens of a request, computed in this process or in another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forerun.text.prompt import Prompter
 
-ParsedRequest = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
+SentRequest = tuple[str, dict[str, Any]]  # a route, and a body in its dialect
 
 
 @cache
@@ -27,19 +27,19 @@ def prompter() -> Prompter:
     return Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
 
 
-def tokens_of(asked: ParsedRequest) -> list[int]:
+def tokens_of(request: SentRequest) -> list[int]:
     """The ids of the request's prompt, by the bundled model's template and tokenizer."""
     from tests.serve.engine_double import INFO
 
     from forerun.serve.app import CHAT, MESSAGES, RESPONSES
 
-    path, body = asked
+    path, body = request
     dialect: Any = {"/v1/chat/completions": CHAT, "/v1/messages": MESSAGES, "/v1/responses": RESPONSES}[path]
     return list(prompter().encode(dialect.parse(body, INFO, id="id_1", tenant="").jobs[0].prompt, tenant="").tokens)
 
 
-def tokens_elsewhere(requests: list[ParsedRequest]) -> list[list[int]]:
-    """The same by a process of its own, in which sets have another order."""
+def tokens_elsewhere(requests: list[SentRequest]) -> list[list[int]]:
+    """The same in another process, in which sets have another order."""
     environ = os.environ | {"PYTHONHASHSEED": "12345"}
     done = subprocess.run([sys.executable, __file__], input=json.dumps(requests), env=environ, capture_output=True, text=True, check=True)
     found: list[list[int]] = json.loads(done.stdout)

@@ -13,7 +13,7 @@ AGENTS: tuple[Agent, ...] = get_args(Agent)
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("served", [HERE, LOCKED])
-def test_every_agent_is_told_address_model_and_key(agent: Agent, served: ServedModel) -> None:
+def test_every_agent_gets_address_model_and_key(agent: Agent, served: ServedModel) -> None:
     made = setup(agent, served)
     everything = "\n".join([made.content, *made.environment.values(), made.start])
     assert served.url in everything
@@ -36,7 +36,7 @@ def test_the_formats_can_be_read() -> None:
     assert "openai-api-base: http://127.0.0.1:8484/v1\n" in setup("aider", HERE).content
 
 
-def test_what_a_shared_file_holds_stays() -> None:
+def test_the_content_of_a_shared_file_stays() -> None:
     before = json.dumps({"providers": {"ollama": {"baseUrl": "x"}, "forerun": {"baseUrl": "old", "headers": {"a": "b"}}}, "other": [1]})
     after = json.loads(merged(before, setup("pi", HERE).content))
     assert (after["providers"]["ollama"], after["other"]) == ({"baseUrl": "x"}, [1])

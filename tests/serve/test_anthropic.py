@@ -42,34 +42,34 @@ ANSWER: Sequence[Event] = (
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
-def asked(**body: Any) -> ParsedRequest:
+def parsed(**body: Any) -> ParsedRequest:
     return parse({"messages": [USER], "max_tokens": 100} | body, INFO, id="msg_1", tenant="ann")
 
 
 def prompt(**body: Any) -> Chat:
-    chat = asked(**body).job.prompt
+    chat = parsed(**body).job.prompt
     assert isinstance(chat, Chat)
     return chat
 
 
-refusal = refusals(asked)
+refusal = refusals(parsed)
 
 
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
-    """The values of all frames; each is under its own name."""
-    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
+    """The values of all frames; the event name of each is its type."""
+    stream = StreamedResponse(parsed(**body), INFO, created_unix_s=5)
     return values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
 
 
 def whole(events: Sequence[Event], **body: Any) -> dict[str, Any]:
-    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(parsed(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
 
 
 def put_together(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks that a client makes of a stream."""
+    """The blocks that a client assembles from a stream."""
     blocks: list[dict[str, Any]] = []
     for event in events:
         match event:
@@ -84,22 +84,22 @@ def put_together(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_what_is_left_out_is_the_models_default() -> None:
-    job = asked().job
+    job = parsed().job
     assert (job.id, job.tenant, job.max_tokens, job.stop, job.session, job.bank) == ("msg_1", "ann", 100, (), None, "use")
     assert (job.prompt, job.sampling) == (Chat((USER,), (), {}), SUGGESTED)
-    assert not asked().streams
+    assert not parsed().streams
 
 
 def test_sampling_stops_and_session() -> None:
-    job = asked(temperature=0.2, top_k=40, top_p=0.9, stop_sequences=["\n\n"], forerun={"session": "s", "bank": "bypass"}).job
+    job = parsed(temperature=0.2, top_k=40, top_p=0.9, stop_sequences=["\n\n"], forerun={"session": "s", "bank": "bypass"}).job
     assert (job.sampling.temperature, job.sampling.top_k, job.sampling.top_p) == (0.2, 40, 0.9)
     assert (job.stop, job.session, job.bank) == (("\n\n",), "s", "bypass")
 
 
 @pytest.mark.parametrize("content", ["hello", [{"type": "text", "text": "hello"}], [{"type": "text", "text": t} for t in ("he", "llo")]])
-def test_text_is_the_same_however_it_is_cut(content: Any) -> None:
-    marked = [block | {"cache_control": {"type": "ephemeral"}} for block in content] if isinstance(content, list) else content
-    for each in (content, marked):
+def test_text_is_the_same_however_it_is_split(content: Any) -> None:
+    cached = [block | {"cache_control": {"type": "ephemeral"}} for block in content] if isinstance(content, list) else content
+    for each in (content, cached):
         assert prompt(messages=[{"role": "user", "content": each}], system=each).messages == ({"role": "system", "content": "hello"}, USER)
 
 
@@ -166,9 +166,9 @@ def test_thinking_and_effort_reach_the_template() -> None:
     assert given.template_args == {"enable_thinking": True, "reasoning_effort": "high"}
 
 
-def test_what_is_not_used_is_named() -> None:
+def test_unused_fields_are_named() -> None:
     block = {"type": "text", "text": "x", "cache_control": {}}
-    given = asked(
+    given = parsed(
         metadata={"user_id": "me"},
         context_management={"edits": []},
         tool_choice={"type": "auto", "disable_parallel_tool_use": False},
@@ -197,7 +197,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]", "image"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]", "needs 'text'"),
-        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "messages[0].content[0]", "cannot stand"),
+        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "messages[0].content[0]", "cannot be in"),
         ({"messages": [USER, {"role": "assistant", "content": "{"}]}, "messages", "prefill"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "user"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type", "custom"),
@@ -211,7 +211,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"system": [IMAGE]}, "system[0]", "image"),
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], field: str, complaint: str) -> None:
+def test_fields_that_would_change_the_answer_are_refused_by_name(body: dict[str, Any], field: str, complaint: str) -> None:
     error = refusal(**body)
     assert error.param == field
     assert complaint in str(error)
@@ -222,8 +222,8 @@ def test_counting_needs_no_limit() -> None:
 
 
 def test_a_stream_has_every_event_that_clients_need() -> None:
-    told = streamed(ANSWER)
-    assert [event["type"] for event in told if event["type"] != "content_block_delta"] == [
+    events = streamed(ANSWER)
+    assert [event["type"] for event in events if event["type"] != "content_block_delta"] == [
         "ping",
         "message_start",
         "ping",
@@ -231,23 +231,23 @@ def test_a_stream_has_every_event_that_clients_need() -> None:
         "message_delta",
         "message_stop",
     ]
-    for event in told:
+    for event in events:
         if event["type"] != "ping":
             EVENTS.validate_python(event)
-    assert told[1]["message"]["usage"] == {
+    assert events[1]["message"]["usage"] == {
         "input_tokens": 4,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 3,
         "output_tokens": 0,
         "output_tokens_details": {"thinking_tokens": 0},
     }
-    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
-    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
-    assert (told[-2]["usage"]["output_tokens"], told[-2]["usage"]["output_tokens_details"]) == (20, {"thinking_tokens": 2})
-    assert told[-2]["forerun"]["source"] == "ram"
+    assert events[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert (events[-2]["usage"]["output_tokens"], events[-2]["usage"]["output_tokens_details"]) == (20, {"thinking_tokens": 2})
+    assert events[-2]["forerun"]["source"] == "ram"
 
 
-def test_a_stream_says_what_a_whole_answer_says() -> None:
+def test_a_stream_equals_the_whole_answer() -> None:
     body = whole(ANSWER)
     Message.model_validate(body)
     assert put_together(streamed(ANSWER)) == body["content"]
@@ -273,16 +273,16 @@ def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event], shown: b
     assert put_together(streamed([READ, *pieces, DONE], **thinking)) == whole([READ, *pieces, DONE], **thinking)["content"]
 
 
-def test_hidden_thoughts_come_back_in_their_signature() -> None:
+def test_hidden_thoughts_are_sent_back_in_their_signature() -> None:
     hidden = {"thinking": {"type": "adaptive", "display": "omitted"}}
     content = whole([READ, Reasoning("Look ü"), Content("Yes"), DONE], **hidden)["content"]
     assert content[0]["thinking"] == ""
     assert "Look" not in json.dumps(content)
-    said = prompt(messages=[USER, {"role": "assistant", "content": content}, USER]).messages[1]
-    assert said == {"role": "assistant", "content": "Yes", "reasoning_content": "Look ü"}
+    message = prompt(messages=[USER, {"role": "assistant", "content": content}, USER]).messages[1]
+    assert message == {"role": "assistant", "content": "Yes", "reasoning_content": "Look ü"}
 
 
-def test_other_signatures_harm_nothing() -> None:
+def test_other_signatures_are_ignored() -> None:
     block = {"type": "thinking", "thinking": "shown"}
     for each in (block, block | {"signature": "mNTzAjr/bmn="}):
         assert prompt(messages=[USER, {"role": "assistant", "content": [each]}, USER]).messages[1]["reasoning_content"] == "shown"
@@ -321,8 +321,8 @@ def test_a_call_that_was_cut_off_has_no_arguments() -> None:
     assert whole(cut)["stop_reason"] == "max_tokens"
 
 
-def test_signs_of_life_and_errors() -> None:
-    stream = StreamedResponse(asked(), INFO, created_unix_s=5)
+def test_keepalives_and_errors() -> None:
+    stream = StreamedResponse(parsed(), INFO, created_unix_s=5)
     assert stream.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
     failed = stream.failed(problem_of(BadRequestError("no")))
     assert failed == b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error","message":"no"}}\n\n'

@@ -80,7 +80,7 @@ def test_every_route_asks_for_the_key(method: str, path: str) -> None:
         b'{"seed": ' + b"9" * 5000 + b"}",
     ],
 )
-def test_what_is_no_json_object_is_the_callers_error(content: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_a_client_error(content: bytes) -> None:
     response = ask(Engine(), "POST", "/v1/chat/completions", content=content, headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
@@ -108,7 +108,7 @@ def test_an_error_in_a_stream_is_its_last_frame() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_fault_of_the_server_is_logged_and_not_told(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_not_disclosed(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         response = chat(Engine(Content("a"), ZeroDivisionError("inside")), stream=stream)
     error = values(response.text)[-1]["error"] if stream else response.json()["error"]
@@ -138,7 +138,7 @@ def test_models() -> None:
     assert "'double'" in unknown.json()["error"]["message"]
 
 
-def test_health_is_shown_also_when_degraded() -> None:
+def test_health_answers_also_when_degraded() -> None:
     engine = Engine()
     engine.reasons = ("the disk is full",)
     response: httpx.Response = ask(engine, "GET", "/health")
@@ -157,19 +157,19 @@ def test_metrics() -> None:
 
 def timed(*script: Step, path: str = "/v1/chat/completions", stream: bool = True) -> httpx.Response:
     """The answer to a request whose engine waits so long between events."""
-    return ask(Engine(*script), "POST", path, loop=HeldClock, json=ASKED[path] | {"stream": stream})
+    return ask(Engine(*script), "POST", path, loop=HeldClock, json=BODIES[path] | {"stream": stream})
 
 
-def test_silence_is_broken_before_ten_seconds_are_over() -> None:
-    before, _, after = timed(30.0, PrefillProgress(1, 2, 0, None), 9.5, Content("x"), DONE).text.partition(": reading 1/2 (0 reused)\n")
+def test_a_keepalive_comes_before_ten_seconds_are_over() -> None:
+    before, _, after = timed(30.0, PrefillProgress(1, 2, 0, None), 9.5, Content("x"), DONE).text.partition(": prefill 1/2 (0 cached)\n")
     assert (before.count(": keepalive\n"), after.count(": keepalive\n")) == (3, 1)
 
 
-def test_silence_is_broken_too_where_events_say_nothing() -> None:
+def test_a_keepalive_comes_also_where_events_have_no_frames() -> None:
     assert timed(*[CallEnd(0, is_complete=True), 0.7] * 28, DONE).text.count(": keepalive\n") == 2
 
 
-def test_what_is_said_puts_off_the_next_sign_of_life() -> None:
+def test_a_frame_postpones_the_next_keepalive() -> None:
     assert ": keepalive" not in timed(*[Content("x"), 7.5] * 14, DONE).text
 
 
@@ -199,7 +199,7 @@ def test_tokens_are_counted() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\ud83d", "\ude00a", "\ud83d\ude00", "\\ud83d"])
-def test_half_a_character_is_one_that_is_not_known(text: str) -> None:
+def test_half_a_surrogate_pair_becomes_a_replacement_character(text: str) -> None:
     engine = Engine()
     body = json.dumps({"messages": [{"role": "user", "content": text}]})
     assert ask(engine, "POST", "/v1/chat/completions", content=body, headers={"content-type": "application/json"}).status_code == 200
@@ -212,14 +212,14 @@ def test_half_a_character_is_one_that_is_not_known(text: str) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("is_escaped", [True, False])
-def test_half_a_character_comes_back_as_one_that_is_not_known(encoding: str, is_escaped: bool, stream: bool) -> None:
+def test_half_a_surrogate_pair_is_answered_with_a_replacement_character(encoding: str, is_escaped: bool, stream: bool) -> None:
     body = json.dumps({"input": "x", "metadata": {"a": "\ud83d"}, "stream": stream}, ensure_ascii=is_escaped)
     content, headers = body.encode(encoding, "surrogatepass"), {"content-type": "application/json"}
     response = ask(Engine(), "POST", "/v1/responses", content=content, headers=headers)
     assert (response.status_code, "\ufffd" in response.text, "server_error" in response.text) == (200, True, False)
 
 
-ASKED = {
+BODIES = {
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
     "/v1/responses": {"input": "x"},
@@ -230,7 +230,7 @@ ASKED = {
     ("path", "sign"),
     [("/v1/chat/completions", ": keepalive\n"), ("/v1/messages", "event: ping\n"), ("/v1/responses", "event: response.in_progress\n")],
 )
-def test_silence_is_broken_in_the_form_that_each_dialects_clients_count(path: str, sign: str) -> None:
+def test_keepalives_have_the_form_that_each_dialects_clients_count(path: str, sign: str) -> None:
     call = (CallArguments(0, "[1]"), CallEnd(0, True), DONE)
     at_once, later = (
         timed(PrefillProgress(1, 2, 0, None), CallStart(0, "c", "f"), wait_s, *call, path=path).text for wait_s in (0.0, 30.0)
@@ -251,7 +251,7 @@ def test_a_whole_number_may_have_a_point(path: str) -> None:
     """As some proxies write it."""
     more, numbers = {"logprobs": True} if "chat" in path else {}, WHOLE[path]
     pointed = {name: [float(each) for each in value] if isinstance(value, list) else float(value) for name, value in numbers.items()}
-    body = ASKED.get(path, {}) | more
+    body = BODIES.get(path, {}) | more
     assert first_job(path, body | pointed) == first_job(path, body | numbers)
     for name in numbers:
         response = ask(Engine(), "POST", path, json=body | numbers | {name: [1.5] if name == "prompt" else 1.5})
@@ -264,16 +264,16 @@ def first_job(path: str, body: dict[str, Any]) -> Job:
     return replace(engine.jobs[0], id="")
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 def test_an_event_is_one_line_however_a_client_splits_text(path: str) -> None:
     text = "a\u2028b\u2029c\x85d"
-    response = ask(Engine(Content(text), DONE), "POST", path, json=ASKED[path] | {"stream": True})
+    response = ask(Engine(Content(text), DONE), "POST", path, json=BODIES[path] | {"stream": True})
     lines = response.text.splitlines()
     assert all(line.startswith(("data: ", "event: ", ": ")) for line in lines if line)
     assert any(repr(text) in repr(json.loads(line[6:])) for line in lines if line.startswith("data: {"))
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [True, False])
 def test_nobody_waits_longer_than_ten_minutes(path: str, stream: bool) -> None:
     assert "in the queue" not in timed(QueuePosition(3), 599.0, Content("x"), DONE, path=path, stream=stream).text
@@ -282,15 +282,15 @@ def test_nobody_waits_longer_than_ten_minutes(path: str, stream: bool) -> None:
     assert stream or (response.status_code in (503, 529) and response.headers["retry-after"] == "60")
 
 
-def test_who_is_served_may_take_long() -> None:
+def test_a_running_request_may_take_long() -> None:
     assert timed(PrefillProgress(1, 2, 0, None), 3600.0, Content("x"), DONE, stream=False).status_code == 200
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) -> None:
+def test_a_client_that_disconnects_frees_the_engine_at_once(path: str, stream: bool) -> None:
     engine = Engine(PrefillProgress(1, 2, 0, None), 30.0)
-    body = json.dumps(ASKED[path] | {"stream": stream}).encode()
+    body = json.dumps(BODIES[path] | {"stream": stream}).encode()
     coming = iter([{"type": "http.request", "body": body}])
 
     async def receive() -> dict[str, object]:
@@ -301,7 +301,7 @@ def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) ->
     async def send(message: MutableMapping[str, object]) -> None: ...
 
     async def gone_s() -> float:
-        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         await build(engine, keys={}, host="127.0.0.1")({**scope, "headers": headers}, receive, send)
         return asyncio.get_running_loop().time()
@@ -311,5 +311,5 @@ def test_a_client_that_goes_frees_the_engine_at_once(path: str, stream: bool) ->
     assert engine.runs[0].is_cancelled
 
 
-def test_progress_tells_how_long_it_still_takes() -> None:
-    assert sse.progress(PrefillProgress(1, 2, 0, 11.6)) == [b": reading 1/2 (0 reused), 12 s left\n"]
+def test_progress_has_the_time_left() -> None:
+    assert sse.progress(PrefillProgress(1, 2, 0, 11.6)) == [b": prefill 1/2 (0 cached), 12 s left\n"]

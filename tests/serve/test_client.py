@@ -1,4 +1,4 @@
-"""What the client makes of a stream, and what it says when there is none."""
+"""The values that the client makes of a stream, and its errors when there is none."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def test_a_stream_as_values(wire: Wire) -> None:
     assert wire.bodies == [{"messages": [], "stream": True, "stream_options": {"include_usage": True}}]
 
 
-def test_reasoning_is_told_apart(wire: Wire) -> None:
+def test_reasoning_has_its_own_kind(wire: Wire) -> None:
     thought = frame({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]})
     wire.answers.append([thought, *stream("ok", report())])
     assert next(iter(stream_chat(wire.url, {}))) == Delta("reasoning", "hm")
 
 
-def test_a_refusal_in_the_servers_words(wire: Wire) -> None:
+def test_a_refusal_has_the_servers_message(wire: Wire) -> None:
     wire.answers.append((400, {"error": {"message": "too long", "hint": "shorten it"}}))
-    with pytest.raises(ForerunError, match="the server says: too long") as caught:
+    with pytest.raises(ForerunError, match="the server answers: too long") as caught:
         list(stream_chat(wire.url, {}))
     assert caught.value.hint == "shorten it"
 
 
-@pytest.mark.parametrize(("key", "words"), [("", "wants an API key"), ("other", "does not know the API key that was sent")])
-def test_a_missing_or_a_wrong_key_is_told_where_commands_look_for_it(wire: Wire, key: str, words: str) -> None:
+@pytest.mark.parametrize(("key", "words"), [("", "requires an API key"), ("other", "does not know the API key that was sent")])
+def test_a_missing_or_a_wrong_key_names_the_variable(wire: Wire, key: str, words: str) -> None:
     wire.answers.append((401, {"error": {"message": "API key missing or wrong", "hint": "send `x-api-key: KEY`"}}))
     with pytest.raises(ForerunError, match=f"the server at 127.0.0.1:[0-9]+ {words}") as caught:
         list(stream_chat(wire.url, {}, key=key))
@@ -71,9 +71,9 @@ def test_an_error_inside_the_stream(wire: Wire) -> None:
         list(stream_chat(wire.url, {}))
 
 
-def test_a_stream_that_breaks_off(wire: Wire) -> None:
+def test_a_stream_that_is_cut_off(wire: Wire) -> None:
     wire.answers.append([*stream("hello", report())[:3], DONE])
-    with pytest.raises(ForerunError, match="broke off"):
+    with pytest.raises(ForerunError, match="was cut off"):
         list(stream_chat(wire.url, {}))
 
 
@@ -81,7 +81,7 @@ def test_a_stream_that_breaks_off(wire: Wire) -> None:
     ("status", "body"), [(200, "ok"), (200, {"status": "ok"}), (200, {"model": "x"}), (404, {"detail": "Not Found"}), (500, {"error": "x"})]
 )
 def test_another_kind_of_server(monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
-    monkeypatch.setattr(httpx, "request", lambda method, url, **asked: httpx.Response(status, json=body))
+    monkeypatch.setattr(httpx, "request", lambda method, url, **options: httpx.Response(status, json=body))
     with pytest.raises(ForerunError, match="what answers at http://x is not forerun"):
         health("http://x")
 

@@ -1,4 +1,4 @@
-"""A client that goes frees a real engine, whatever it waits for; while it waits, it hears that it goes on. The test holds the model."""
+"""A client that disconnects frees a real engine, whatever it waits for; meanwhile it gets keepalives. The test holds the model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.waiting import LIMIT_S, wait_for
 from forerun.serve import sse
 
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
-# Passes that a request is let make: its prompt takes three; the call is still without a name, so that nothing of it can be told.
+# Passes that a request may make: its prompt takes three; the call has no name yet, so that nothing of it can be sent.
 PASSES = {"prefill": 1, "decode": 6, "buffering": 12}
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-CALL = '<tool_call>{"arguments": {"path": "' + "never told " * 500
+CALL = '<tool_call>{"arguments": {"path": "' + "never sent " * 500
 SIGNS = {"/v1/chat/completions": b": keepalive\n", "/v1/messages": b"event: ping\n", "/v1/responses": b"event: response.in_progress\n"}
 
 
@@ -46,15 +46,15 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def body(path: str, name: str, *, stream: bool) -> dict[str, Any]:
     """A request of some 1,500 tokens, of a conversation of its own."""
-    said, function = name + " a" * 1500, {"name": "read", "parameters": SCHEMA}
-    off, messages = {"enable_thinking": False}, [{"role": "user", "content": said}]
-    asked: dict[str, dict[str, Any]] = {
+    text, function = name + " a" * 1500, {"name": "read", "parameters": SCHEMA}
+    off, messages = {"enable_thinking": False}, [{"role": "user", "content": text}]
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": messages, "tools": [{"type": "function", "function": function}], **off},
-        "/v1/completions": {"prompt": said},
+        "/v1/completions": {"prompt": text},
         "/v1/messages": {"messages": messages, "tools": [{"name": "read", "input_schema": SCHEMA}], "thinking": {"type": "disabled"}},
-        "/v1/responses": {"input": said, "tools": [{"type": "function", **function}], "reasoning": {"effort": "none"}},
+        "/v1/responses": {"input": text, "tools": [{"type": "function", **function}], "reasoning": {"effort": "none"}},
     }
-    return asked[path] | {"stream": stream, "max_tokens": 2000, "max_output_tokens": 2000, "temperature": 0}
+    return bodies[path] | {"stream": stream, "max_tokens": 2000, "max_output_tokens": 2000, "temperature": 0}
 
 
 def sent(port: int, path: str, name: str, *, stream: bool) -> socket.socket:
@@ -66,7 +66,7 @@ def sent(port: int, path: str, name: str, *, stream: bool) -> socket.socket:
 
 
 def writing(text: str) -> Script:
-    """A script that writes this text from the first token that it is asked for."""
+    """A script that writes this text from the first sampled token."""
     ids = tokenizer().encode(text, tenant="script")
     begun: list[int] = []
 
@@ -87,7 +87,7 @@ def is_free(rig: Rig) -> bool:
 
 
 def held(rig: Rig, num_passes: int) -> int:
-    """Hold the model after so many more passes. Returns how many there are once it stands."""
+    """Hold the model after this many more passes. Returns the number of passes so far."""
     rig.gate.hold(num_passes)
     return len(rig.gate.rows) + num_passes + 1
 
@@ -95,7 +95,7 @@ def held(rig: Rig, num_passes: int) -> int:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("phase", PASSES)
-def test_who_goes_while_being_served_frees_the_engine(rig: Rig, port: int, path: str, stream: bool, phase: str) -> None:
+def test_disconnecting_from_a_running_request_frees_the_engine(rig: Rig, port: int, path: str, stream: bool, phase: str) -> None:
     before, standing = num_cancelled(rig), held(rig, PASSES[phase])
     rig.family.script = writing(CALL) if phase == "buffering" else lambda position, token, total: 33
     with sent(port, path, f"{path} {stream} {phase}", stream=stream):
@@ -107,7 +107,7 @@ def test_who_goes_while_being_served_frees_the_engine(rig: Rig, port: int, path:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("path", PATHS)
-def test_who_goes_while_waiting_is_not_waited_for(rig: Rig, port: int, path: str, stream: bool) -> None:
+def test_disconnecting_from_a_queued_request_removes_it(rig: Rig, port: int, path: str, stream: bool) -> None:
     before, standing = num_cancelled(rig), held(rig, 0)
     with sent(port, path, f"{path} {stream} first", stream=stream):
         wait_for(lambda: len(rig.gate.rows) == standing)
@@ -121,15 +121,15 @@ def test_who_goes_while_waiting_is_not_waited_for(rig: Rig, port: int, path: str
 
 
 @pytest.mark.parametrize("path", SIGNS)
-def test_who_waits_for_a_call_that_is_held_back_hears_that_it_goes_on(rig: Rig, port: int, path: str) -> None:
+def test_a_client_that_waits_for_a_buffered_call_gets_keepalives(rig: Rig, port: int, path: str) -> None:
     standing = held(rig, PASSES["buffering"])
     rig.family.script = writing(CALL)
     with sent(port, path, f"{path} hears", stream=True) as client:
         wait_for(lambda: len(rig.gate.rows) == standing)
-        told = client.recv(1 << 16)  # what came before the model stood, too
-        before = told.count(SIGNS[path])
-        while told.count(SIGNS[path]) < before + 3:
-            told += client.recv(1 << 16)
+        received = client.recv(1 << 16)  # what came before the model stood, too
+        before = received.count(SIGNS[path])
+        while received.count(SIGNS[path]) < before + 3:
+            received += client.recv(1 << 16)
     rig.gate.open()
     wait_for(lambda: is_free(rig))
-    assert b"never" not in told
+    assert b"never" not in received

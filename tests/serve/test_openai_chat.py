@@ -38,52 +38,52 @@ TOOL = {"type": "function", "function": {"name": "read", "parameters": {"z": 1, 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}
 
 
-def asked(**body: Any) -> ParsedRequest:
+def parsed(**body: Any) -> ParsedRequest:
     return parse({"messages": [USER]} | body, INFO, id="chatcmpl-1", tenant="ann")
 
 
 def prompt(**body: Any) -> Chat:
-    chat = asked(**body).jobs[0].prompt
+    chat = parsed(**body).jobs[0].prompt
     assert isinstance(chat, Chat)
     return chat
 
 
-refusal = refusals(asked)
+refusal = refusals(parsed)
 
 
 def test_what_is_left_out_is_the_models_default() -> None:
-    job = asked().jobs[0]
+    job = parsed().jobs[0]
     assert job.sampling == SUGGESTED
     assert (job.id, job.tenant, job.max_tokens, job.stop, job.session, job.bank) == ("chatcmpl-1", "ann", None, (), None, "use")
     assert job.prompt == Chat((USER,), (), {})
-    assert not asked().streams
-    assert asked(stream=None, temperature=None, tools=None, stop=None, forerun=None) == asked()
+    assert not parsed().streams
+    assert parsed(stream=None, temperature=None, tools=None, stop=None, forerun=None) == parsed()
 
 
 def test_sampling() -> None:
     given = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": -3, "presence_penalty": 1, "frequency_penalty": -1}
-    sampling = asked(**given, repetition_penalty=1.1, logit_bias={"12": -100}).jobs[0].sampling
+    sampling = parsed(**given, repetition_penalty=1.1, logit_bias={"12": -100}).jobs[0].sampling
     assert {name: getattr(sampling, name) for name in given} == given
     assert (sampling.repetition_penalty, sampling.logit_bias) == (1.1, {12: -100})
-    assert asked(top_k=-1).jobs[0].sampling.top_k == 0
+    assert parsed(top_k=-1).jobs[0].sampling.top_k == 0
 
 
 def test_limits_and_stops() -> None:
-    assert asked(max_tokens=5).jobs[0].max_tokens == 5
-    assert asked(max_tokens=5, max_completion_tokens=6).jobs[0].max_tokens == 6
-    assert asked(stop="a").jobs[0].stop == ("a",)
-    assert asked(stop=["a", "b"]).jobs[0].stop == ("a", "b")
+    assert parsed(max_tokens=5).jobs[0].max_tokens == 5
+    assert parsed(max_tokens=5, max_completion_tokens=6).jobs[0].max_tokens == 6
+    assert parsed(stop="a").jobs[0].stop == ("a",)
+    assert parsed(stop=["a", "b"]).jobs[0].stop == ("a", "b")
 
 
 def test_session_and_bank() -> None:
-    job = asked(forerun={"session": "work", "bank": "bypass"}).jobs[0]
+    job = parsed(forerun={"session": "work", "bank": "bypass"}).jobs[0]
     assert (job.session, job.bank) == ("work", "bypass")
 
 
 @pytest.mark.parametrize(
     "content", ["hello", [{"type": "text", "text": "hello"}], [{"type": "text", "text": t} for t in ("he", "l", "lo")]]
 )
-def test_text_is_the_same_however_it_is_cut(content: Any) -> None:
+def test_text_is_the_same_however_it_is_split(content: Any) -> None:
     assert prompt(messages=[{"role": "user", "content": content}]) == Chat((USER,), (), {})
 
 
@@ -118,7 +118,7 @@ def test_template_arguments() -> None:
 
 def test_unknown_fields_are_named() -> None:
     message = USER | {"cache_control": {}, "refusal": None}
-    given = asked(user="me", store=False, metadata=None, messages=[message, message], stream_options={"include_usage": True, "x": 1})
+    given = parsed(user="me", store=False, metadata=None, messages=[message, message], stream_options={"include_usage": True, "x": 1})
     assert given.ignored_fields == ("user", "store", "stream_options.x", "messages.cache_control")
     assert given.includes_usage
 
@@ -136,8 +136,8 @@ NEUTRAL = {
 }
 
 
-def test_unsupported_fields_that_ask_for_nothing_are_let_through() -> None:
-    assert asked(**NEUTRAL) == asked()
+def test_unsupported_fields_without_effect_are_accepted() -> None:
+    assert parsed(**NEUTRAL) == parsed()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_wrong_value_inside_is_named(param: str, body: dict[str, Any]) -> None
     assert refusal(**body).param == param
 
 
-def test_an_image_is_refused_in_words() -> None:
+def test_an_image_is_refused_with_a_message() -> None:
     assert "'image_url'" in str(refusal(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
 
 
@@ -282,7 +282,7 @@ CALLED = Done("calls", DONE.usage, REPORT, "")
 
 
 def test_a_whole_answer() -> None:
-    body = whole(asked(user="me"), QueuePosition(1), Reasoning("Thi"), Reasoning("nk"), Content("Yes"), DONE)
+    body = whole(parsed(user="me"), QueuePosition(1), Reasoning("Thi"), Reasoning("nk"), Content("Yes"), DONE)
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 5, "double")
     assert body["choices"] == [
         {
@@ -299,11 +299,11 @@ def test_a_whole_answer() -> None:
 
 
 def test_an_answer_without_reasoning_has_no_such_field() -> None:
-    assert whole(asked(), Content("Yes"), DONE)["choices"][0]["message"] == {"role": "assistant", "content": "Yes"}
+    assert whole(parsed(), Content("Yes"), DONE)["choices"][0]["message"] == {"role": "assistant", "content": "Yes"}
 
 
 def test_whole_calls() -> None:
-    choice = whole(asked(), *CALLS, CALLED)["choices"][0]
+    choice = whole(parsed(), *CALLS, CALLED)["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
         "role": "assistant",
@@ -317,9 +317,9 @@ def test_whole_calls() -> None:
 
 def test_a_streamed_answer() -> None:
     lines = streamed(
-        asked(stream=True), QueuePosition(2), PrefillProgress(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE
+        parsed(stream=True), QueuePosition(2), PrefillProgress(2048, 6000, 512, None), Reasoning("Hm"), Content("Y"), Content("es"), DONE
     )
-    assert lines[:2] == [b": queued, 2 ahead\n", b": reading 2048/6000 (512 reused)\n"]
+    assert lines[:2] == [b": queued, 2 ahead\n", b": prefill 2048/6000 (512 cached)\n"]
     assert lines[-1] == b"data: [DONE]\n\n"
     assert deltas(lines) == [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Y"}, {"content": "es"}, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks(lines)] == [None] * 4 + ["stop"]
@@ -328,7 +328,7 @@ def test_a_streamed_answer() -> None:
 
 
 def test_streamed_calls() -> None:
-    lines = streamed(asked(stream=True), *CALLS, CALLED)
+    lines = streamed(parsed(stream=True), *CALLS, CALLED)
     assert [delta["tool_calls"][0] for delta in deltas(lines)[1:-1]] == [
         {"index": 0, "id": "a", "type": "function", "function": {"name": "read", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"path": '}},
@@ -341,7 +341,7 @@ def test_streamed_calls() -> None:
 
 def test_usage_comes_in_a_chunk_of_its_own() -> None:
     found = chunks(
-        streamed(asked(stream=True, stream_options={"include_usage": True}), Content("Yes"), Done("length", Usage(7, 3, 2, 0), REPORT, ""))
+        streamed(parsed(stream=True, stream_options={"include_usage": True}), Content("Yes"), Done("length", Usage(7, 3, 2, 0), REPORT, ""))
     )
     assert [chunk["usage"] for chunk in found[:-1]] == [None] * 3
     assert found[-2]["choices"][0]["finish_reason"] == "length"
@@ -351,8 +351,8 @@ def test_usage_comes_in_a_chunk_of_its_own() -> None:
 
 
 def test_an_empty_answer_is_an_answer() -> None:
-    assert deltas(streamed(asked(), DONE)) == [{"role": "assistant", "content": ""}, {}]
-    assert whole(asked(), DONE)["choices"][0]["message"]["content"] == ""
+    assert deltas(streamed(parsed(), DONE)) == [{"role": "assistant", "content": ""}, {}]
+    assert whole(parsed(), DONE)["choices"][0]["message"]["content"] == ""
 
 
 HALF, REST = "é".encode()[:1], "é".encode()[1:]
@@ -362,7 +362,7 @@ SCORED = (
     Content("é", (TokenLogprob(HALF, -2.0, ()), TokenLogprob(REST, 0.0, ()))),
     Done("stop", DONE.usage, REPORT, "", (TokenLogprob(b"<|end|>", -1.0, ()),)),
 )
-TOLD = [
+LOGPROBS = [
     {
         "token": "Y",
         "bytes": [89],
@@ -374,28 +374,28 @@ TOLD = [
 ]
 
 
-def test_tokens_of_the_content_are_told_with_their_probabilities() -> None:
-    given = asked(logprobs=True, top_logprobs=2)
+def test_tokens_of_the_content_have_logprobs() -> None:
+    given = parsed(logprobs=True, top_logprobs=2)
     assert given.jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
     body = whole(given, *SCORED)
-    assert body["choices"][0]["logprobs"] == {"content": TOLD, "refusal": None}
+    assert body["choices"][0]["logprobs"] == {"content": LOGPROBS, "refusal": None}
     ChatCompletion.model_validate(body)
-    told = chunks(streamed(given, *SCORED))
-    for chunk in told:
+    sent = chunks(streamed(given, *SCORED))
+    for chunk in sent:
         ChatCompletionChunk.model_validate(chunk)
-    assert [chunk["choices"][0]["logprobs"] for chunk in told] == [
+    assert [chunk["choices"][0]["logprobs"] for chunk in sent] == [
         None,
         None,
-        {"content": TOLD[:1], "refusal": None},
-        {"content": TOLD[1:], "refusal": None},
+        {"content": LOGPROBS[:1], "refusal": None},
+        {"content": LOGPROBS[1:], "refusal": None},
         None,
     ]
-    assert {chunk["choices"][0]["logprobs"] for chunk in chunks(streamed(asked(), *SCORED))} == {None}
-    assert asked().jobs[0].logprobs is None
+    assert {chunk["choices"][0]["logprobs"] for chunk in chunks(streamed(parsed(), *SCORED))} == {None}
+    assert parsed().jobs[0].logprobs is None
 
 
 def test_several_choices() -> None:
-    given = asked(n=2, seed=7, logprobs=True)
+    given = parsed(n=2, seed=7, logprobs=True)
     assert [(job.id, job.sampling.seed) for job in given.jobs] == [("chatcmpl-1-0", 7), ("chatcmpl-1-1", 8)]
     events = (*SCORED, Content("No"), DONE)
     body = whole(given, *events)
@@ -403,9 +403,9 @@ def test_several_choices() -> None:
     assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [3, 0]
     assert [choice["forerun"]["source"] for choice in body["choices"]] == ["ram", "ram"]
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (7, 4)
-    told = [chunk["choices"][0] for chunk in chunks(streamed(given, *events))]
-    assert [(choice["index"], choice["finish_reason"]) for choice in told if choice["finish_reason"]] == [(0, "stop"), (1, "stop")]
-    assert [choice["delta"] for choice in told if choice["index"] == 1] == [
+    sent = [chunk["choices"][0] for chunk in chunks(streamed(given, *events))]
+    assert [(choice["index"], choice["finish_reason"]) for choice in sent if choice["finish_reason"]] == [(0, "stop"), (1, "stop")]
+    assert [choice["delta"] for choice in sent if choice["index"] == 1] == [
         {"role": "assistant", "content": ""},
         {"content": "No"},
         {},

@@ -27,36 +27,36 @@ from forerun.values import (
 ANSWER: Sequence[Event] = (PrefillProgress(4, 7, 3, None), Content("a, "), Content("b):"), DONE)
 
 
-def asked(**body: Any) -> ParsedRequest:
+def parsed(**body: Any) -> ParsedRequest:
     return parse({"prompt": "def add("} | body, INFO, id="cmpl-1", tenant="ann")
 
 
-refusal = refusals(asked)
+refusal = refusals(parsed)
 
 
 def whole(events: Sequence[Event] = ANSWER, **body: Any) -> dict[str, Any]:
-    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(parsed(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     return answer.body()
 
 
 def streamed(events: Sequence[Event] = ANSWER, **body: Any) -> list[dict[str, Any]]:
-    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
+    stream = StreamedResponse(parsed(**body), INFO, created_unix_s=5)
     text = b"".join(frame for event in events for frame in stream.frames(event)).decode()
     assert text.endswith("data: [DONE]\n\n")
     return values(text)
 
 
 def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
-    job = asked().jobs[0]
+    job = parsed().jobs[0]
     assert (job.prompt, job.sampling, job.max_tokens, job.stop) == (TextPrompt("def add("), SUGGESTED, 16, ())
-    assert (asked(stop="x", max_tokens=5).jobs[0].stop, asked(max_tokens=5).jobs[0].max_tokens) == (("x",), 5)
-    assert asked(max_tokens=0).jobs[0].max_tokens == 0
+    assert (parsed(stop="x", max_tokens=5).jobs[0].stop, parsed(max_tokens=5).jobs[0].max_tokens) == (("x",), 5)
+    assert parsed(max_tokens=0).jobs[0].max_tokens == 0
 
 
 @pytest.mark.parametrize(
-    ("prompt", "read"),
+    ("prompt", "expected"),
     [
         ("x", [TextPrompt("x")]),
         (["x"], [TextPrompt("x")]),
@@ -66,8 +66,8 @@ def test_what_is_left_out_is_the_models_default_but_the_length() -> None:
         ([[1, 2], "y"], [TokenPrompt((1, 2)), TextPrompt("y")]),
     ],
 )
-def test_prompts_of_every_form(prompt: Any, read: list[TextPrompt | TokenPrompt]) -> None:
-    assert [job.prompt for job in asked(prompt=prompt).jobs] == read
+def test_prompts_of_every_form(prompt: Any, expected: list[TextPrompt | TokenPrompt]) -> None:
+    assert [job.prompt for job in parsed(prompt=prompt).jobs] == expected
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_prompts_of_every_form(prompt: Any, read: list[TextPrompt | TokenPrompt]
         ({"max_tokens": -1}, "max_tokens"),
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], field: str) -> None:
+def test_fields_that_would_change_the_answer_are_refused_by_name(body: dict[str, Any], field: str) -> None:
     assert refusal(**body).param == field
 
 
 def test_harmless_fields_are_named() -> None:
-    assert asked(user="me", suffix=None, n=1, best_of=1, logprobs=None).ignored_fields == ("user",)
+    assert parsed(user="me", suffix=None, n=1, best_of=1, logprobs=None).ignored_fields == ("user",)
 
 
-def test_a_stream_says_what_a_whole_answer_says() -> None:
+def test_a_stream_equals_the_whole_answer() -> None:
     for body in ({}, {"echo": True}):
-        told = whole(**body)
-        Completion.model_validate(told)
-        assert "".join(chunk["choices"][0]["text"] for chunk in streamed(**body)) == told["choices"][0]["text"]
-        assert streamed(**body)[-1]["choices"][0]["finish_reason"] == told["choices"][0]["finish_reason"] == "stop"
+        response = whole(**body)
+        Completion.model_validate(response)
+        assert "".join(chunk["choices"][0]["text"] for chunk in streamed(**body)) == response["choices"][0]["text"]
+        assert streamed(**body)[-1]["choices"][0]["finish_reason"] == response["choices"][0]["finish_reason"] == "stop"
     assert whole(echo=True)["choices"][0]["text"] == "def add(a, b):"
     last = streamed(stream_options={"include_usage": True})[-1]
     assert (last["choices"], last["usage"]["total_tokens"], last["forerun"]["source"]) == ([], 9, "ram")
@@ -131,29 +131,29 @@ OF_PROMPT = {
 
 def columns(chunks: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """The columns of a stream's chunks, put together."""
-    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-    return {name: [each for part in told for each in part[name]] for name in COLUMNS}
+    response = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    return {name: [each for part in response for each in part[name]] for name in COLUMNS}
 
 
-def test_tokens_are_told_with_their_probabilities() -> None:
-    assert asked(logprobs=2).jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
-    assert asked(logprobs=0, echo=True).jobs[0].logprobs == LogprobsRequest(0, of_prompt=True)
+def test_tokens_have_logprobs() -> None:
+    assert parsed(logprobs=2).jobs[0].logprobs == LogprobsRequest(2, of_prompt=False)
+    assert parsed(logprobs=0, echo=True).jobs[0].logprobs == LogprobsRequest(0, of_prompt=True)
     events = SCORED[2:]
-    told = whole(events, logprobs=2)["choices"][0]
-    assert (told["text"], told["logprobs"]) == ("aé", COLUMNS)
-    Logprobs.model_validate(told["logprobs"])
+    response = whole(events, logprobs=2)["choices"][0]
+    assert (response["text"], response["logprobs"]) == ("aé", COLUMNS)
+    Logprobs.model_validate(response["logprobs"])
     assert columns(streamed(events, logprobs=2)) == COLUMNS
     assert whole(events)["choices"][0]["logprobs"] is None
     assert {chunk["choices"][0]["logprobs"] for chunk in streamed(events)} == {None}
 
 
 @pytest.mark.parametrize("prompt", ["def add(", [1, 2, 3]])
-def test_an_echo_is_told_with_its_probabilities(prompt: Any) -> None:
-    told = whole(SCORED, prompt=prompt, logprobs=2, echo=True)["choices"][0]
-    assert told["text"] == "def add(aé"
+def test_an_echo_has_logprobs(prompt: Any) -> None:
+    response = whole(SCORED, prompt=prompt, logprobs=2, echo=True)["choices"][0]
+    assert response["text"] == "def add(aé"
     expected = {name: OF_PROMPT[name] + COLUMNS[name] for name in COLUMNS}
     expected["text_offset"] = [0, 3, 6, 8, 9, 9, 10]
-    assert told["logprobs"] == expected
+    assert response["logprobs"] == expected
     chunks = streamed(SCORED, prompt=prompt, logprobs=2, echo=True)
     assert chunks[0]["choices"][0]["text"] == "def add("
     assert columns(chunks) == expected
@@ -163,38 +163,38 @@ def test_an_echo_is_told_with_its_probabilities(prompt: Any) -> None:
 
 
 def test_each_prompt_has_its_choices() -> None:
-    jobs = asked(prompt=["x", "y"], n=2, seed=5).jobs
+    jobs = parsed(prompt=["x", "y"], n=2, seed=5).jobs
     assert [(job.id, job.prompt, job.sampling.seed) for job in jobs] == [
         ("cmpl-1-0", TextPrompt("x"), 5),
         ("cmpl-1-1", TextPrompt("x"), 6),
         ("cmpl-1-2", TextPrompt("y"), 5),
         ("cmpl-1-3", TextPrompt("y"), 6),
     ]
-    assert [job.sampling.seed for job in asked(n=2).jobs] == [None, None]
+    assert [job.sampling.seed for job in parsed(n=2).jobs] == [None, None]
 
 
-def test_choices_are_told_one_after_the_other() -> None:
+def test_choices_are_sent_one_after_the_other() -> None:
     other = (Content("c"), Done("length", Usage(5, 1, 1, 0), REPORT, ""))
     events, body = (*ANSWER, *other), {"prompt": ["x", "y"], "echo": True}
-    told = whole(events, **body)
-    Completion.model_validate(told)
-    assert [(each["index"], each["text"], each["finish_reason"]) for each in told["choices"]] == [
+    response = whole(events, **body)
+    Completion.model_validate(response)
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in response["choices"]] == [
         (0, "xa, b):", "stop"),
         (1, "yc", "length"),
     ]
-    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (12, 3)
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
-    assert [each["forerun"]["source"] for each in told["choices"]] == ["ram", "ram"]
-    assert told["forerun"] == {"ignored_fields": []}
+    assert (response["usage"]["prompt_tokens"], response["usage"]["completion_tokens"]) == (12, 3)
+    assert response["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
+    assert [each["forerun"]["source"] for each in response["choices"]] == ["ram", "ram"]
+    assert response["forerun"] == {"ignored_fields": []}
     chunks = streamed(events, **body, stream_options={"include_usage": True})
     text = {0: "", 1: ""}
     for chunk in chunks[:-1]:
         text[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert text == {0: "xa, b):", 1: "yc"}
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1] if chunk["choices"][0]["finish_reason"]] == ["stop", "length"]
-    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], told["usage"])
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], response["usage"])
 
 
 def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
-    told = whole((*ANSWER, *ANSWER), n=2)
-    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (7, 4)
+    response = whole((*ANSWER, *ANSWER), n=2)
+    assert (response["usage"]["prompt_tokens"], response["usage"]["completion_tokens"]) == (7, 4)

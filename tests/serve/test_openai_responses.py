@@ -48,46 +48,46 @@ TOOLS = [FUNCTION, PATCH, AGENTS, SEARCH, WEB]
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
-def asked(**body: Any) -> ParsedRequest:
+def parsed(**body: Any) -> ParsedRequest:
     return parse({"input": "hello"} | body, INFO, id="resp_1", tenant="ann")
 
 
 def prompt(**body: Any) -> Chat:
-    chat = asked(**body).job.prompt
+    chat = parsed(**body).job.prompt
     assert isinstance(chat, Chat)
     return chat
 
 
-refusal = refusals(asked)
+refusal = refusals(parsed)
 
 
 def streamed(events: Sequence[Event], **body: Any) -> list[dict[str, Any]]:
     """The values of all frames, each valid as the client's library has it, and numbered without a gap."""
-    stream = StreamedResponse(asked(**body), INFO, created_unix_s=5)
-    told = values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
-    for event in told:
+    stream = StreamedResponse(parsed(**body), INFO, created_unix_s=5)
+    sent = values(b"".join(frame for event in events for frame in stream.frames(event)).decode())
+    for event in sent:
         EVENTS.validate_python(event)
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    return told
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+    return sent
 
 
 def whole(events: Sequence[Event], **body: Any) -> dict[str, Any]:
-    answer = WholeResponse(asked(**body), INFO, created_unix_s=5)
+    answer = WholeResponse(parsed(**body), INFO, created_unix_s=5)
     for event in events:
         answer.take(event)
     body: dict[str, Any] = json.loads(json.dumps(answer.body()))
     return body
 
 
-def kinds(told: list[dict[str, Any]]) -> list[str]:
-    return [event["type"].removeprefix("response.") for event in told]
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
 
 
 def test_what_is_left_out_is_the_models_default() -> None:
-    job = asked().job
+    job = parsed().job
     assert (job.id, job.tenant, job.max_tokens, job.stop, job.session, job.bank) == ("resp_1", "ann", None, (), None, "use")
     assert (job.prompt, job.sampling) == (Chat((USER,), (), {}), SUGGESTED)
-    assert not asked().streams
+    assert not parsed().streams
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_is_left_out_is_the_models_default() -> None:
         [{"role": "user", "content": [{"type": "input_text", "text": text} for text in ("he", "llo")]}],
     ],
 )
-def test_input_is_the_same_however_it_is_written(given: Any) -> None:
+def test_input_is_the_same_however_it_is_split(given: Any) -> None:
     assert prompt(input=given) == Chat((USER,), (), {})
 
 
@@ -142,14 +142,14 @@ def test_items_become_messages() -> None:
 
 
 def test_turns_that_follow_each_other_stay_apart() -> None:
-    said = [{"role": "assistant", "content": text} for text in ("one", "two")]
-    assert prompt(input=[USER, *said, USER]).messages == (USER, *said, USER)
+    turns = [{"role": "assistant", "content": text} for text in ("one", "two")]
+    assert prompt(input=[USER, *turns, USER]).messages == (USER, *turns, USER)
     thoughts = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in ("a", "b")]
     assert [each.get("reasoning_content") for each in prompt(input=[USER, *thoughts]).messages] == [None, "a", "b"]
 
 
 def test_tools_become_functions_in_their_order() -> None:
-    given = asked(tools=TOOLS)
+    given = parsed(tools=TOOLS)
     assert [tool["function"]["name"] for tool in prompt(tools=TOOLS).tools] == ["read", "apply_patch", "spawn", "tool_search"]
     assert json.dumps(prompt(tools=TOOLS).tools[0]["function"]["parameters"]) == json.dumps(SCHEMA)
     assert given.ignored_fields == ("tools.web_search",)
@@ -167,8 +167,8 @@ def test_found_tools_are_declared_where_they_are_found() -> None:
     assert item["namespace"] == "agents"
 
 
-def test_what_is_not_used_is_named() -> None:
-    given = asked(
+def test_unused_fields_are_named() -> None:
+    given = parsed(
         include=["reasoning.encrypted_content"], store=True, client_metadata={"a": 1}, text={"verbosity": "low"}, reasoning={"context": "x"}
     )
     assert given.ignored_fields == (
@@ -195,17 +195,17 @@ def test_what_is_not_used_is_named() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], field: str) -> None:
+def test_fields_that_would_change_the_answer_are_refused_by_name(body: dict[str, Any], field: str) -> None:
     assert refusal(**body).param == field
 
 
-def test_the_search_for_tools_has_one_name() -> None:
+def test_tool_search_has_one_name() -> None:
     assert prompt(tools=[SEARCH | {"name": ["x"]}]).tools[0]["function"]["name"] == "tool_search"
 
 
 def test_a_stream_has_every_event_that_clients_need() -> None:
-    told = streamed(ANSWER, reasoning={"summary": "auto"}, tools=[FUNCTION])
-    assert kinds(told) == [
+    events = streamed(ANSWER, reasoning={"summary": "auto"}, tools=[FUNCTION])
+    assert kinds(events) == [
         "created",
         "in_progress",
         "in_progress",
@@ -218,14 +218,14 @@ def test_a_stream_has_every_event_that_clients_need() -> None:
         *["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"],
         "completed",
     ]
-    assert told[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
-    usage = told[-1]["response"]["usage"]
+    assert events[2]["forerun"] == {"done_tokens": 4, "total_tokens": 7, "reused_tokens": 3, "remaining_s": None}
+    usage = events[-1]["response"]["usage"]
     assert (usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["total_tokens"]) == (7, 3, 27)
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
-    assert told[-1]["response"]["forerun"]["source"] == "ram"
+    assert events[-1]["response"]["forerun"]["source"] == "ram"
 
 
-def test_thoughts_are_content_unless_a_summary_is_asked_for() -> None:
+def test_thoughts_are_content_unless_a_summary_is_requested() -> None:
     (item,) = whole([READ, Reasoning("Hm"), DONE])["output"]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "Hm"}])
     assert "reasoning_text.delta" in kinds(streamed([READ, Reasoning("Hm"), DONE]))
@@ -240,8 +240,8 @@ def call_of(name: str, arguments: str, *, is_complete: bool = True) -> list[Even
 def test_calls_have_the_form_of_their_tools() -> None:
     (item,) = whole(call_of("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS)["output"]
     assert (item["type"], item["name"], item["input"], item["call_id"]) == ("custom_tool_call", "apply_patch", "*** Begin", "c1")
-    told = kinds(streamed(call_of("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS))
-    assert told[2:-1] == ["output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done"]
+    events = kinds(streamed(call_of("apply_patch", '{"input": "*** Begin"}'), tools=TOOLS))
+    assert events[2:-1] == ["output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done"]
     (item,) = whole(call_of("spawn", '{"a": 1}'), tools=TOOLS)["output"]
     assert (item["type"], item["namespace"], item["arguments"]) == ("function_call", "agents", '{"a": 1}')
     (item,) = whole(call_of("tool_search", '{"query": "x"}'), tools=TOOLS)["output"]
@@ -260,16 +260,16 @@ def test_a_call_that_was_cut_off_loses_nothing() -> None:
 @settings(deadline=None)
 @given(PIECES)
 def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event]) -> None:
-    told, body = streamed([READ, *pieces, DONE]), whole([READ, *pieces, DONE])
+    events, body = streamed([READ, *pieces, DONE]), whole([READ, *pieces, DONE])
     Response.model_validate(body)
-    assert told[-1]["response"] == body
-    assert [event["item"] for event in told if event["type"] == "response.output_item.done"] == body["output"]
+    assert events[-1]["response"] == body
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == body["output"]
     deltas: dict[str, str] = {}
-    for event in told:
+    for event in events:
         if event["type"].endswith(".delta"):
             deltas[event["item_id"]] = deltas.get(event["item_id"], "") + event["delta"]
-    said = {item["id"]: item.get("arguments") or (item.get("content") or [{"text": ""}])[0]["text"] for item in body["output"]}
-    assert {id: deltas.get(id, "") for id in said} == said
+    contents = {item["id"]: item.get("arguments") or (item.get("content") or [{"text": ""}])[0]["text"] for item in body["output"]}
+    assert {id: deltas.get(id, "") for id in contents} == contents
 
 
 def test_an_answer_that_was_cut_off_is_incomplete() -> None:
@@ -279,23 +279,23 @@ def test_an_answer_that_was_cut_off_is_incomplete() -> None:
     assert kinds(streamed(cut))[-1] == "incomplete"
 
 
-def test_a_response_repeats_what_was_asked() -> None:
+def test_a_response_repeats_fields_of_the_request() -> None:
     body = whole([READ, DONE], instructions="Be brief.", metadata={"k": "v"}, temperature=0.5, max_output_tokens=9)
     repeated = ("id", "instructions", "metadata", "temperature", "max_output_tokens", "store", "previous_response_id")
     assert [body[name] for name in repeated] == ["resp_1", "Be brief.", {"k": "v"}, 0.5, 9, False, None]
 
 
-def test_signs_of_life_are_events() -> None:
-    stream = StreamedResponse(asked(), INFO, created_unix_s=5)
+def test_keepalives_are_events() -> None:
+    stream = StreamedResponse(parsed(), INFO, created_unix_s=5)
     assert kinds(values(stream.keepalive().decode())) == ["created", "in_progress"]
     assert kinds(values(stream.keepalive().decode())) == ["in_progress"]
 
 
 def test_an_error_ends_a_stream_as_a_failed_response() -> None:
-    told = values(StreamedResponse(asked(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))).decode())
-    assert kinds(told) == ["created", "failed"]
-    assert told[1]["response"]["error"] == {"code": "server_error", "message": "stopping"}
-    EVENTS.validate_python(told[1])
+    events = values(StreamedResponse(parsed(), INFO, created_unix_s=5).failed(problem_of(BusyError("stopping", retry_after_s=1))).decode())
+    assert kinds(events) == ["created", "failed"]
+    assert events[1]["response"]["error"] == {"code": "server_error", "message": "stopping"}
+    EVENTS.validate_python(events[1])
 
 
 @pytest.mark.parametrize(
@@ -308,19 +308,19 @@ def test_an_error_ends_a_stream_as_a_failed_response() -> None:
         ({"include": ["reasoning.encrypted_content"]}, None),
     ],
 )
-def test_probabilities_are_asked_for(body: dict[str, Any], found: LogprobsRequest | None) -> None:
-    assert asked(**body).job.logprobs == found
+def test_logprobs_are_requested(body: dict[str, Any], found: LogprobsRequest | None) -> None:
+    assert parsed(**body).job.logprobs == found
 
 
-def test_tokens_are_told_with_their_probabilities() -> None:
+def test_tokens_have_logprobs() -> None:
     tokens = [TokenLogprob(b"Y", -0.25, (TopToken(b"Y", -0.25),)), TokenLogprob(b"es", -1.0, ())]
-    events = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
-    told = streamed(events, top_logprobs=1)
+    answer = (READ, Reasoning("Hm"), Content("Y", (tokens[0],)), Content("es", (tokens[1],)), DONE)
+    events = streamed(answer, top_logprobs=1)
     first = {"token": "Y", "bytes": [89], "logprob": -0.25, "top_logprobs": [{"token": "Y", "bytes": [89], "logprob": -0.25}]}
     second = {"token": "es", "bytes": [101, 115], "logprob": -1.0, "top_logprobs": []}
-    assert [event["logprobs"] for event in told if event["type"] == "response.output_text.delta"] == [[first], [second]]
-    assert [event["logprobs"] for event in told if event["type"] == "response.output_text.done"] == [[first, second]]
-    response = whole(events, top_logprobs=1)
+    assert [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"] == [[first], [second]]
+    assert [event["logprobs"] for event in events if event["type"] == "response.output_text.done"] == [[first, second]]
+    response = whole(answer, top_logprobs=1)
     Response.model_validate(response)
     assert response["output"][1]["content"][0]["logprobs"] == [first, second]
-    assert told[-1]["response"]["output"] == response["output"]
+    assert events[-1]["response"]["output"] == response["output"]

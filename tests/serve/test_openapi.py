@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: what it allows never makes the server fail, and every answer is one that it tells of."""
+"""The OpenAPI document is correct: no request that it allows makes the server fail, and it describes every response."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ schemathesis.serializer.alias(ARCHIVE, "application/octet-stream")
 
 @pytest.fixture(scope="module")
 def document() -> Iterator[schemathesis.BaseSchema]:
-    """The document of a server around a real engine, whose model says two letters and stops."""
+    """The document of a server around a real engine, whose model writes two letters and stops."""
     rig, stop = Rig(None, context_tokens=NUM_CONTEXT, ram_limit_bytes=RAM_BYTES), min(tokenizer().stop_ids)
     rig.family.script = lambda position, token, total: stop if position % 3 == 0 else 33
     rig.gate.open()
@@ -51,7 +51,7 @@ def document() -> Iterator[schemathesis.BaseSchema]:
 
 
 def try_out(document: schemathesis.BaseSchema, num_requests: int) -> Sent:
-    """Send requests that the document allows, and to routes that take a body as many that it forbids, and hold the answers against it.
+    """Send requests that the document allows, and to routes with a body as many that it forbids, and check the responses against it.
 
     Returns how many were sent, by route and status.
     """
@@ -72,24 +72,24 @@ def try_out(document: schemathesis.BaseSchema, num_requests: int) -> Sent:
     return sent
 
 
-def test_nothing_that_is_sent_makes_it_fail(document: schemathesis.BaseSchema) -> None:
+def test_no_request_makes_the_server_fail(document: schemathesis.BaseSchema) -> None:
     sent = try_out(document, 150)
     assert sent.total() > 75
     assert {status for _, status in sent} >= {200, 400}
 
 
 @pytest.mark.long
-def test_nothing_that_is_sent_makes_it_fail_at_length(document: schemathesis.BaseSchema, write_result: Write) -> None:
+def test_no_request_makes_the_server_fail_at_length(document: schemathesis.BaseSchema, write_result: Write) -> None:
     start_s = time.monotonic()
     sent = try_out(document, NUM_LONG)
     assert sent.total() >= NUM_LONG
-    told = [{"route": route, "status": status, "requests": num} for (route, status), num in sorted(sent.items())]
-    write_result("fuzz", {"requests": sent.total(), "seconds": round(time.monotonic() - start_s), "by_route_and_status": told})
+    rows = [{"route": route, "status": status, "requests": num} for (route, status), num in sorted(sent.items())]
+    write_result("fuzz", {"requests": sent.total(), "seconds": round(time.monotonic() - start_s), "by_route_and_status": rows})
 
 
-def test_every_route_is_told_of() -> None:
-    told = ask(Engine(), "GET", "/openapi.json").json()["paths"]
+def test_every_route_is_documented() -> None:
+    documented = ask(Engine(), "GET", "/openapi.json").json()["paths"]
     app = build(Engine(), keys={}, host="127.0.0.1")
     found = {(route.path.replace(":path", ""), method.lower()) for route in app.routes for method in getattr(route, "methods", ())}
-    assert found == {(path, method) for path, methods in told.items() for method in methods}
-    assert len(told) == NUM_ROUTES
+    assert found == {(path, method) for path, methods in documented.items() for method in methods}
+    assert len(documented) == NUM_ROUTES

@@ -26,14 +26,14 @@ def test_status_and_code(error: errors.ForerunError, status: int, code: str) -> 
     assert problem.body()["error"]["param"] == getattr(error, "param", None)
 
 
-def test_the_hint_and_when_to_come_back() -> None:
+def test_the_hint_and_when_to_retry() -> None:
     problem = problem_of(errors.BusyError("full", retry_after_s=7, hint="wait"))
     assert problem.body()["error"]["hint"] == "wait"
     assert problem.response("/v1/models").headers["retry-after"] == "7"
     assert "hint" not in problem_of(errors.BankError("m")).body()["error"]
 
 
-def test_a_fault_of_the_server_tells_nothing_of_its_inside() -> None:
+def test_an_internal_error_discloses_nothing() -> None:
     problem = problem_of(ValueError("secret"))
     assert problem.status == 500
     assert "secret" not in str(problem.body())

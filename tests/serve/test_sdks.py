@@ -1,4 +1,4 @@
-"""What the vendors' own libraries make of errors, before an answer and in a stream, over real sockets."""
+"""The exceptions that the vendors' own libraries raise on errors, before an answer and in a stream, over real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forerun.errors import BadRequestError, BusyError, ContextLengthError, Numer
 from forerun.values import Content, PrefillProgress
 
 READ = PrefillProgress(4, 7, 3, None)
-ASKED: Any = {"model": "any", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
+BODY: Any = {"model": "any", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def gpt_of(engine: Engine) -> Iterator[openai.OpenAI]:
 )
 def test_anthropic_errors(error: Any, raised: type[anthropic.APIStatusError]) -> None:
     with claude_of(Engine(refusal=error)) as client, pytest.raises(raised, match=str(error)) as caught:
-        client.messages.create(**ASKED)
+        client.messages.create(**BODY)
     assert caught.value.body["type"] == "error"
 
 
@@ -50,7 +50,7 @@ def test_anthropic_error_in_a_stream() -> None:
         claude_of(Engine(READ, Content("a"), NumericsError("not finite"))) as client,
         pytest.raises(anthropic.APIStatusError, match="finite"),
     ):
-        list(client.messages.create(**ASKED, stream=True))
+        list(client.messages.create(**BODY, stream=True))
 
 
 def test_responses_errors() -> None:
@@ -72,15 +72,15 @@ def test_chat_errors() -> None:
         gpt_of(Engine(refusal=BusyError("16 wait", retry_after_s=3))) as client,
         pytest.raises(openai.InternalServerError, match="16 wait"),
     ):
-        client.chat.completions.create(**ASKED)
+        client.chat.completions.create(**BODY)
     with gpt_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="temperature") as caught:
-        client.chat.completions.create(**ASKED, temperature=-1)
+        client.chat.completions.create(**BODY, temperature=-1)
     assert caught.value.param == "temperature"
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "read"}}])
-def test_a_forced_call_is_refused_in_words(choice: Any) -> None:
+def test_a_forced_call_is_refused_with_a_message(choice: Any) -> None:
     tool: Any = {"type": "function", "function": {"name": "read"}}
     with gpt_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="tool_choice") as caught:
-        client.chat.completions.create(**ASKED, tools=[tool], tool_choice=choice)
+        client.chat.completions.create(**BODY, tools=[tool], tool_choice=choice)
     assert caught.value.param == "tool_choice"

@@ -1,16 +1,16 @@
-"""What the model reads is a function of what was said: not of how a client writes it down, of its bookkeeping, or of the process."""
+"""The prompt depends on the conversation alone: not on how a client writes it, on its bookkeeping, or on the process."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.serve.rendering import ParsedRequest, tokens_elsewhere, tokens_of
+from tests.serve.rendering import SentRequest, tokens_elsewhere, tokens_of
 from tests.serve.test_openai_responses import AGENTS, FUNCTION, PATCH
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": ["x", "y"]}}}
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-MARK = {"cache_control": {"type": "ephemeral"}}
+CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 
 def called(id: str, content: Any, **more: Any) -> list[dict[str, Any]]:
@@ -47,16 +47,16 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "user": "me",
             "tools": [DECLARED],
             "metadata": {"b": 1},
-            "messages": [USER, *called("b7", [{"type": "text", "text": "ok"} | MARK], name="x")],
+            "messages": [USER, *called("b7", [{"type": "text", "text": "ok"} | CACHE_CONTROL], name="x")],
         },
     ),
     "messages": (
         MESSAGES,
         {"max_tokens": 5, "system": "You help.", "messages": [USER, *used("a", {})], "tools": [TOOL]},
         {
-            "tools": [TOOL | MARK],
-            "messages": [USER, *used("toolu_b", MARK)],
-            "system": [BILLING, SYSTEM | MARK],
+            "tools": [TOOL | CACHE_CONTROL],
+            "messages": [USER, *used("toolu_b", CACHE_CONTROL)],
+            "system": [BILLING, SYSTEM | CACHE_CONTROL],
             "metadata": {"user_id": "me"},
             "max_tokens": 5,
         },
@@ -80,7 +80,7 @@ def test_bookkeeping_never_reaches_the_prompt(path: str, body: dict[str, Any], o
     assert tokens_of((path, body)) == tokens_of((path, other))
 
 
-def test_every_process_reads_the_same() -> None:
-    many: list[ParsedRequest] = [(path, body) for path, body, _ in SAME.values()]
+def test_every_process_computes_the_same_prompt() -> None:
+    many: list[SentRequest] = [(path, body) for path, body, _ in SAME.values()]
     many.append((RESPONSES, {"input": items("a"), "tools": [FUNCTION, PATCH, AGENTS], "reasoning": {"effort": "low"}}))
     assert tokens_elsewhere(many) == [tokens_of(each) for each in many]

@@ -15,16 +15,16 @@ from forerun.cli import bank, bench, chat, config, connect, demo, doctor, models
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
-    help="A local LLM server for coding agents that never reads a conversation twice.",
+    help="A local LLM server for coding agents that never computes a conversation twice.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def show_version(is_asked: bool) -> None:
-    """Print the version and end, if it is asked for."""
-    if is_asked:
+def show_version(is_requested: bool) -> None:
+    """Print the version and exit, if requested."""
+    if is_requested:
         typer.echo(f"forerun {__version__}")
         raise typer.Exit
 
@@ -34,7 +34,7 @@ Version = Annotated[bool, typer.Option("--version", callback=show_version, is_ea
 
 @app.callback()
 def before(version: Version = False) -> None:
-    """What may stand before a command."""
+    """Options before the command."""
 
 
 app.command()(serve.serve)
@@ -50,7 +50,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command that the process was started with, and exit with its code."""
+    """Run the command in the process's arguments, and exit with its code."""
     try:
         app(prog_name="forerun")
     except ForerunError as error:
@@ -59,5 +59,5 @@ def main() -> None:
 
 
 def exit_code(error: ForerunError) -> int:
-    """2 for an impossible setting, 3 for what this machine or model cannot do, 1 for the rest."""
+    """2 for an invalid setting, 3 for what this machine or model does not support, 1 for the rest."""
     return 2 if isinstance(error, ConfigError) else 3 if isinstance(error, UnsupportedError) else 1

@@ -1,4 +1,4 @@
-"""`forerun bench`: measurements on this machine. Knows settings and the terminal; what is measured, in forerun.bench, is imported last."""
+"""`forerun bench`: measurements on this machine. Knows settings and the terminal; forerun.bench, which measures, is imported last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forerun.bench.subject import BenchModel
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
-COLUMNS = ("sampling", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens\na round", "accepted of drafted", "rounds by depth")
+COLUMNS = ("sampling", "context", "plain\ntok/s", "drafting\ntok/s", "ratio", "tokens per\nround", "accepted of drafted", "rounds by depth")
 
 
 @app.callback()
@@ -32,11 +32,11 @@ def decode(
     numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     context: Annotated[list[int], typer.Option(help="length of the first prompt, in tokens; may be given several times")] = [1000, 4000],  # noqa: B006
-    repeats: Annotated[int, typer.Option(min=1, help="how often each of five turns is answered in each way")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="number of answers to each of five turns, with and without drafts")] = 3,
     answer_tokens: Annotated[int, typer.Option(min=2, help="longest answer")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Decode with and without drafts, in turn, and compare. Greedy is temperature 0; sampled is temperature 1.0, top-p 0.95, top-k 20."""
+    """Compare decoding with and without drafts. Greedy is temperature 0; sampled is temperature 1.0, top-p 0.95, top-k 20."""
     config = load({"model": model, "numerics": numerics, "draft_depth": draft_depth})
     from forerun.bench.subject import load as load_subject
 
@@ -52,7 +52,7 @@ def decode(
 def measured(
     subject: BenchModel, depth: int | Literal["auto"], contexts: Sequence[int], repeats: int, answer_tokens: int
 ) -> Iterator[dict[str, Any]]:
-    """A row a context, law and way; how far it is, is shown meanwhile."""
+    """One row per context, sampling and arm; shows a progress bar."""
     from forerun.bench.decode import PLAIN, SAMPLINGS, Bench, Variant, prompts, summary
     from forerun.decode.compiled import StepTable
     from forerun.decode.depth import policy_for
@@ -62,16 +62,16 @@ def measured(
         variants = [Variant(sampling, arm, steps, policy_for(depth)) for sampling in SAMPLINGS for arm, depth in depths.items()]
         turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
         bench = Bench(subject.tokenizer, turns, variants, repeats, answer_tokens)
-        shown = track(bench.samples(), f"{context_tokens} tokens", bench.num_samples, console=Console(stderr=True), transient=True)
-        yield from ({"context_tokens": len(turns[0].tokens), **row} for row in summary(list(shown)))
+        tracked = track(bench.samples(), f"{context_tokens} tokens", bench.num_samples, console=Console(stderr=True), transient=True)
+        yield from ({"context_tokens": len(turns[0].tokens), **row} for row in summary(list(tracked)))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """One row a law and context: the way with drafts beside the plain one."""
-    drawn = Table(*COLUMNS, box=None)
+    """One row per sampling and context: with drafts, and its ratio to plain decoding."""
+    grid = Table(*COLUMNS, box=None)
     for plain, drafting in zip(rows[::2], rows[1::2], strict=True):
         accepted = " ".join(f"{a}/{d}" for a, d in zip(drafting["accepted"], drafting["drafted"], strict=True))
         speeds = (f"{plain['tok_per_s']:.1f}", f"{drafting['tok_per_s']:.1f}", f"{drafting['ratio_to_plain']:.2f}")
         stats = (*speeds, f"{drafting['tokens_per_round']:.2f}", accepted, " ".join(map(str, drafting["depths"])))
-        drawn.add_row(drafting["sampling"], f"{drafting['context_tokens']:,}", *stats)
-    return drawn
+        grid.add_row(drafting["sampling"], f"{drafting['context_tokens']:,}", *stats)
+    return grid

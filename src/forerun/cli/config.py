@@ -1,4 +1,4 @@
-"""`forerun config`: what is set, where, and what one that is left open comes to here. Knows no server; reads no weights."""
+"""`forerun config`: the settings, their origins, and the values of those left unset. Knows no server; reads no weights."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rich.table import Column, Table
 from forerun.config import Config, config_file, format_bytes, prepare, resolve
 from forerun.errors import ForerunError
 
-app = typer.Typer(help="Look at the settings.", no_args_is_help=True)
+app = typer.Typer(help="Show the settings.", no_args_is_help=True)
 
 
 @app.command()
 def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Show every setting that a server would start with, what it comes to if it is left open, and where its value comes from."""
+    """Show every setting that a server would start with, its value on this machine if it is unset, and its origin."""
     config, origins = resolve({})
-    found = {name: text for name, text in left_open(config) if getattr(config, name) is None}
+    resolved = {name: text for name, text in unset(config) if getattr(config, name) is None}
     if as_json:
         values = {name: {"value": value, "origin": origins[name]} for name, value in config.model_dump(mode="json").items()}
-        told = {name: value | ({"comes_to": found[name]} if name in found else {}) for name, value in values.items()}
-        typer.echo(json.dumps({"file": str(config_file()), "settings": told}))
+        settings = {name: value | ({"comes_to": resolved[name]} if name in resolved else {}) for name, value in values.items()}
+        typer.echo(json.dumps({"file": str(config_file()), "settings": settings}))
         return
-    drawn = Table("setting", Column("value", overflow="fold"), "from", box=None)
+    grid = Table("setting", Column("value", overflow="fold"), "from", box=None)
     for name in Config.model_fields:
-        drawn.add_row(name, found[name] if name in found else written(name, getattr(config, name)), origins[name])
-    Console(highlight=False).print(drawn, f"\nfile: {config_file()}{'' if config_file().exists() else ' (does not exist)'}", sep="\n")
+        grid.add_row(name, resolved[name] if name in resolved else written(name, getattr(config, name)), origins[name])
+    Console(highlight=False).print(grid, f"\nfile: {config_file()}{'' if config_file().exists() else ' (does not exist)'}", sep="\n")
 
 
-def left_open(config: Config) -> Iterator[tuple[str, str]]:
-    """What each setting without a value of its own comes to, were it left open, in words."""
+def unset(config: Config) -> Iterator[tuple[str, str]]:
+    """The value on this machine of each setting that may be unset, as text."""
     from forerun.bank.tier.quota import daily_limit, disk_limit, held_bytes
 
     yield "model", "demo-model, the bundled one"
@@ -49,7 +49,7 @@ def left_open(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def context(config: Config) -> str:
-    """Tokens that a server would give a conversation, told from the headers of the model's files; or why that cannot be told."""
+    """The context length that a server would use, from the headers of the model's files; or why it is not known."""
     prepare(config)
     from forerun.cli.models import folder_of, this_machine
     from forerun.engine.context import LEAST_TOKENS
@@ -61,14 +61,14 @@ def context(config: Config) -> str:
         checkpoint = read_checkpoint(folder_of(config.model) if config.model else DEMO_MODEL)
         if not is_supported(checkpoint):
             return f"not known: forerun does not serve {checkpoint.family}"
-        found = fit(checkpoint, this_machine(config))
+        cost = fit(checkpoint, this_machine(config))
     except ForerunError as error:
         return f"not known: {error}"
-    return f"{min(found.declared_tokens, max(found.memory_tokens, LEAST_TOKENS)):,} tokens"
+    return f"{min(cost.declared_tokens, max(cost.memory_tokens, LEAST_TOKENS)):,} tokens"
 
 
 def written(name: str, value: Any) -> str:
-    """A value as one would write it in the file."""
+    """A value as written in the file."""
     match value:
         case None:
             return "not set"

@@ -1,4 +1,4 @@
-"""The commands of `forerun bank` that look after single conversations: by the server that holds the folder, or else in place.
+"""The commands of `forerun bank` for single conversations: through the server that holds the folder, otherwise in place.
 
 Needs no model and no MLX.
 """
@@ -23,111 +23,114 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from forerun.bank.tier.index import Entry
-from forerun.cli.session_access import chosen, kept_in, looking
+from forerun.cli.session_access import chosen, open_read_only, run, sessions_of
 from forerun.config import load
+from forerun.engine.engine import ALL_TENANTS, Sessions
 from forerun.errors import ForerunError
+from forerun.serve.auth import NO_TENANT
 from forerun.values import SESSION_ID, SessionInfo
 
 
 def _checked(id: str | None) -> str | None:
     if id is not None and not re.match(SESSION_ID, id):
-        raise typer.BadParameter("dots alone, and control characters, are no id")
+        raise typer.BadParameter("an id is not only dots, and has no control characters")
     return id
 
 
-BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations; that of the settings if not given", show_default=False)]
-Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or as much of the id as is unique")]
-Name = Annotated[str, typer.Argument(help='its name for people; "" takes it away')]
+BankDir = Annotated[Path | None, typer.Option(help="folder of stored conversations; default: from the settings", show_default=False)]
+Conversation = Annotated[str, typer.Argument(metavar="SESSION", help="a conversation's id, its name, or a unique prefix of the id")]
+Name = Annotated[str, typer.Argument(help='its name for people; "" removes it')]
 
-NEW_ID_HELP = "id of the new conversation; the bank gives it one if not given"
-NewId = Annotated[str | None, typer.Argument(help=NEW_ID_HELP, show_default=False, callback=_checked)]
+NewId = Annotated[str | None, typer.Argument(help="id of the new conversation; default: generated", show_default=False, callback=_checked)]
+ImportId = Annotated[str | None, typer.Argument(help="id to store it under; default: its own", show_default=False, callback=_checked)]
 GivenName = Annotated[str, typer.Option("--name", help="its name for people", show_default=False)]
 ArchiveFile = Annotated[Path, typer.Argument(help="the archive")]
-WithState = Annotated[bool, typer.Option("--state", help="what the model remembers, too")]
+WithState = Annotated[bool, typer.Option("--state", help="include the model's state")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """List the conversations that are kept, the last used first."""
+    """List the stored conversations, most recently used first."""
     config = load({"bank_dir": bank_dir})
-    with kept_in(config, only_looks=True) as kept:
-        sessions = kept.all()
-    with looking(config.bank_path) as tier:
+    with sessions_of(config, is_read_only=True) as sessions:
+        found = listed(sessions)
+    with open_read_only(config.bank_path) as tier:
         total = {"records": len(tier.index.inventory()), "bytes": tier.num_bytes, "quarantined": tier.quarantined}
         total |= {"written_today_bytes": tier.written_today_bytes}
     if as_json:
-        typer.echo(json.dumps({"sessions": [asdict(session) for session in sessions], **total}))
+        typer.echo(json.dumps({"sessions": [asdict(session) for session in found], **total}))
     else:
-        Console(highlight=False).print(table(sessions, time.time()), summary(sessions, total), sep="\n")
+        Console(highlight=False).print(table(found, time.time()), summary(found, total), sep="\n")
 
 
 def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Show a conversation, and the places at which it can be taken up again."""
+    """Show a conversation, and the snapshots from which it can be resumed."""
     config = load({"bank_dir": bank_dir})
-    with kept_in(config, only_looks=True) as kept:
-        found = chosen(kept.all(), session)
-    with looking(config.bank_path) as tier:
-        snapshots = [update for update in tier.index.snapshots() if (update.tenant, update.session) == (found.tenant, found.id)]
+    with sessions_of(config, is_read_only=True) as sessions:
+        found = chosen(listed(sessions), session)
+    with open_read_only(config.bank_path) as tier:
+        snapshots = [each for each in tier.index.snapshots() if (each.tenant, each.session) == (found.tenant, found.id)]
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "marks": [described(update) for update in snapshots]}))
+        typer.echo(json.dumps({**asdict(found), "snapshots": [described(each) for each in snapshots]}))
     else:
         lines = [f"{name:<14} {value}" for name, value in shown(found).items()]
-        Console(highlight=False).print(*lines, places(snapshots), sep="\n")
+        Console(highlight=False).print(*lines, snapshots_table(snapshots), sep="\n")
 
 
 def pin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Keep a conversation on disk, whatever else needs the room."""
+    """Exempt a conversation from eviction from disk."""
     after = change(session, bank_dir, is_pinned=True)
-    typer.echo(json.dumps(asdict(after)) if as_json else f"{called(after)} is pinned")
+    typer.echo(json.dumps(asdict(after)) if as_json else f"{label(after)} is pinned")
 
 
 def unpin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Let a conversation go like any other when room is short."""
+    """Make a conversation subject to eviction again."""
     after = change(session, bank_dir, is_pinned=False)
-    typer.echo(json.dumps(asdict(after)) if as_json else f"{called(after)} is not pinned")
+    typer.echo(json.dumps(asdict(after)) if as_json else f"{label(after)} is not pinned")
 
 
 def name(session: Conversation, name: Name, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Give a conversation a name. Requests call it by its id all the same."""
+    """Give a conversation a name. Requests still use its id."""
     after = change(session, bank_dir, name=name)
-    said = f"{after.id} is called {after.name!r} now" if after.name else f"{after.id} has no name now"
-    typer.echo(json.dumps(asdict(after)) if as_json else said)
+    text = f"{after.id} is now called {after.name!r}" if after.name else f"{after.id} has no name now"
+    typer.echo(json.dumps(asdict(after)) if as_json else text)
 
 
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Let a second conversation begin as one is now. Requests that name its id go on in it; nothing is copied."""
-    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        source = chosen(kept.all(), session)
-        made = kept.fork(source, fork_id=new, name=name)
-    typer.echo(json.dumps(asdict(made)) if as_json else f"{called(source)} goes on by itself, and in {called(made)}")
+    """Start a second conversation from one as it is now. Requests with its id continue it; nothing is copied."""
+    with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
+        source = chosen(listed(sessions), session)
+        made = run(sessions.fork(source.tenant, source.id, fork_id=new, name=name))
+    typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made)} continues {label(source)} from here")
 
 
 def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Write a conversation into an archive: its token ids, and with --state what the model remembers, which needs archive_key_file."""
-    with kept_in(load({"bank_dir": bank_dir}), only_looks=True) as kept:
-        chunks = kept.export(chosen(kept.all(), session), with_state=state)
+    """Write a conversation into an archive: its token ids, and with --state the model's state, which requires archive_key_file."""
+    with sessions_of(load({"bank_dir": bank_dir}), is_read_only=True) as sessions:
+        source = chosen(listed(sessions), session)
+        chunks = run(sessions.export(source.tenant, source.id, with_state=state))
         with written(file) as stream:
             stream.writelines(chunks)
     num_bytes = file.stat().st_size
-    typer.echo(json.dumps({"file": str(file), "bytes": num_bytes}) if as_json else f"{file} holds it: {decimal(num_bytes)}")
+    typer.echo(json.dumps({"file": str(file), "bytes": num_bytes}) if as_json else f"{file} written: {decimal(num_bytes)}")
 
 
-def import_(file: ArchiveFile, new: NewId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
-    """Keep the conversation of an archive. Its state is taken as it is if the key in archive_key_file has signed it, else read anew."""
-    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept, opened(file) as stream:
-        made = kept.load(stream, id=new)
-    how = "its state is taken as it is" if made.state == "imported" else f"its tokens were read anew: {made.reason}"
-    typer.echo(json.dumps(asdict(made)) if as_json else f"{called(made.session)} is kept; {how}")
+def import_(file: ArchiveFile, id: ImportId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
+    """Store the conversation of an archive. Its state is used if it is signed with the key in archive_key_file, otherwise recomputed."""
+    with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions, opened(file) as stream:
+        made = run(sessions.load(NO_TENANT, stream, id=id))
+    how = "with its state" if made.state == "imported" else f"its state was recomputed: {made.reason}"
+    typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made.session)} is stored; {how}")
 
 
 @contextmanager
 def written(file: Path) -> Iterator[BinaryIO]:
-    """A new file, for its owner alone; nothing of it stays if the block fails. Raises ForerunError if there is one already."""
+    """A new file, readable by its owner only, removed if the block fails. Raises ForerunError if it exists already."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ForerunError(f"cannot write {file}: {error.strerror}", hint="name a file that is not there yet") from error
+        raise ForerunError(f"cannot write {file}: {error.strerror}", hint="name a file that does not exist") from error
     try:
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
@@ -137,7 +140,7 @@ def written(file: Path) -> Iterator[BinaryIO]:
 
 
 def opened(file: Path) -> BinaryIO:
-    """A file to be read. Raises ForerunError."""
+    """An existing file, open for reading. Raises ForerunError."""
     try:
         return file.open("rb")
     except OSError as error:
@@ -145,73 +148,79 @@ def opened(file: Path) -> BinaryIO:
 
 
 def wipe(bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove all conversations: of a folder that no server holds, or else all of the API key's owner."""
+    """Remove all conversations: of the API key's owner if a server holds the folder, otherwise all in the folder."""
     config = load({"bank_dir": bank_dir})
-    with kept_in(config, only_looks=False) as kept:
-        confirm(f"Remove all that is kept in {config.bank_path} ({counted(len(kept.all()), 'conversation')})?", yes)
-        num_removed = kept.wipe()
+    with sessions_of(config, is_read_only=False) as sessions:
+        confirm(f"Remove everything stored in {config.bank_path} ({counted(len(listed(sessions)), 'conversation')})?", yes)
+        num_removed = run(sessions.wipe(ALL_TENANTS))
     typer.echo(json.dumps({"removed": num_removed}) if as_json else f"{counted(num_removed, 'conversation')} removed")
 
 
 def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove a conversation, and all of it that no other one needs."""
-    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        found = chosen(kept.all(), session)
-        confirm(f"Remove {called(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
-        kept.remove(found)
-    typer.echo(json.dumps({"removed": found.id}) if as_json else f"{called(found)} is removed")
+    """Remove a conversation, and its records that no other conversation needs."""
+    with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
+        found = chosen(listed(sessions), session)
+        confirm(f"Remove {label(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
+        run(sessions.remove(found.tenant, found.id))
+    typer.echo(json.dumps({"removed": found.id}) if as_json else f"{label(found)} is removed")
 
 
 def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:
-    """Change what is said of a conversation; None: as it was. Returns it as it is then."""
-    with kept_in(load({"bank_dir": bank_dir}), only_looks=False) as kept:
-        return kept.update(chosen(kept.all(), session), name=name, is_pinned=is_pinned)
+    """Change the name or pin of a conversation; None: unchanged. Returns it afterwards."""
+    with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
+        found = chosen(listed(sessions), session)
+        return run(sessions.update(found.tenant, found.id, name=name, is_pinned=is_pinned))
+
+
+def listed(sessions: Sessions) -> list[SessionInfo]:
+    """All conversations that the caller may see, most recently used first."""
+    return run(sessions.all(ALL_TENANTS, sys.maxsize))
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal. Raises ForerunError if nobody agrees, or nobody can be asked."""
+    """Ask on a terminal. Raises ForerunError without consent, or without a terminal."""
     if yes or (sys.stdin.isatty() and typer.confirm(question, err=True)):
         return
     raise ForerunError("nothing was removed", hint="--yes removes without asking")
 
 
 def table(sessions: list[SessionInfo], now_s: float) -> Table:
-    """One row a conversation; whose it is where there are several owners. Ids are whole on any screen: other commands take them."""
+    """One row per conversation, with its owner if there are several. Ids are never truncated: other commands need them."""
     has_owners = any(session.tenant for session in sessions)
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("id", *(["owner"] if has_owners else []), "name", "turns", "tokens", "on disk", "in RAM", "last used", "state"):
-        drawn.add_column(column, overflow="fold", no_wrap=column != "name")
+        grid.add_column(column, overflow="fold", no_wrap=column != "name")
     for each in sessions:
         sizes = str(each.turns), f"{each.tokens:,}", decimal(each.disk_bytes), decimal(each.ram_bytes)
         state = f"{each.state}{', pinned' * each.pinned}"
-        drawn.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, ago(now_s - each.last_used_unix_s), state)
-    return drawn
+        grid.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, ago(now_s - each.last_used_unix_s), state)
+    return grid
 
 
-def places(snapshots: list[Entry]) -> Table:
-    """One row a mark."""
-    drawn = Table("place", "tokens", "bytes", "last used", "uses", box=None)
-    for update in sorted(snapshots, key=lambda update: update.info.stop):
-        sizes = f"{update.info.stop:,}", decimal(update.info.num_bytes)
-        drawn.add_row(update.info.key[:12], *sizes, moment(update.used_s), str(update.uses))
-    return drawn
+def snapshots_table(snapshots: list[Entry]) -> Table:
+    """One row per snapshot."""
+    grid = Table("snapshot", "tokens", "bytes", "last used", "uses", box=None)
+    for each in sorted(snapshots, key=lambda each: each.info.stop):
+        sizes = f"{each.info.stop:,}", decimal(each.info.num_bytes)
+        grid.add_row(each.info.key[:12], *sizes, moment(each.used_s), str(each.uses))
+    return grid
 
 
 def summary(sessions: list[SessionInfo], total: dict[str, int]) -> str:
-    """What the folder holds, in one line."""
-    kept = f"{counted(len(sessions), 'conversation')}, {counted(total['records'], 'record')}"
-    size = f"{decimal(total['bytes'])} in all, {decimal(total['written_today_bytes'])} written today"
-    return f"{kept}, {size}" + (f", {total['quarantined']} set aside as damaged" if total["quarantined"] else "")
+    """The content of the folder, in one line."""
+    counts = f"{counted(len(sessions), 'conversation')}, {counted(total['records'], 'record')}"
+    size = f"{decimal(total['bytes'])} in total, {decimal(total['written_today_bytes'])} written today"
+    return f"{counts}, {size}" + (f", {total['quarantined']} quarantined as damaged" if total["quarantined"] else "")
 
 
 def shown(session: SessionInfo) -> dict[str, Any]:
-    """A conversation for people; what is empty is left out."""
-    told = asdict(session) | {"ram_bytes": decimal(session.ram_bytes), "disk_bytes": decimal(session.disk_bytes)}
-    told["last_used"] = moment(told.pop("last_used_unix_s"))
-    return {name.removesuffix("_bytes"): value for name, value in told.items() if value != ""}
+    """A conversation for people, without empty fields."""
+    fields = asdict(session) | {"ram_bytes": decimal(session.ram_bytes), "disk_bytes": decimal(session.disk_bytes)}
+    fields["last_used"] = moment(fields.pop("last_used_unix_s"))
+    return {name.removesuffix("_bytes"): value for name, value in fields.items() if value != ""}
 
 
-def called(session: SessionInfo) -> str:
+def label(session: SessionInfo) -> str:
     """Its id, and its name if it has one."""
     return f"{session.id} ({session.name})" if session.name else session.id
 
@@ -222,7 +231,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def described(entry: Entry) -> dict[str, Any]:
-    """A record for programs: all that the index knows but the tokens, of which only their places are told."""
+    """A record for programs: its row in the index, with the span of its tokens instead of the tokens."""
     fields = {**asdict(entry.info), "stop": entry.info.stop}
     del fields["tokens"]
     uses = {"created": moment(entry.created_s), "last_used": moment(entry.used_s), "uses": entry.uses, "session": entry.session}
@@ -230,7 +239,7 @@ def described(entry: Entry) -> dict[str, Any]:
 
 
 def ago(passed_s: float) -> str:
-    """How long ago something was, for people: "now", "5 min ago", "3 days ago"."""
+    """A duration for people: "now", "5 min ago", "3 days ago"."""
     units = ((timedelta(days=1), "day"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min"))
     for unit, name in units:
         if (number := int(passed_s // unit.total_seconds())) > 0:
@@ -239,5 +248,5 @@ def ago(passed_s: float) -> str:
 
 
 def moment(unix_s: float) -> str:
-    """A moment in UTC, ISO 8601."""
+    """A time in UTC, ISO 8601."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""`forerun demo`: plays a conversation that survives two restarts, shows each turn's cost, and fails if anything is not as promised.
+"""`forerun demo`: plays a conversation that survives two restarts, shows each turn's cost, and fails if a promise does not hold.
 
 Knows the terminal and the result file; the turns are played and judged in forerun.demo.
 """
@@ -38,39 +38,39 @@ COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\
 def demo(
     out: Annotated[Path | None, typer.Option(help="also write all figures and answers to this file, as JSON", show_default=False)] = None,
     scale: Annotated[Literal["small", "full"], typer.Option(help="small: about 1,300 tokens; full: about 24,000")] = "small",
-    numerics: Annotated[Literal["auto", "exact", "fast"], typer.Option(help="as of `forerun serve`")] = "auto",
+    numerics: Annotated[Literal["auto", "exact", "fast"], typer.Option(help="as for `forerun serve`")] = "auto",
 ) -> None:
     """Play five turns of an agent's conversation; the server is stopped before the second and killed before the fourth."""
     console = Console(highlight=False)
     tokenizer = Tokenizer.load(MODEL)
     conversation = record(package_sources(), SCALES[scale], lambda text: len(tokenizer.encode(text, tenant="")))
     begun_s = time.monotonic()
-    with kept_on_failure(console) as folder:
+    with temporary_folder(console) as folder:
         turns, server = watch(console, conversation, SCALES[scale], serve_command(MODEL, folder / "bank", numerics), folder / "server.log")
         verdicts = [same_answer(turn, judge(conversation, tokenizer)) for turn in turns]
-        found = faults(turns, verdicts)
+        broken = faults(turns, verdicts)
         console.print("", table(turns, verdicts), "", *remarks(turns, verdicts), f"({time.monotonic() - begun_s:.0f} s in all)", sep="\n")
         if out is not None:
-            out.write_text(json.dumps(as_json(scale, server, turns, verdicts, found), indent=1) + "\n")
-        if found:
-            console.print("\nNot as promised:", *found, sep="\n  ", style="bold red")
+            out.write_text(json.dumps(as_json(scale, server, turns, verdicts, broken), indent=1) + "\n")
+        if broken:
+            console.print("\nNot as promised:", *broken, sep="\n  ", style="bold red")
             raise typer.Exit(1)
 
 
 @contextmanager
-def kept_on_failure(console: Console) -> Iterator[Path]:
-    """A new folder, removed at the end; if that comes by an exception, it stays, and the console says so."""
+def temporary_folder(console: Console) -> Iterator[Path]:
+    """A new folder, removed at the end; after an exception it stays, and the console names it."""
     folder = Path(tempfile.mkdtemp(prefix="forerun-demo-"))
     try:
         yield folder
     except BaseException:
-        console.print(f"The servers' log is kept: {folder / 'server.log'}", style="dim")
+        console.print(f"The servers' log: {folder / 'server.log'}", style="dim")
         raise
     shutil.rmtree(folder)
 
 
 def watch(console: Console, conversation: Conversation, scale: Scale, command: list[str], log: Path) -> tuple[list[Turn], dict[str, Any]]:
-    """The played turns, and the first server's start-up line; what happens meanwhile is told on the console."""
+    """The played turns, and the first server's start-up line; prints progress on the console."""
     lines: list[dict[str, Any]] = []
 
     def start() -> Server:
@@ -80,61 +80,61 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
 
     turns: list[Turn] = []
     with console.status("") as status:
-        for turn in play(conversation, scale, start, teller(console, status)):
-            console.print(news(turn))
+        for turn in play(conversation, scale, start, progress_printer(console, status)):
+            console.print(outcome(turn))
             turns.append(turn)
     return turns, lines[0]
 
 
-def teller(console: Console, status: Status) -> OnProgress:
-    """Prints lines, and shows how far a prompt has been read beside a moving sign."""
+def progress_printer(console: Console, status: Status) -> OnProgress:
+    """Prints lines, and shows the progress of a prefill next to a spinner."""
 
-    def tell(what: str | PrefillProgress) -> None:
+    def show(what: str | PrefillProgress) -> None:
         if isinstance(what, str):
             console.print(f"{what} ...", style="dim")
             status.update("")
         else:
             status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
 
-    return tell
+    return show
 
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
-    """One row a turn; fits 80 columns."""
-    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    """One row per turn; fits 80 columns."""
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, column in enumerate(COLUMNS):
-        drawn.add_column(column, justify="right" if 2 <= number < 8 else "left")
+        grid.add_column(column, justify="right" if 2 <= number < 8 else "left")
     for turn, verdict in zip(turns, verdicts, strict=True):
         report = turn.answer.report
         counts = (turn.answer.usage["prompt_tokens"], report["reused_tokens"], report["computed_tokens"])
         speeds = (_speed(report["prefill_tok_per_s"]), _speed(report["decode_tok_per_s"]))
         stats = (*(f"{count:,}" for count in counts), _seconds(report["ttft_s"]), *speeds)
-        drawn.add_row(turn.step.name, taken(turn), *stats, report["layout"], verdict.short)
-    return drawn
+        grid.add_row(turn.step.name, path_of(turn), *stats, report["layout"], verdict.short)
+    return grid
 
 
-def taken(turn: Turn) -> str:
-    """The path that the turn took, in words."""
+def path_of(turn: Turn) -> str:
+    """The path that the turn took."""
     source = turn.answer.report["source"]
     return turn.step.path if source == turn.step.source else f"{source}, not {turn.step.path}"
 
 
-def news(turn: Turn) -> str:
-    """One line on a turn that was just played."""
+def outcome(turn: Turn) -> str:
+    """One line on a turn."""
     report, without_s = turn.answer.report, turn.bypass.report["ttft_s"]
-    known = f"{report['reused_tokens']:,} of {turn.answer.usage['prompt_tokens']:,} tokens known"
+    cached = f"{report['reused_tokens']:,} of {turn.answer.usage['prompt_tokens']:,} tokens cached"
     instead = f" instead of {without_s:.2f} s" if report["reused_tokens"] else ""
-    return f"{turn.step.name}: {known}; first token after {report['ttft_s']:.2f} s{instead}"
+    return f"{turn.step.name}: {cached}; first token after {report['ttft_s']:.2f} s{instead}"
 
 
 def remarks(turns: list[Turn], verdicts: list[Verdict]) -> list[str]:
-    """What the table has no room for, and what it means."""
+    """Details that the table omits, and the conclusion."""
     longer = [f"{turn.step.name}: {verdict.text}" for turn, verdict in zip(turns, verdicts, strict=True) if verdict.text != verdict.short]
     return [*longer, finding(turns, verdicts)]
 
 
 def judge(conversation: Conversation, tokenizer: Tokenizer) -> Judge:
-    """Compares a turn's two answers on the model itself, which is loaded into this process at the first call."""
+    """Compares a turn's two answers with the model's own logits; the first call loads the model into this process."""
 
     def ties(turn: Turn) -> NearTies:
         chat = Chat(turn.messages, conversation.tools, TEMPLATE_ARGS)

@@ -1,4 +1,4 @@
-"""`forerun doctor`: looks at machine, settings, bank and numbers, a line each. MLX is imported last, as a server does."""
+"""`forerun doctor`: checks machine, settings, bank and numerics, one line each. MLX is imported last, as in a server."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Look whether everything is as it should be here, and say what to do if it is not; exit code 1 if something does not work."""
-    console, found = Console(highlight=False), list[Finding]()
+    """Check whether everything works on this machine, and show what to do if not; exit code 1 if something does not work."""
+    console, shown = Console(highlight=False), list[Finding]()
     for finding in findings():
-        found.append(finding)
+        shown.append(finding)
         if not as_json:
             console.print(line(finding))
-    worst = max((finding.status for finding in found), key=list(STYLES).index)
+    worst = max((finding.status for finding in shown), key=list(STYLES).index)
     if as_json:
-        typer.echo(json.dumps({"status": worst, "findings": [asdict(finding) for finding in found]}))
+        typer.echo(json.dumps({"status": worst, "findings": [asdict(finding) for finding in shown]}))
     raise typer.Exit(1 if worst == "failure" else 0)
 
 
 def findings() -> Iterator[Finding]:
-    """All of them, as they come. Later ones take the settings as they are, or the defaults if they cannot be read."""
+    """All findings, one after the other. Later checks use the settings, or the defaults if the settings are invalid."""
     yield from checks("versions", machine.versions)
     settings = checks("settings", _settings)
     yield from settings
@@ -56,7 +56,7 @@ def _on_device(config: Config) -> Iterator[Finding]:
 
     try:
         chosen = arithmetic.choose(config)
-    except UnsupportedError as error:  # nothing can be computed as it is set
+    except UnsupportedError as error:  # nothing can be computed with these settings
         yield failure("blas", str(error), error.hint)
         return
     from forerun.doctor import numbers
@@ -71,11 +71,11 @@ def _on_device(config: Config) -> Iterator[Finding]:
 
 def line(finding: Finding) -> Table:
     """A finding for people, in three columns; the remedy is on a line of its own."""
-    drawn = Table.grid(padding=(0, 1))
-    drawn.add_column(width=7, style=STYLES[finding.status])
-    drawn.add_column(width=9)
-    drawn.add_column(overflow="fold")
-    drawn.add_row(finding.status, finding.name, escape(finding.text))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=7, style=STYLES[finding.status])
+    grid.add_column(width=9)
+    grid.add_column(overflow="fold")
+    grid.add_row(finding.status, finding.name, escape(finding.text))
     if finding.remedy:
-        drawn.add_row("", "", f"[italic]to do: {escape(finding.remedy)}[/]")
-    return drawn
+        grid.add_row("", "", f"[italic]to do: {escape(finding.remedy)}[/]")
+    return grid

@@ -1,4 +1,4 @@
-"""`forerun models`: what a checkpoint is and would cost here. Needs no server; MLX and the hub's library are loaded by what needs them."""
+"""`forerun models`: pull, list, convert and inspect models. Needs no server; commands import MLX and the hub's library where needed."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from forerun.models.fit import Machine
     from forerun.models.recipe import Recipe
 
-app = typer.Typer(help="Look after the models on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Manage the models on this machine.", no_args_is_help=True)
 
-FOLDER_OR_NAME = "a model's folder, or the name of one that was pulled"
+FOLDER_OR_NAME = "a model's folder, or the name of a pulled one"
 Inspected = Annotated[
     str | None,
     typer.Argument(metavar="MODEL", help=f"{FOLDER_OR_NAME}; the bundled demo model if not given", show_default=False),
 ]
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="a model's name on the hub, such as Qwen/Qwen3.5-0.8B")]
 Revision = Annotated[str, typer.Option(help="branch, tag or commit")]
-Source = Annotated[str, typer.Argument(metavar="SRC", help="an unquantised model: its folder, or the name of one that was pulled")]
+Source = Annotated[str, typer.Argument(metavar="SRC", help="an unquantised model: its folder, or the name of a pulled one")]
 Target = Annotated[Path, typer.Argument(metavar="DST", help="the folder to write, which must not exist")]
-Bits = Annotated[int, typer.Option(help="bits a weight: 2, 3, 4, 5, 6 or 8; 16 leaves all as it is")]
+Bits = Annotated[int, typer.Option(help="bits per weight: 2, 3, 4, 5, 6 or 8; 16 does not quantise")]
 GroupSize = Annotated[int, typer.Option(help="weights that share a scale: 32, 64 or 128")]
 Override = Annotated[
-    list[str], typer.Option(metavar="PATTERN=BITS", help="other bits where a matrix is called so, such as '*.down_proj=8'")
+    list[str], typer.Option(metavar="PATTERN=BITS", help="other bits for matrices with such a name, such as '*.down_proj=8'")
 ]
 Preset = Annotated[str, typer.Option(help="uniform, or optimized-speed: 8 bits for the ends, the delta nets' outputs and the last 8 MLPs")]
 ForceMtp = Annotated[bool, typer.Option("--force-mtp", help="quantise the MTP head too; its drafts are then accepted less often, or never")]
@@ -47,7 +47,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def pull(repo: Repo, revision: Revision = "main", as_json: AsJson = False) -> None:
-    """Fetch a model from the hub, or go on with what was begun. `forerun serve REPO` then serves this very commit."""
+    """Fetch a model from the hub, or resume an interrupted download. `forerun serve REPO` then serves exactly this commit."""
     from forerun.hub.pull import pull
 
     with download_bar() as progress:
@@ -57,7 +57,7 @@ def pull(repo: Repo, revision: Revision = "main", as_json: AsJson = False) -> No
 
 @app.command()
 def ls(as_json: AsJson = False) -> None:
-    """List the models that were pulled, each with its commit."""
+    """List the pulled models, each with its commit."""
     entries = pulled()
     if as_json:
         typer.echo(json.dumps([described(entry) for entry in entries]))
@@ -65,16 +65,16 @@ def ls(as_json: AsJson = False) -> None:
     if not entries:
         typer.echo("no models were pulled; `forerun models pull REPO` fetches one from the hub")
         return
-    drawn = Table("model", "revision", "commit", "bytes", "pulled", "", box=None)
+    grid = Table("model", "revision", "commit", "bytes", "pulled", "", box=None)
     for entry in entries:
         state = f"not complete: pull it again ({len(entry.missing)} files are missing)" if entry.missing else ""
-        drawn.add_row(entry.repo, entry.revision, entry.commit[:12], decimal(entry.num_bytes), entry.pulled_at, state)
-    Console(highlight=False).print(drawn)
+        grid.add_row(entry.repo, entry.revision, entry.commit[:12], decimal(entry.num_bytes), entry.pulled_at, state)
+    Console(highlight=False).print(grid)
 
 
 @app.command()
 def rm(repo: Repo, as_json: AsJson = False) -> None:
-    """Remove a model that was pulled, and its files from the hub's cache."""
+    """Remove a pulled model, and its files from the hub's cache."""
     find(repo)
     from forerun.hub.pull import remove
 
@@ -93,7 +93,7 @@ def convert(
     force_mtp: ForceMtp = False,
     as_json: AsJson = False,
 ) -> None:
-    """Quantise a model for MLX, so that forerun and mlx-lm can serve it. The MTP head stays as it is."""
+    """Quantise a model for MLX, so that forerun and mlx-lm can serve it. The MTP head is not quantised."""
     folder, recipe_of = folder_of(source), recipe_maker(bits, group_size, override, preset, force_mtp)
     prepare(load({}))
     from forerun.models.checkpoint import read_json
@@ -107,7 +107,7 @@ def convert(
 
 
 def recipe_maker(bits: int, group_size: int, override: list[str], preset: str, force_mtp: bool) -> Callable[[dict[str, Any]], Recipe]:
-    """From a model's configuration to what was asked for. Raises ConfigError."""
+    """A function from a model's configuration to the requested recipe. Raises ConfigError."""
     from forerun.kernels.quantised import Scheme
     from forerun.models.recipe import PRESETS, Recipe
 
@@ -121,13 +121,13 @@ def parsed_override(text: str) -> tuple[str, int]:
     """Pattern and bits of "PATTERN=BITS". Raises ConfigError."""
     pattern, _, bits = text.rpartition("=")
     if not pattern or not bits.isdecimal():
-        raise ConfigError(f"--override {text!r}", hint="for example '*.down_proj=8'; 16 leaves a matrix as it is")
+        raise ConfigError(f"--override {text!r}", hint="for example '*.down_proj=8'; 16 does not quantise a matrix")
     return pattern, int(bits)
 
 
 @app.command()
 def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
-    """Tell what a model is made of, what it would cost on this machine, and what would be slow. Reads no weights."""
+    """Show a model's parts, its cost on this machine, and what would be slow. Reads no weights."""
     from forerun.models.fit import fit, is_supported
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
@@ -147,20 +147,20 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        Console(highlight=False, markup=False).print(*told(facts), kinds_table(facts), *costs(facts), sep="\n")
+        Console(highlight=False, markup=False).print(*overview(facts), kinds_table(facts), *costs(facts), sep="\n")
 
 
 def folder_of(model: str) -> Path:
-    """The folder of a model. Raises ModelError; UnsupportedError for a model in one file (GGUF), which can be served but not this."""
+    """The folder of a model. Raises ModelError; UnsupportedError for a model in one file (GGUF), which can only be served."""
     folder = locate(model).folder
     if folder.is_file():
-        raise UnsupportedError(f"{model} is one file; folders with config.json and safetensors weights can be looked at and converted")
+        raise UnsupportedError(f"{model} is one file; only folders with config.json and safetensors weights can be inspected and converted")
     return folder
 
 
 @contextmanager
 def download_bar() -> Iterator[Callable[[int, int], None]]:
-    """A function to call with bytes that are there and bytes in all; drawn only if a person is watching."""
+    """A function to call with the bytes present and the total; drawn only on a terminal."""
     console = Console(stderr=True)
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -183,9 +183,9 @@ def this_machine(config: Config) -> Machine:
     return Machine(memory_bytes(), config.bank_ram_bytes, disk_limit(config, held_bytes(config)), is_cpu())
 
 
-def told(facts: dict[str, Any]) -> list[str]:
-    """What the model is, a line each."""
-    here = "" if facts["served"] else " (not served: forerun has no such family)"
+def overview(facts: dict[str, Any]) -> list[str]:
+    """The model's properties, one per line."""
+    here = "" if facts["served"] else " (not served: forerun does not implement this family)"
     active = f", {amount(facts['active_parameters'])} for each token" if facts["active_parameters"] < 0.9 * facts["parameters"] else ""
     return [
         f"{facts['model']}",
@@ -197,31 +197,31 @@ def told(facts: dict[str, Any]) -> list[str]:
 
 
 def kinds_table(facts: dict[str, Any]) -> Table:
-    """One row a kind of module."""
-    drawn = Table("modules", "number", "parameters", "bytes", "stored as", box=None)
+    """One row per kind of module."""
+    grid = Table("modules", "number", "parameters", "bytes", "stored as", box=None)
     for kind in facts["kinds"]:
         formats = kind["formats"].items()
         stored = ", ".join(name if len(formats) == 1 else f"{name} ({num / kind['num_params']:.0%})" for name, num in formats)
-        drawn.add_row(kind["name"], f"{kind['num_modules']:,}", amount(kind["num_params"]), decimal(kind["num_bytes"]), stored)
-    return drawn
+        grid.add_row(kind["name"], f"{kind['num_modules']:,}", amount(kind["num_params"]), decimal(kind["num_bytes"]), stored)
+    return grid
 
 
 def costs(facts: dict[str, Any]) -> list[str]:
-    """What it costs on this machine, a line each."""
+    """The costs on this machine, one per line."""
     here = facts["here"]
     if here is None:
         return []
     return [
         "",
         f"here         {decimal(here['weights_bytes'])} of memory for the weights, states in {here['dtype']}",
-        f"conversation {decimal(here['bytes_per_1000_tokens'])} for 1,000 tokens, {decimal(here['bytes_per_snapshot'])} for a mark",
-        f"context      {here['memory_tokens']:,} tokens fit in memory, of {here['declared_tokens']:,} that the model was made for",
+        f"conversation {decimal(here['bytes_per_1000_tokens'])} for 1,000 tokens, {decimal(here['bytes_per_snapshot'])} for a snapshot",
+        f"context      {here['memory_tokens']:,} tokens fit in memory, of {here['declared_tokens']:,} that the model declares",
         f"bank         {here['bank_tokens']:,} tokens fit on disk",
         *(f"slow         {reason}" for reason in here["slow"]),
     ]
 
 
 def amount(num: int) -> str:
-    """Parameters as people say them: 27.3 B, 9.0 M."""
+    """A number of parameters for people: 27.3 B, 9.0 M."""
     unit, name = next(((unit, name) for unit, name in ((10**9, " B"), (10**6, " M"), (10**3, " k")) if num >= unit), (1, ""))
     return f"{num / unit:.1f}{name}" if name else str(num)

@@ -1,4 +1,4 @@
-"""`forerun report`: what a request log tells of restores, and of requests that were slower than their peers. Needs no server and no MLX."""
+"""`forerun report`: restores in a request log, and requests that were slower than their peers. Needs no server and no MLX."""
 
 from __future__ import annotations
 
@@ -19,91 +19,91 @@ from forerun.request_log.entry import Entry, decode
 from forerun.request_log.file import read_lines
 
 GROUP_COLUMNS = ("source", "layout", "requests", "context", "prefill\ntok/s", "decode\ntok/s", "first\ntoken s", "steps\ncompiled")
-MISSED_COLUMNS = ("why", "where", "requests", "tokens\nread")
+MISS_COLUMNS = ("reason", "where", "requests", "tokens\ncomputed")
 SHOWN_ID = 20  # characters
 RATIO = "vs\npeers"
 SLOW_COLUMNS = ("", "time", "source", "context", "new", "prefill\ntok/s", RATIO, "decode\ntok/s", RATIO, "first\ntoken s", RATIO)
 
 
 def report(
-    log: Annotated[Path | None, typer.Argument(help="request log; the server's own if not given", show_default=False)] = None,
+    log: Annotated[Path | None, typer.Argument(help="request log; default: that of the settings", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show what a request log tells: restores by source and layout, what was read and why, requests slower than their peers, and why."""
+    """Summarise a request log: restores by source and layout, what was computed and why, requests slower than their peers, and why."""
     path = log if log is not None else load({}).request_log_path
     entries, bad = parse(read_lines(path))
     if not entries:
         raise ForerunError(f"{path} holds no request", hint=bad[0] if bad else "a request is logged when it ends")
-    told = summarise(entries)
+    summary = summarise(entries)
     if as_json:
-        typer.echo(json.dumps({"requests": len(entries), "bad_lines": bad, **plain(told)}))
+        typer.echo(json.dumps({"requests": len(entries), "bad_lines": bad, **plain(summary)}))
     else:
-        show(Console(highlight=False), told, len(entries), bad)
+        show(Console(highlight=False), summary, len(entries), bad)
 
 
 def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
-    """The entries, and what is wrong with the lines that are none."""
+    """The entries, and the errors in lines that are not entries."""
     entries, bad = [], []
     for number, line in enumerate(lines, start=1):
         try:
             entries.append(decode(line))
         except ForerunError as error:
-            bad.append(f"line {number} is no entry of a request log: {error}")
+            bad.append(f"line {number} is not an entry of a request log: {error}")
     return entries, bad
 
 
-def show(console: Console, told: Summary, num_requests: int, bad: list[str]) -> None:
+def show(console: Console, summary: Summary, num_requests: int, bad: list[str]) -> None:
     """The summary for people."""
-    console.print(counted(num_requests, "request"), *bad, "", groups_table(told.groups), "", sep="\n")
-    if told.misses:
-        console.print("Not known, or not where it was looked for:", missed_table(told.misses), "", sep="\n")
-        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in told.misses)
-        console.print(f"the last of each: {lasts}", "", sep="\n", soft_wrap=True)
-    if told.outliers:
-        console.print("Not run as chosen, or slower than their peers at about the same context:", slow_table(told.outliers), "", sep="\n")
-        whys = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.reason}" for number, each in enumerate(told.outliers, start=1)]
-        console.print(*whys, "", sep="\n", soft_wrap=True)
+    console.print(counted(num_requests, "request"), *bad, "", groups_table(summary.groups), "", sep="\n")
+    if summary.misses:
+        console.print("Misses:", misses_table(summary.misses), "", sep="\n")
+        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in summary.misses)
+        console.print(f"last request of each: {lasts}", "", sep="\n", soft_wrap=True)
+    if summary.outliers:
+        console.print("Not as configured, or slower than peers at about the same context:", slow_table(summary.outliers), "", sep="\n")
+        reasons = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.reason}" for number, each in enumerate(summary.outliers, start=1)]
+        console.print(*reasons, "", sep="\n", soft_wrap=True)
     else:
-        console.print("None was slower than its peers at about the same context, and all ran as chosen.")
-    if told.misses or told.outliers:
-        console.print("`forerun bank explain ID` says more of one.")
-    for error, num in told.unserved.most_common():
-        console.print(f"{num} not served to the end: {error}")
+        console.print("None was slower than its peers at about the same context, and all ran as configured.")
+    if summary.misses or summary.outliers:
+        console.print("`forerun bank explain ID` shows more about one.")
+    for error, num in summary.unserved.most_common():
+        console.print(f"{num} not completed: {error}")
 
 
 def groups_table(groups: tuple[Group, ...]) -> Table:
-    """One row a source and layout; medians."""
-    drawn = _drawn(GROUP_COLUMNS, first_number=2)
+    """One row per source and layout; medians."""
+    grid = _table(GROUP_COLUMNS, first_number=2)
     for each in groups:
         contexts = f"{each.min_context_tokens:,}" + (f"-{each.max_context_tokens:,}" if each.num > 1 else "")
         speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.ttft_s, 2))
         compiled = "-" if each.compiled_frac is None else f"{each.compiled_frac:.0%}"
-        drawn.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
-    return drawn
+        grid.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
+    return grid
 
 
-def missed_table(misses: tuple[MissGroup, ...]) -> Table:
-    """One row a reason."""
-    drawn = _drawn(MISSED_COLUMNS, first_number=2)
+def misses_table(misses: tuple[MissGroup, ...]) -> Table:
+    """One row per reason."""
+    grid = _table(MISS_COLUMNS, first_number=2)
     for each in misses:
-        drawn.add_row(each.kind, each.location, str(each.num), f"{each.computed_tokens:,}")
-    return drawn
+        grid.add_row(each.kind, each.location, str(each.num), f"{each.computed_tokens:,}")
+    return grid
 
 
 def slow_table(slow: tuple[Outlier, ...]) -> Table:
-    """One row a request."""
-    drawn = _drawn(SLOW_COLUMNS, first_number=3)
+    """One row per request."""
+    grid = _table(SLOW_COLUMNS, first_number=3)
     for number, each in enumerate(slow, start=1):
-        told = each.served.report
+        report = each.served.report
         ratios = [_number(ratio, 2, "x") for ratio in (each.prefill_ratio, each.decode_ratio, each.ttft_ratio)]
-        speeds = [_number(told.prefill_tok_per_s, 1), _number(told.decode_tok_per_s, 1), _number(told.ttft_s, 2)]
+        speeds = [_number(report.prefill_tok_per_s, 1), _number(report.decode_tok_per_s, 1), _number(report.ttft_s, 2)]
         pairs = [cell for pair in zip(speeds, ratios, strict=True) for cell in pair]
         moment = each.served.entry.time[5:16].replace("T", " ")
-        drawn.add_row(str(number), moment, told.source, f"{each.served.context_tokens:,}", f"{told.computed_tokens:,}", *pairs)
-    return drawn
+        grid.add_row(str(number), moment, report.source, f"{each.served.context_tokens:,}", f"{report.computed_tokens:,}", *pairs)
+    return grid
 
 
-def plain(told: Summary) -> dict[str, Any]:
+def plain(summary: Summary) -> dict[str, Any]:
     """The summary for programs."""
     slow = [
         {
@@ -117,17 +117,17 @@ def plain(told: Summary) -> dict[str, Any]:
             "causes": each.causes,
             "report": asdict(each.served.report),
         }
-        for each in told.outliers
+        for each in summary.outliers
     ]
-    groups, misses = ([asdict(each) for each in values] for values in (told.groups, told.misses))
-    return {"groups": groups, "missed": misses, "slow": slow, "unserved": told.unserved}
+    groups, misses = ([asdict(each) for each in values] for values in (summary.groups, summary.misses))
+    return {"groups": groups, "missed": misses, "slow": slow, "unserved": summary.unserved}
 
 
-def _drawn(columns: tuple[str, ...], *, first_number: int) -> Table:
-    drawn = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+def _table(columns: tuple[str, ...], *, first_number: int) -> Table:
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for i, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if i >= first_number else "left", no_wrap=True)
-    return drawn
+        grid.add_column(column, justify="right" if i >= first_number else "left", no_wrap=True)
+    return grid
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import uvicorn
-from fastapi import FastAPI
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from starlette.applications import Starlette
 
 from forerun import log
 from forerun.config import Config, format_bytes, load, prepare
@@ -107,7 +107,7 @@ def started(config: Config) -> Engine:
         return start(config, progress)
 
 
-async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:
+async def run(engine: Engine, app: Starlette, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
     await Server(
         uvicorn.Config(app, http=Protocol, log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce

@@ -21,7 +21,7 @@ from forerun.doctor.finding import Finding, failure, ok, warning
 from forerun.errors import ForerunError
 from forerun.serve.client import health
 
-PACKAGES = ("forerun", "mlx", "tokenizers", "fastapi", "uvicorn", "pydantic")
+PACKAGES = ("forerun", "mlx", "tokenizers", "starlette", "uvicorn", "pydantic")
 PROBE_BYTES = 64 << 20
 SLOW_READ_BYTES_PER_S = 200e6
 MAX_READ_RECORDS = 50

@@ -1,9 +1,9 @@
-"""The facade of the engine: what serve and cli see of the machine that runs requests."""
+"""The interface of the engine to serve and cli."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -11,7 +11,7 @@ from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, 
 
 
 class Run(Protocol):
-    """A submitted request: iterate its events, exactly one of them `Done` and that the last, or an exception of forerun.errors."""
+    """A submitted request: iterate its events; the last is `Done`, unless an exception of forerun.errors is raised."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -22,38 +22,42 @@ class Run(Protocol):
         """Stop at the next step or chunk. Idempotent, from any thread; a no-op when finished."""
 
 
-class Sessions(Protocol):
-    """The conversations that are kept, each tenant's own. Looks are answered at once, changes when the request that runs is over.
+ALL_TENANTS = ":"  # no tenant's name: a name ends at its colon in the keys file
 
-    Raise UnknownSessionError, and BadRequestError for what needs a disk where nothing is kept on one.
+
+class Sessions(Protocol):
+    """The stored conversations, each addressed by tenant and id: of this process's engine, of a folder that no server holds
+    (`cli/session_access.py`), or of a running server (`serve/remote.py`).
+
+    Raise UnknownSessionError, BankError, and BadRequestError for what needs a disk where none is used.
     """
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
-        """The last used first, `limit` at most."""
+        """The tenant's, most recently used first, at most `limit`. ALL_TENANTS: all that the caller may see."""
 
     async def one(self, tenant: str, id: str) -> SessionInfo: ...
 
     async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        """Call it so, pin it or not; None: as it was."""
+        """Set the name, and whether it is pinned; None: unchanged."""
 
     async def remove(self, tenant: str, id: str) -> None:
-        """Remove it, and what no other conversation needs, wherever it is."""
+        """Remove it from RAM and disk, with all records that no other conversation needs."""
 
     async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
-        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
+        """Start a second conversation from this one as it is now. fork_id None: a new id."""
 
     async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
-        """An archive of it, as far as it is on disk."""
+        """Its archive, as far as it is on disk."""
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
-        """Keep what an archive holds, under its own id if None: its state as it is if it is signed by the server's key, else read anew."""
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
+        """Store an archive's conversation, under its own id if None. Its state is used if signed with the server's key, else recomputed."""
 
     async def wipe(self, tenant: str) -> int:
-        """Remove all that the tenant has. Returns the number of conversations."""
+        """Remove all of the tenant, or of ALL_TENANTS that the caller may see. Returns the number of conversations."""
 
 
 class Engine(Protocol):
-    """Runs jobs one after the other: tenants in turn, and each one's in the order of their submission."""
+    """Runs jobs one after the other: tenants in turn, and each tenant's in the order of submission."""
 
     info: ModelInfo
     registry: CollectorRegistry
@@ -73,7 +77,7 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
     def announce(self, address: str) -> None:
-        """Have the bank's folder say where its server answers, for the commands that look after it."""
+        """Note the server's address in the bank's folder, for `forerun bank`."""
 
     async def close(self, limit_s: float) -> None:
-        """Finish or cut off what runs within `limit_s`, write what is pending, release the model."""
+        """Finish or cancel running requests within `limit_s`, write what is pending, release the model."""

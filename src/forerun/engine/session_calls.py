@@ -1,4 +1,4 @@
-"""The kept conversations, for whoever serves them: looks go to the bank from any thread, changes to the thread that owns it.
+"""The stored conversations of this process's engine: reads go to the bank from any thread, changes run on the thread that owns it.
 
 Knows no HTTP, no disk and no cache.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from io import BytesIO
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 import mlx.core as mx
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LocalSessions:
-    """Those of the engine of this process. archive_key: what archives are signed with, b"" for none. submit: the engine's."""
+    """`Sessions` of this process. archive_key: signs archives, b"" for none. submit: the engine's."""
 
     worker: Worker
     prompter: Prompter
@@ -52,19 +51,19 @@ class LocalSessions:
         disk, session = await self._change(lambda sessions: sessions.written(tenant, id))
         return await asyncio.to_thread(pack, disk, session, self.archive_key, with_state=with_state)
 
-    async def load(self, tenant: str, archive: bytes, *, id: str | None) -> ImportResult:
-        read, sessions = Archive.read(BytesIO(archive)), self.worker.model().bank.sessions
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
+        read, sessions = await asyncio.to_thread(Archive.read, archive), self.worker.model().bank.sessions
         id, refusal = id or read.manifest.id, sessions.refusal(read, self.archive_key)
         if refusal:
             return ImportResult(await self._compute(read, tenant, id), "computed", refusal)
         return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "imported", "")
 
     async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
-        """Read the tokens anew, up to the last mark, in their turn among the requests. An import that fails leaves nothing."""
+        """Prefill the tokens up to the last snapshot, queued as a request. A failed import leaves nothing."""
         self.worker.model().bank.sessions.check_new(tenant, id, archive)
         manifest = archive.manifest
-        read = ArchivedConversation(archive.tokens[: manifest.snapshots[-1]], manifest.snapshots, manifest.turns)
-        async for _ in await self.submit(Job(f"import-{uuid4().hex}", read, GREEDY, 1, (), id, tenant, "use")):
+        prompt = ArchivedConversation(archive.tokens[: manifest.snapshots[-1]], manifest.snapshots, manifest.turns)
+        async for _ in await self.submit(Job(f"import-{uuid4().hex}", prompt, GREEDY, 1, (), id, tenant, "use")):
             pass
         return await self.update(tenant, id, name=manifest.name, is_pinned=None)
 
@@ -81,7 +80,7 @@ class LocalSessions:
         return await asyncio.wrap_future(self.worker.call(lambda model: work(model.bank.sessions)))
 
     async def _forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
-        """Let go of the copies that others than the bank hold of what was removed. is_gone: whether a conversation was, by its id."""
+        """Drop the copies of removed conversations outside the bank. is_gone: whether a conversation was removed, by its id."""
         self.prompter.clear()
         if self.log:
             await asyncio.to_thread(self.log.forget, tenant, is_gone)

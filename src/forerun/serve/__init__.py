@@ -1,1 +1,1 @@
-"""The HTTP server: doors, dialects and streams around an engine. MLX is never imported here."""
+"""The HTTP server: request guard, dialects and streams around an engine. MLX is never imported here."""

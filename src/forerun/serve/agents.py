@@ -1,6 +1,6 @@
-"""What each agent must be told to work with a server: a settings file of its own, its environment, and how to start it.
+"""How to set up each coding agent for a server: a settings file, its environment, and the command that starts it.
 
-Pure. No file of the agent's own is touched where it can be given another one. Knows the agents' formats; knows no server and no disk.
+Pure. The agent's own file is not touched where the agent accepts a separate one. Knows the agents' formats; knows no server and no disk.
 Sources: the agents' own documentation (Codex 0.171, Claude Code 2.1, opencode 1.18, pi 0.73, aider 0.86).
 """
 
@@ -20,7 +20,7 @@ OUTPUT_TOKENS = 32_000
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A server: its address without /v1, its model, and whether it asks for a key (which then is in KEY_VARIABLE)."""
+    """A server: its address without /v1, its model, and whether it requires a key (which is then in KEY_VARIABLE)."""
 
     url: str
     model: str
@@ -29,15 +29,15 @@ class ServedModel:
 
     @property
     def output_tokens(self) -> int:
-        """The longest answer that an agent should plan with."""
+        """The longest answer that an agent should plan for."""
         return min(OUTPUT_TOKENS, self.context_tokens // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """file: below the home folder, with this content; is_shared: the agent has no other such file, so what else is in it must stay.
+    """file: relative to the home folder, with this content; is_shared: the agent has no other such file, so its other content must stay.
 
-    environment: what must be set besides. start: the command. notes: what else a person should know.
+    environment: variables to set. start: the command. notes: what else a person should know.
     """
 
     file: PurePosixPath
@@ -49,7 +49,7 @@ class AgentSetup:
 
 
 def setup(agent: Agent, served: ServedModel) -> AgentSetup:
-    """What the agent must be told."""
+    """The settings of the agent for this server."""
     return SETUPS[agent](served)
 
 
@@ -61,7 +61,7 @@ def _opencode(served: ServedModel) -> AgentSetup:
     name = f"forerun/{served.model}"
     settings = {"$schema": "https://opencode.ai/config.json", "provider": {"forerun": provider}, "model": name, "small_model": name}
     file = PurePosixPath(".config/opencode/forerun.json")
-    notes = ("The date is in its system prompt: each day begins with one long reading.",)
+    notes = ("The date is in its system prompt: each day begins with one long prefill.",)
     return AgentSetup(file, _json(settings), False, {"OPENCODE_CONFIG": f"$HOME/{file}"}, "opencode", notes)
 
 
@@ -80,8 +80,8 @@ def _codex(served: ServedModel) -> AgentSetup:
         *key,
     ]
     notes = (
-        "It says that it has no metadata for the model, as of every model that is not OpenAI's; what counts is in the profile.",
-        "Compaction drops the list of tools, so the summary is read anew once.",
+        "It warns that it has no metadata for the model, as for every model that is not OpenAI's; the profile has what it needs.",
+        "Compaction drops the list of tools, so the summary is prefilled in full once.",
     )
     return AgentSetup(PurePosixPath(".codex/forerun.config.toml"), "\n".join(lines) + "\n", False, {}, "codex --profile forerun", notes)
 
@@ -95,7 +95,7 @@ def _claude_code(served: ServedModel) -> AgentSetup:
         **dict.fromkeys(models, served.model),
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(served.context_tokens),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(served.output_tokens),
-        # Tools that are found later stay out of the list at the head of the prompt, and nothing there changes between conversations.
+        # Tools found later stay out of the list at the head of the prompt, so that its prefix is the same in all conversations.
         "ENABLE_TOOL_SEARCH": "true",
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -111,7 +111,7 @@ def _pi(served: ServedModel) -> AgentSetup:
     model = {"id": served.model, "name": served.model, "reasoning": True, "input": ["text"], **limits, "compat": compat}
     key = KEY_VARIABLE if served.needs_key else NO_KEY
     provider = {"baseUrl": f"{served.url}/v1", "api": "openai-completions", "apiKey": key, "models": [model]}
-    file, notes = PurePosixPath(".pi/agent/models.json"), ("The date is in its system prompt: each day begins with one long reading.",)
+    file, notes = PurePosixPath(".pi/agent/models.json"), ("The date is in its system prompt: each day begins with one long prefill.",)
     return AgentSetup(file, _json({"providers": {"forerun": provider}}), True, {}, f"pi --provider forerun --model {served.model}", notes)
 
 
@@ -120,7 +120,7 @@ def _aider(served: ServedModel) -> AgentSetup:
     settings = [f"model: openai/{served.model}", f"openai-api-base: {served.url}/v1", *key, "show-model-warnings: false"]
     variables = {"OPENAI_API_KEY": f"${KEY_VARIABLE}"} if served.needs_key else {}
     file = PurePosixPath(".aider.forerun.yml")
-    notes = ("It puts files before the dialogue: each turn that changes one reads most of the prompt anew, whatever the server does.",)
+    notes = ("It puts files before the dialogue: each turn that changes one recomputes most of the prompt, whatever the server does.",)
     return AgentSetup(file, "\n".join(settings) + "\n", False, variables, f"aider --config ~/{file}", notes)
 
 
@@ -138,14 +138,14 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def merged(before: str, content: str) -> str:
-    """The JSON of a shared file with this content added: objects are merged, all else of what was there stays. Raises ValueError."""
+    """The JSON of a shared file with this content added: objects are merged, all else stays. Raises ValueError."""
     value = json.loads(before)
     if not isinstance(value, dict):
         raise ValueError("it holds no JSON object")
-    return _json(_added(value, json.loads(content)))
+    return _json(_merged(value, json.loads(content)))
 
 
-def _added(value: Any, new: Any) -> Any:
+def _merged(value: Any, new: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(new, dict):
         return new
-    return value | {name: _added(value.get(name), each) for name, each in new.items()}
+    return value | {name: _merged(value.get(name), each) for name, each in new.items()}

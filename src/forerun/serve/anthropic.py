@@ -1,7 +1,7 @@
-"""The Anthropic messages dialect: a request's JSON to a Job. `anthropic_answer.py` writes what comes back.
+"""The Anthropic messages dialect: a request's JSON to a Job. `anthropic_answer.py` writes the response.
 
-Pure. A conversation becomes the same messages that an OpenAI client would send, so that one chat template serves both. A known field that
-would change the answer and is not supported is an error; any other is accepted and, if nothing is done with it, named as ignored.
+Pure. A conversation becomes the messages that an OpenAI client would send, so that one chat template serves both. A known field that
+would change the answer and is not supported is an error; any other is accepted and, if unused, named as ignored.
 Knows no engine, no HTTP and no tokens. Source: Anthropic's Messages API, version 2023-06-01.
 """
 
@@ -16,11 +16,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
-from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, StopMatcher, WholeResponse, read, refuse
+from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_type, refuse, validate
 from forerun.values import Chat, ModelInfo
 
-# Claude Code's first system block: its last digits follow from the first message of the user, which would make each conversation new.
+# Claude Code's first system block: its last digits depend on the first user message, so that no two conversations would share a prefix.
 BILLING = "x-anthropic-billing-header:"
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "prefill": (None, {}),
@@ -29,9 +29,9 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "thread": (),
     "compaction": (),
 }
-HINTS = {"thread": "this server keeps no threads: send the whole conversation"}
-# What a block of each type must have.
-NEEDS: Mapping[str, tuple[str, ...]] = {
+HINTS = {"thread": "this server stores no threads: send the whole conversation"}
+# Required fields of a block, by type.
+REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "text": ("text",),
     "thinking": ("thinking",),
     "redacted_thinking": (),
@@ -39,26 +39,26 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "tool_result": ("tool_use_id",),
     "tool_reference": ("tool_name",),
 }
-ALLOWED: Mapping[str, frozenset[str]] = {
+ALLOWED_BLOCKS: Mapping[str, frozenset[str]] = {
     "user": frozenset({"text", "tool_result"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
     "system": frozenset({"text"}),
     "tool_result": frozenset({"text", "tool_reference"}),
 }
-SPOKEN = {kind: names for kind, names in NEEDS.items() if kind in ALLOWED["user"] | ALLOWED["assistant"]}
-THINKS: Mapping[str, bool] = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
+MESSAGE_BLOCKS = {kind: names for kind, names in REQUIRED_FIELDS.items() if kind in ALLOWED_BLOCKS["user"] | ALLOWED_BLOCKS["assistant"]}
+ENABLES_THINKING: Mapping[str, bool] = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
 
 
-def _blocks(content: Any) -> Any:
-    """A string is the same as one block of text."""
+def _as_blocks(content: Any) -> Any:
+    """A string counts as one block of text."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-Listed = BeforeValidator(_blocks)
+BlockList = BeforeValidator(_as_blocks)
 
 
 class Block(Fields):
-    """One block of content, of any type that is known here."""
+    """One block of content, of any supported type."""
 
     type: str
     text: str | None = None
@@ -69,27 +69,23 @@ class Block(Fields):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
-    content: Annotated[list[Block], Listed] = Field([])
+    content: Annotated[list[Block], BlockList] = Field([])
 
     @model_validator(mode="after")
     def _check(self) -> Block:
-        if self.type not in NEEDS:
-            raise ValueError(f"a block of type {self.type!r} is not supported, this model reads text only")
-        for name in NEEDS[self.type]:
-            if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} block needs {name!r}")
+        check_type(self, "a block", self.type, REQUIRED_FIELDS)
         return self
 
 
 class Message(Fields):
-    """One message. A system message may stand anywhere."""
+    """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], Listed, WithJsonSchema(shapes.blocks(SPOKEN))]
+    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))]
 
 
 class Tool(Fields):
-    """A tool that the client runs. `type`: those of Anthropic's own, without a schema, are not known to other models."""
+    """A tool that the client runs. `type`: Anthropic's own tools have no schema, and other models do not know them."""
 
     type: Literal["custom"] = "custom"
     name: str = Field(min_length=1)
@@ -98,9 +94,9 @@ class Tool(Fields):
     defer_loading: bool = False
 
     def value(self) -> dict[str, Any]:
-        """The tool as chat templates know it, its schema as it came."""
-        told = {} if self.description is None else {"description": self.description}
-        return {"type": "function", "function": {"name": self.name, **told, "parameters": self.input_schema}}
+        """The tool in the form of chat templates, its schema unchanged."""
+        description = {} if self.description is None else {"description": self.description}
+        return {"type": "function", "function": {"name": self.name, **description, "parameters": self.input_schema}}
 
 
 class ToolChoice(Fields):
@@ -110,37 +106,37 @@ class ToolChoice(Fields):
 
 
 class Thinking(Fields):
-    """Whether the model thinks before it answers; display "omitted": not shown to the client."""
+    """Whether the model thinks before it answers; display "omitted": the thoughts are not shown to the client."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     display: str = "summarized"
 
 
 class OutputConfig(Fields):
-    """effort: how hard the model should think, for templates that know of it."""
+    """effort: how much the model should think, for templates that have such an argument."""
 
     effort: str | None = None
 
 
 class Prompt(Fields):
-    """What is counted as well as answered: the conversation."""
+    """The conversation: common to the requests for an answer and for a token count."""
 
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
-    system: Annotated[list[Block], Listed, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
+    system: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
     tools: list[Tool] = Field([])
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: Thinking | None = None
     output_config: OutputConfig = OutputConfig()
 
     def chat(self) -> Chat:
-        """The conversation, and what the template is told besides."""
+        """The conversation and the arguments of the template."""
         tools, held_back = (tuple(tool.value() for tool in self.tools if tool.defer_loading == held) for held in (False, True))
-        deferred = Deferred(held_back)
-        messages = [*self._system(), *(each for message in self.messages for each in _spoken(message, deferred))]
+        deferred = DeferredTools(held_back)
+        messages = [*self._system(), *(each for message in self.messages for each in _chat_messages(message, deferred))]
         if self.tool_choice.type == "none":
             tools, held_back = (), ()
-        args: dict[str, Any] = {} if self.thinking is None else {"enable_thinking": THINKS[self.thinking.type]}
+        args: dict[str, Any] = {} if self.thinking is None else {"enable_thinking": ENABLES_THINKING[self.thinking.type]}
         if self.output_config.effort is not None:
             args["reasoning_effort"] = self.output_config.effort
         return Chat(tuple(messages), tools, args, held_back)
@@ -152,14 +148,14 @@ class Prompt(Fields):
 
 
 class Request(Prompt, JobFields):
-    """A request for a message. `model` may be any name: one model is served."""
+    """A request for a message. `model` may be any name: there is one model."""
 
-    max_tokens: WholeResponse = Field(ge=1)
-    stop_sequences: StopMatcher = Field([])
+    max_tokens: WholeNumber = Field(ge=1)
+    stop_sequences: StopStrings = Field([])
     stream: bool = False
 
     def ignored(self) -> tuple[str, ...]:
-        """Fields that are accepted but not used."""
+        """Fields that are accepted but unused."""
         names = list(self.unknown)
         for name, part in (("tool_choice", self.tool_choice), ("thinking", self.thinking), ("output_config", self.output_config)):
             names += [f"{name}.{each}" for each in (part.unknown if part else ())]
@@ -170,8 +166,8 @@ class Request(Prompt, JobFields):
 
 
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
-    """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
-    request = read(Request, body)
+    """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
+    request = validate(Request, body)
     _check_supported(request)
     job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop_sequences)
     shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
@@ -179,8 +175,8 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
 
 
 def parse_count(body: dict[str, Any]) -> Chat:
-    """The conversation whose tokens are to be counted. Raises BadRequestError."""
-    request = read(Prompt, body)
+    """The conversation to count the tokens of. Raises BadRequestError."""
+    request = validate(Prompt, body)
     _check_supported(request)
     return request.chat()
 
@@ -193,20 +189,20 @@ def _check_supported(request: Prompt) -> None:
         _check_blocks(f"messages[{index}]", message.role, message.content)
     _check_blocks("system", "system", request.system)
     if request.messages[-1].role == "assistant":
-        hint = "end the conversation with a message of the user"
-        raise BadRequestError("messages: an answer that is begun by the client (prefill) is not supported", param="messages", hint=hint)
+        hint = "end the conversation with a user message"
+        raise BadRequestError("messages: an answer begun by the client (prefill) is not supported", param="messages", hint=hint)
 
 
 def _check_blocks(where: str, holder: str, blocks: list[Block]) -> None:
     for index, block in enumerate(blocks):
-        if block.type not in ALLOWED[holder]:
-            place = f"{where}.content[{index}]"
-            raise BadRequestError(f"{place}: a {block.type} block cannot stand in a {holder} message", param=place)
+        if block.type not in ALLOWED_BLOCKS[holder]:
+            path = f"{where}.content[{index}]"
+            raise BadRequestError(f"{path}: a {block.type} block cannot be in a {holder} message", param=path)
         _check_blocks(f"{where}.content[{index}]", block.type, block.content if block.type == "tool_result" else [])
 
 
-def _spoken(message: Message, deferred: Deferred) -> Iterator[dict[str, Any]]:
-    """The message as chat templates know it: results of tools are messages of their own, in their place."""
+def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[str, Any]]:
+    """The message in the form of chat templates: each tool result becomes a message of its own, at its position."""
     if message.role == "assistant":
         yield _assistant(message.content)
         return
@@ -220,20 +216,20 @@ def _spoken(message: Message, deferred: Deferred) -> Iterator[dict[str, Any]]:
 
 
 def _assistant(blocks: list[Block]) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": "assistant", "content": _text(blocks)}
+    message: dict[str, Any] = {"role": "assistant", "content": _text(blocks)}
     thoughts = [reasoning_of(block.thinking or "", block.signature) for block in blocks if block.type == "thinking"]
     if thoughts:
-        said["reasoning_content"] = "".join(thoughts)
+        message["reasoning_content"] = "".join(thoughts)
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
         for block in blocks
         if block.type == "tool_use"
     ]
-    return said | ({"tool_calls": calls} if calls else {})
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _text(blocks: Any) -> str:
-    """The blocks' text, end to end: how a client cuts its text does not change what the model reads."""
+    """The blocks' text, concatenated: how a client splits its text does not change the prompt."""
     return "".join(block.text or "" for block in blocks if block.type == "text")
 
 

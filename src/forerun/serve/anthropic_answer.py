@@ -1,6 +1,6 @@
-"""The Anthropic messages dialect: a run's events to a message, streamed or whole. `anthropic.py` reads the requests.
+"""The Anthropic messages dialect: a run's events to a message, streamed or whole. `anthropic.py` parses the requests.
 
-Pure. An answer is a list of blocks; a stream opens and closes one after the other. Knows no engine and no HTTP.
+Pure. A message is a list of blocks; a stream opens and closes them one after the other. Knows no engine and no HTTP.
 Source: Anthropic's Messages API, version 2023-06-01.
 """
 
@@ -31,13 +31,13 @@ from forerun.values import (
     Usage,
 )
 
-SIGNED = "forerun"  # clients drop thoughts without a signature
-HIDDEN = "forerun:"  # begins the signature of thoughts that are not shown: they are in it, so that they come back
+SIGNED = "forerun"  # clients drop thinking blocks without a signature
+HIDDEN = "forerun:"  # prefix of the signature of a hidden thinking block: it holds the thoughts, so that the client sends them back
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request as it was understood. shows_reasoning: False where the client wants a signature in place of the thoughts."""
+    """A parsed request. shows_reasoning: False where the client wants a signature in place of the thoughts."""
 
     job: Job
     streams: bool
@@ -50,7 +50,7 @@ class ParsedRequest:
 
 
 def reasoning_of(thinking: str, signature: str) -> str:
-    """The thoughts of a block that a client sent back. Raises BadRequestError: its signature is one of ours, but damaged."""
+    """The thoughts in a block that a client sent back. Raises BadRequestError if the signature is ours, but damaged."""
     if not signature.startswith(HIDDEN):
         return thinking
     try:
@@ -60,7 +60,7 @@ def reasoning_of(thinking: str, signature: str) -> str:
 
 
 class Blocks:
-    """The answer's blocks so far, as events of their own. A block is open until another begins or the answer ends."""
+    """The answer's blocks so far, and their events. A block is open until another begins or the answer ends."""
 
     def __init__(self, shows_reasoning: bool) -> None:
         self.blocks: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ class Blocks:
         self._text = ""
 
     def take(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What the event adds: values of content_block_start, content_block_delta and content_block_stop events."""
+        """Add an event. Yields the values of content_block_start, content_block_delta and content_block_stop events."""
         match event:
             case Reasoning(text):
                 yield from self._enter({"type": "thinking", "thinking": "", "signature": ""})
@@ -120,52 +120,48 @@ class Blocks:
         return len(self.blocks) - 1
 
 
-class _Answer:
-    """What streamed and whole answers have in common."""
+class _Response:
+    """Common to streamed and whole responses."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._request = asked
-        self._blocks = Blocks(asked.shows_reasoning)
-        self._head = {"id": asked.job.id, "type": "message", "role": "assistant", "model": info.name}
+    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request = parsed
+        self._blocks = Blocks(parsed.shows_reasoning)
+        self._head = {"id": parsed.job.id, "type": "message", "role": "assistant", "model": info.name}
 
     def _ending(self, done: Done) -> dict[str, Any]:
         return {"stop_reason": self._stop_reason(done), "stop_sequence": done.stop_string or None}
 
     def _stop_reason(self, done: Done) -> str:
         if done.finish == "length":
-            is_asked = done.usage.completion_tokens >= (self._request.job.max_tokens or 0)
-            return "max_tokens" if is_asked else "model_context_window_exceeded"
+            is_requested = done.usage.completion_tokens >= (self._request.job.max_tokens or 0)
+            return "max_tokens" if is_requested else "model_context_window_exceeded"
         if done.finish == "calls":
             return "tool_use"
         return "stop_sequence" if done.stop_string else "end_turn"
 
 
-class WholeResponse(_Answer):
+class WholeResponse(_Response):
     """A message in one piece."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._done: Done | None = None
+    _done: Done | None = None
 
     def take(self, event: Event) -> None:
-        """Add what this event tells."""
+        """Add an event."""
         for _ in self._blocks.take(event):
             pass
         self._done = event if isinstance(event, Done) else self._done
 
     def body(self) -> dict[str, Any]:
-        """The message object, once Done was taken."""
+        """The message object, after Done."""
         assert self._done is not None
-        told = self._ending(self._done) | {"usage": usage(self._done.usage), "forerun": report_of(self._done, self._request.ignored_fields)}
-        return self._head | {"content": self._blocks.blocks} | told
+        report = {"usage": usage(self._done.usage), "forerun": report_of(self._done, self._request.ignored_fields)}
+        return self._head | {"content": self._blocks.blocks} | self._ending(self._done) | report
 
 
-class StreamedResponse(_Answer):
-    """A message as server-sent events. It begins once the prompt is being read: then it is known how much of it was stored."""
+class StreamedResponse(_Response):
+    """A message as server-sent events. message_start comes with the first prefill progress, which has the number of cached tokens."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._has_begun = False
+    _has_begun = False
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
@@ -178,8 +174,8 @@ class StreamedResponse(_Answer):
             case _:
                 yield from (frame(value["type"], value) for value in self._blocks.take(event))
         if isinstance(event, Done):
-            told = {"usage": usage(event.usage), "forerun": report_of(event, self._request.ignored_fields)}
-            yield frame("message_delta", {"type": "message_delta", "delta": self._ending(event)} | told)
+            report = {"usage": usage(event.usage), "forerun": report_of(event, self._request.ignored_fields)}
+            yield frame("message_delta", {"type": "message_delta", "delta": self._ending(event)} | report)
             yield frame("message_stop", {"type": "message_stop"})
 
     def keepalive(self) -> bytes:
@@ -199,7 +195,7 @@ class StreamedResponse(_Answer):
 
 
 def usage(counts: Usage) -> dict[str, Any]:
-    """Token counts under Anthropic's names. What was read anew is plain input: nobody is charged for keeping it."""
+    """Token counts under Anthropic's names. Computed tokens are plain input: writing to the cache is not billed."""
     return {
         "input_tokens": counts.prompt_tokens - counts.cached_tokens,
         "cache_creation_input_tokens": 0,

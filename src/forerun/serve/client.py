@@ -1,6 +1,6 @@
-"""The other end of the wire: asks a running server for a chat completion and gives out its stream as values.
+"""A client: requests a chat completion from a running server and yields its stream as values.
 
-Knows the OpenAI chat dialect as this server speaks it, with its comments on progress and its `forerun` object; no engine, no terminal.
+Knows this server's OpenAI chat dialect, with its progress comments and its `forerun` object; no engine, no terminal.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.values import PrefillProgress
 
-READING = re.compile(r": reading (\d+)/(\d+) \((\d+) reused\)")
-# Reading a long conversation may take minutes, but the server never stays silent for longer than its keepalive.
+PREFILL = re.compile(r": prefill (\d+)/(\d+) \((\d+) cached\)")
+# The prefill of a long conversation may take minutes, but the server is never silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # what a server listens at that listens everywhere, and how it is reached from here
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address of a server that listens on all, and how to reach it from here
 CHANGE_TIMEOUT = httpx.Timeout(10.0, read=3600.0)
 
 
@@ -43,23 +43,23 @@ class End:
 
 
 def url_of(config: Config, given: str) -> str:
-    """A server's address, without /v1: as people give it, or if that is "", where one with these settings is reached."""
-    host = ANYWHERE.get(config.host, config.host)
+    """A server's address without /v1: the given one, or if that is "", that of a server with these settings."""
+    host = ANY_ADDRESS.get(config.host, config.host)
     return given.rstrip("/").removesuffix("/v1") or f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
 def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[PrefillProgress | Delta | End]:
     """Values of one streamed completion, its End last. `url`: the server's, without /v1; key: the API key, "" for none.
 
-    Raises ForerunError with the server's words.
+    Raises ForerunError with the server's message.
     """
-    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    request = body | {"stream": True, "stream_options": {"include_usage": True}}
     finish, closing = "", dict[str, Any]()
-    asking = httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, headers=bearer(key), timeout=TIMEOUT)
-    with plain_errors(url), asking as response:
+    call = httpx.stream("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT)
+    with plain_errors(url), call as response:
         check(response)
         for line in response.iter_lines():
-            if match := READING.match(line):
+            if match := PREFILL.match(line):
                 yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
             chunk = _chunk(line)
             for choice in chunk.get("choices", ()):
@@ -67,14 +67,14 @@ def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Pr
                 finish = choice["finish_reason"] or finish
             closing = chunk if chunk.get("usage") else closing
     if not finish or not closing:
-        raise ForerunError(f"the answer of {url} broke off", hint="the server may have been stopped; see its output")
+        raise ForerunError(f"the answer of {url} was cut off", hint="the server may have been stopped; see its output")
     yield End(finish, closing["usage"], closing["forerun"])
 
 
 def health(url: str, *, key: str = "") -> dict[str, Any]:
     """The body of /health, which names the model. key: the API key, "" for none. Raises ForerunError."""
     with plain_errors(url):
-        body = ask(url, "GET", "/health", key)
+        body = request_json(url, "GET", "/health", key)
         return body | {"model": dict(body["model"])}
 
 
@@ -83,9 +83,10 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def ask(url: str, method: str, path: str, key: str, **asked: Any) -> dict[str, Any]:
-    """The JSON object that answers a request. A change waits for the turn that runs. Raises ForerunError."""
-    response = httpx.request(method, f"{url}{path}", headers=bearer(key), timeout=CHANGE_TIMEOUT if method != "GET" else TIMEOUT, **asked)
+def request_json(url: str, method: str, path: str, key: str, **options: Any) -> dict[str, Any]:
+    """The JSON object that answers a request. A change waits for the running request. Raises ForerunError."""
+    headers, timeout = bearer(key) | options.pop("headers", {}), CHANGE_TIMEOUT if method != "GET" else TIMEOUT
+    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, **options)
     check(response)
     body: dict[str, Any] = response.json()
     return body
@@ -93,11 +94,11 @@ def ask(url: str, method: str, path: str, key: str, **asked: Any) -> dict[str, A
 
 @contextmanager
 def plain_errors(url: str) -> Iterator[None]:
-    """Turn what goes wrong on the way to a server into a ForerunError."""
+    """Turn connection errors and unexpected responses into a ForerunError."""
     try:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise ForerunError(f"{url!r} is no address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
+        raise ForerunError(f"{url!r} is not the address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
         raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
     except httpx.HTTPError as error:
@@ -107,12 +108,12 @@ def plain_errors(url: str) -> Iterator[None]:
 
 
 def check(response: httpx.Response) -> None:
-    """Raises ForerunError with the server's words if it refuses."""
+    """Raises ForerunError with the server's message if the response is an error."""
     if response.is_success:
         return
     response.read()
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        what = "does not know the API key that was sent" if "authorization" in response.request.headers else "wants an API key"
+        what = "does not know the API key that was sent" if "authorization" in response.request.headers else "requires an API key"
         raise ForerunError(f"the server at {response.url.netloc.decode()} {what}", hint="set FORERUN_API_KEY to one of its keys")
     _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
 
@@ -134,4 +135,4 @@ def _deltas(delta: dict[str, Any]) -> Iterator[Delta]:
 
 
 def _raise(error: dict[str, Any]) -> None:
-    raise ForerunError(f"the server says: {error['message']}", hint=error.get("hint", ""))
+    raise ForerunError(f"the server answers: {error['message']}", hint=error.get("hint", ""))

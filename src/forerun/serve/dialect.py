@@ -1,4 +1,4 @@
-"""What a dialect is to the application: how a request is read, and how its answer is written, streamed or whole. Knows no dialect."""
+"""The interface of a dialect: parse a request, write its response, streamed or whole. Knows no dialect."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from forerun.values import Done, Event, Job, ModelInfo
 
 
 class ParsedRequest(Protocol):
-    """A request as a dialect understood it."""
+    """A request after parsing."""
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """What is to be done, one after the other. At least one."""
+        """The jobs, to be run one after the other. At least one."""
 
     @property
     def streams(self) -> bool: ...
 
 
 class Stream(Protocol):
-    """An answer as server-sent events."""
+    """A response as server-sent events."""
 
     def frames(self, event: Event) -> Iterable[bytes]:
-        """The frames of one event, in order; Done ends the answer."""
+        """The frames of one event, in order; Done ends the response."""
 
     def keepalive(self) -> bytes:
-        """A sign of life, in the form that keeps this dialect's clients from giving up."""
+        """A keepalive frame that this dialect's clients count as activity."""
 
     def failed(self, problem: Problem) -> bytes:
-        """The last frames of an answer that breaks off."""
+        """The last frames of a response that fails."""
 
 
 class WholeResponse(Protocol):
-    """An answer in one piece."""
+    """A response in one piece."""
 
     def take(self, event: Event) -> None:
-        """Add what this event tells."""
+        """Add an event."""
 
     def body(self) -> dict[str, Any]:
-        """The answer, once Done was taken."""
+        """The response, after Done."""
 
 
 A = TypeVar("A", bound=ParsedRequest)
@@ -51,20 +51,20 @@ W_co = TypeVar("W_co", covariant=True)
 
 
 class Parse(Protocol[A_co]):
-    """Reads a request. Raises BadRequestError that names the field."""
+    """Parses a request. Raises BadRequestError that names the field."""
 
     def __call__(self, body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> A_co: ...
 
 
 class Write(Protocol[A_contra, W_co]):
-    """Begins an answer."""
+    """Begins a response."""
 
-    def __call__(self, asked: A_contra, info: ModelInfo, *, created_unix_s: int) -> W_co: ...
+    def __call__(self, parsed: A_contra, info: ModelInfo, *, created_unix_s: int) -> W_co: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[A]):
-    """One dialect. id_prefix: what the ids of its answers begin with."""
+    """One dialect. id_prefix: of the ids of its responses."""
 
     id_prefix: str
     parse: Parse[A]
@@ -73,5 +73,5 @@ class Dialect(Generic[A]):
 
 
 def report_of(done: Done, ignored_fields: Collection[str]) -> dict[str, Any]:
-    """The `forerun` object of an answer."""
+    """The `forerun` object of a response."""
     return asdict(done.report) | {"ignored_fields": list(ignored_fields)}

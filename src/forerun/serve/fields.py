@@ -1,4 +1,4 @@
-"""Reading a request's JSON against a schema: wrong types and values become errors that name the field, unknown fields are only named.
+"""Validates a request's JSON against a schema: wrong types and values become errors that name the field, unknown fields are collected.
 
 Holds what all dialects have in common. Knows JSON and pydantic; knows no dialect.
 """
@@ -21,19 +21,19 @@ MAX_STOP_CHARS = 1000
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # escaped, or as it stands
 
 
-def _whole(number: Any) -> Any:
+def _as_integer(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-WholeResponse = Annotated[int, BeforeValidator(_whole)]  # 16.0 is an integer in JSON Schema, and what some proxies make of 16
+WholeNumber = Annotated[int, BeforeValidator(_as_integer)]  # 16.0 is an integer in JSON Schema, and some proxies rewrite 16 so
 
 
-def _listed(stop: Any) -> Any:
+def _as_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
 class Fields(BaseModel):
-    """A JSON object of a request. Strict: "1" is no number and 1 is no boolean; null is the same as absent."""
+    """A JSON object of a request. Strict: "1" is not a number and 1 is not a boolean; null counts as absent."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -44,32 +44,36 @@ class Fields(BaseModel):
 
     @property
     def unknown(self) -> dict[str, Any]:
-        """The fields that the schema does not have."""
+        """The fields that are not in the schema."""
         return self.model_extra or {}
 
 
 SessionId = Annotated[str, Field(min_length=1, max_length=200, pattern=SESSION_ID)]
 
 
-class ForerunFields(Fields):
-    """The `forerun` object of a request: what no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
+class StrictFields(Fields):
+    """A JSON object that no other server has. Nobody sends it by accident, so an unknown key in it is an error."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ForerunFields(StrictFields):
+    """The `forerun` object of a request."""
 
     session: SessionId | None = None
     bank: BankUse = "use"
 
 
 class JobFields(Fields):
-    """What all dialects share: how tokens are drawn, under the names of OpenAI's dialects and their usual extensions (absent: as the model
-    suggests), and `forerun`.
+    """Common to all dialects: the sampling parameters, under the names of OpenAI's dialects and their usual extensions (absent: the
+    model's default), and `forerun`.
     """
 
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: WholeResponse | None = Field(None, ge=-1)
+    top_k: WholeNumber | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: WholeResponse | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    seed: WholeNumber | None = Field(None, ge=-(1 << 63), lt=1 << 64)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -87,14 +91,14 @@ class JobFields(Fields):
         stop: Sequence[str] = (),
         logprobs: LogprobsRequest | None = None,
     ) -> Job:
-        """The job of this prompt; sampling that is left open is the model's default."""
+        """The job of this prompt; sampling that is left out is the model's default."""
         session, bank = self.forerun.session, self.forerun.bank
         return Job(id, prompt, self.sampling(info.defaults), max_tokens, tuple(stop), session, tenant, bank, logprobs)
 
     def sampling(self, defaults: Sampling) -> Sampling:
-        """The law to draw by: what is given here, for the rest the defaults."""
+        """The sampling parameters: those given here, the defaults for the rest."""
         given = {each.name: getattr(self, each.name) for each in fields(Sampling) if getattr(self, each.name) is not None}
-        if given.get("top_k") == -1:  # another way to say "all", common among clients
+        if given.get("top_k") == -1:  # "all", as many clients send it
             given["top_k"] = 0
         if self.logit_bias is not None:
             given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
@@ -102,13 +106,13 @@ class JobFields(Fields):
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-StopMatcher = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
 BODY_HINT = "send one JSON object, in UTF-8"
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a request's body. Half of a surrogate pair, which clients make when they cut text, becomes U+FFFD.
+    """The JSON object in a request's body. Half of a surrogate pair, which clients produce when they split text, becomes U+FFFD.
 
     Raises BadRequestError.
     """
@@ -124,28 +128,37 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def read(schema: type[S], value: dict[str, Any]) -> S:
-    """The object as the schema has it. Raises BadRequestError that names the first field that is wrong."""
+def validate(schema: type[S], value: dict[str, Any]) -> S:
+    """The object in the form of the schema. Raises BadRequestError that names the first wrong field."""
     try:
         return schema.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = path(first["loc"])
         raise BadRequestError(
-            f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field, hint=f"correct {field!r} and ask again"
+            f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field, hint=f"correct {field!r} and send it again"
         ) from error
 
 
+def check_type(part: Fields, noun: str, type: str, required: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if a part of this type is not supported, or lacks a required field. required: names of fields, by type."""
+    if type not in required:
+        raise ValueError(f"{noun} of type {type!r} is not supported; there are {', '.join(required)}")
+    for name in required[type]:
+        if getattr(part, name) is None:
+            raise ValueError(f"{noun} of type {type!r} needs {name!r}")
+
+
 def refuse(unknown: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str]) -> None:
-    """Raises BadRequestError if a field would change the answer. unsupported: such fields, each with the values that ask for nothing."""
+    """Raises BadRequestError for a field that would change the answer. unsupported: such fields, each with its values without effect."""
     for name, value in unknown.items():
         if name in unsupported and value not in unsupported[name]:
             message = f"{name}: {value!r} is not supported and would change the answer"
             raise BadRequestError(message, param=name, hint=hints.get(name, f"leave {name!r} out"))
 
 
-def joined(content: Any, types: Collection[str]) -> Any:
-    """One string for a list of text parts, of these types: how a client cuts its text does not change what the model reads."""
+def join_text(content: Any, types: Collection[str]) -> Any:
+    """One string for a list of text parts of these types: how a client splits its text does not change the prompt."""
     if not isinstance(content, list):
         return content
     for index, part in enumerate(content):
@@ -156,12 +169,12 @@ def joined(content: Any, types: Collection[str]) -> Any:
 
 
 def path(location: Sequence[str | int]) -> str:
-    """A place in JSON as people write it: messages[0].content."""
+    """A location in JSON in the usual notation: messages[0].content."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The object that a call's arguments are. None of a call that was cut off or is malformed: nobody can act on half of them."""
+    """The arguments of a call as an object; {} if they are cut off or malformed, since half of them are of no use."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """The OpenAI chat completions dialect: a request's JSON to a Job, a run's events back to JSON.
 
-Pure. A known field that would change the answer and is not supported is an error; any other field is accepted and,
-if nothing is done with it, named in `forerun.ignored_fields`. Knows no engine, no HTTP and no tokens.
+Pure. A known field that would change the answer and is not supported is an error; any other field is accepted and, if unused, named in
+`forerun.ignored_fields`. Knows no engine, no HTTP and no tokens.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, JobFields, StopMatcher, WholeResponse, joined, read, refuse
-from forerun.serve.openai_choices import MAX_CHOICES, ObjectNames, ParsedRequest, StreamOptions, Value, repeated
+from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, join_text, refuse, validate
+from forerun.serve.openai_choices import MAX_CHOICES, ParsedRequest, ResponseFormat, StreamOptions, Value, repeated
 from forerun.serve.openai_logprobs import entries
-from forerun.serve.shapes import CALL, SAYS_SOMETHING, TOOL, TextPart
+from forerun.serve.shapes import CALL, HAS_CONTENT, TOOL, TextPart
 from forerun.text.message import AssistantMessage
 from forerun.values import (
     CallArguments,
@@ -32,7 +32,7 @@ from forerun.values import (
     TokenLogprob,
 )
 
-# Fields of this dialect and its usual extensions that would change the answer, each with the values that ask for nothing, besides NOTHING.
+# Fields of this dialect and its usual extensions that would change the answer, each with the values that have no effect, besides NO_EFFECT.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "functions", "web_search_options"), ()),
     **dict.fromkeys(("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "structured_outputs"), ()),
@@ -43,12 +43,12 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
 }
-CHOICE_HINT = "'auto' and 'none' are; a call cannot be forced before answers can be held to a grammar"
-NOTHING: tuple[Any, ...] = (False, 0, "", [], {})
+CHOICE_HINT = "'auto' and 'none' are; forced calls need constrained decoding, which is not supported"
+NO_EFFECT: tuple[Any, ...] = (False, 0, "", [], {})
 
 
-def _joined(content: Any) -> Any:
-    return joined(content, ("text",))
+def _join_text(content: Any) -> Any:
+    return join_text(content, ("text",))
 
 
 def _check_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -68,51 +68,51 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class Message(Fields):
-    """One message. What goes to the template is what is known here, with developer under its older name."""
+    """One message. The template gets the fields of this schema alone, and developer under its older name."""
 
-    model_config = ConfigDict(json_schema_extra=SAYS_SOMETHING)
+    model_config = ConfigDict(json_schema_extra=HAS_CONTENT)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[TextPart] | None)] = None
+    content: Annotated[str | None, BeforeValidator(_join_text, json_schema_input_type=str | list[TextPart] | None)] = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
     tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call), CALL]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
     def value(self) -> dict[str, Any]:
-        """The message as the chat template gets it."""
-        known = self.model_dump(include=set(Message.model_fields), exclude_none=True)
-        return known | {"role": "system" if self.role == "developer" else self.role, "content": self.content or ""}
+        """The message in the form of the chat template."""
+        fields = self.model_dump(include=set(Message.model_fields), exclude_none=True)
+        return fields | {"role": "system" if self.role == "developer" else self.role, "content": self.content or ""}
 
 
 class Request(JobFields):
-    """A chat completion request. `model` may be any name: one model is served."""
+    """A chat completion request. `model` may be any name: there is one model."""
 
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    max_tokens: WholeResponse | None = Field(None, ge=1)
-    max_completion_tokens: WholeResponse | None = Field(None, ge=1)
-    stop: StopMatcher = Field([])
+    max_tokens: WholeNumber | None = Field(None, ge=1)
+    max_completion_tokens: WholeNumber | None = Field(None, ge=1)
+    stop: StopStrings = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
     tool_choice: Any = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    n: WholeResponse = Field(1, ge=1, le=MAX_CHOICES)
+    n: WholeNumber = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: bool = False
-    top_logprobs: WholeResponse = Field(0, ge=0, le=20)
+    top_logprobs: WholeNumber = Field(0, ge=0, le=20)
 
     def chat(self) -> Chat:
-        """The conversation, and what the template is told besides."""
-        spoken = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort}
-        args = self.chat_template_kwargs | {name: value for name, value in spoken.items() if value is not None}
+        """The conversation and the arguments of the template."""
+        named = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort}
+        args = self.chat_template_kwargs | {name: value for name, value in named.items() if value is not None}
         tools = () if self.tool_choice == "none" else tuple(self.tools)
         return Chat(tuple(message.value() for message in self.messages), tools, args)
 
     def ignored(self) -> tuple[str, ...]:
-        """Fields that are accepted but not used, in the order in which they came."""
+        """Fields that are accepted but unused, in their order in the request."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += [f"stream_options.{name}" for name in self.stream_options.unknown]
         names += [f"messages.{name}" for message in self.messages for name in message.unknown]
@@ -120,8 +120,8 @@ class Request(JobFields):
 
 
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
-    """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
-    request = read(Request, body)
+    """The request as jobs; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
+    request = validate(Request, body)
     _check_supported(request)
     job = request.job(
         request.chat(),
@@ -133,7 +133,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
         logprobs=LogprobsRequest(request.top_logprobs, of_prompt=False) if request.logprobs else None,
     )
     jobs = repeated([job], request.n)
-    return ParsedRequest(id, jobs, request.n, FORM, request.stream, request.stream_options.include_usage, request.ignored())
+    return ParsedRequest(id, jobs, request.n, FORMAT, request.stream, request.stream_options.include_usage, request.ignored())
 
 
 def _check_supported(request: Request) -> None:
@@ -141,12 +141,12 @@ def _check_supported(request: Request) -> None:
         if message.content is None and message.role != "assistant":
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
         if message.tool_calls and message.role != "assistant":
-            raise BadRequestError(f"messages[{index}].tool_calls: the assistant alone calls tools", param=f"messages[{index}].tool_calls")
+            raise BadRequestError(f"messages[{index}].tool_calls: only the assistant calls tools", param=f"messages[{index}].tool_calls")
     if request.tool_choice not in ("auto", "none"):
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
     if request.top_logprobs and not request.logprobs:
-        raise BadRequestError("top_logprobs: logprobs are not asked for", param="top_logprobs", hint="send 'logprobs': true with it")
-    refuse(request.unknown, {name: (*NOTHING, *values) for name, values in UNSUPPORTED.items()}, {})
+        raise BadRequestError("top_logprobs: logprobs are not requested", param="top_logprobs", hint="send 'logprobs': true with it")
+    refuse(request.unknown, {name: (*NO_EFFECT, *values) for name, values in UNSUPPORTED.items()}, {})
 
 
 class Choice:
@@ -155,10 +155,10 @@ class Choice:
     def __init__(self, job: Job) -> None:
         self._message = AssistantMessage()
         self._tokens: list[TokenLogprob] = []
-        self._has_begun, self._asks = False, job.logprobs is not None
+        self._has_begun, self._has_logprobs = False, job.logprobs is not None
 
     def take(self, event: Event) -> Iterator[Value]:
-        """What the event adds, after the role."""
+        """Add an event. Yields the fields of its chunks, after one with the role."""
         delta = _delta(event)
         if (delta or isinstance(event, Done)) and not self._has_begun:
             self._has_begun = True
@@ -166,30 +166,30 @@ class Choice:
         if isinstance(event, Piece):
             self._message.take(event)
         if delta:
-            told = event.logprobs if isinstance(event, Content) else None
-            self._tokens += told or ()
-            yield self._fields(delta, told)
+            tokens = event.logprobs if isinstance(event, Content) else None
+            self._tokens += tokens or ()
+            yield self._fields(delta, tokens)
 
     def last(self, done: Done) -> Value:
-        """Nothing new."""
+        """Empty."""
         return self._fields({}, None)
 
     def value(self) -> Value:
-        """The message, and its tokens if they were asked for."""
-        return {"message": self._message.value(), "logprobs": self._told(self._tokens)}
+        """The message, and its logprobs if requested."""
+        return {"message": self._message.value(), "logprobs": self._logprobs(self._tokens)}
 
     def _fields(self, delta: Value, tokens: Sequence[TokenLogprob] | None) -> Value:
-        return {"delta": delta, "logprobs": self._told(tokens)}
+        return {"delta": delta, "logprobs": self._logprobs(tokens)}
 
-    def _told(self, tokens: Sequence[TokenLogprob] | None) -> Value | None:
-        return {"content": entries(tokens), "refusal": None} if self._asks and tokens is not None else None
+    def _logprobs(self, tokens: Sequence[TokenLogprob] | None) -> Value | None:
+        return {"content": entries(tokens), "refusal": None} if self._has_logprobs and tokens is not None else None
 
 
-FORM = ObjectNames("chat.completion", "chat.completion.chunk", Choice)
+FORMAT = ResponseFormat("chat.completion", "chat.completion.chunk", Choice)
 
 
 def _delta(event: Event) -> Value:
-    """What a piece of the answer adds to the message; nothing for other events."""
+    """The delta of a piece of the answer; {} for other events."""
     match event:
         case Content(text):
             return {"content": text}

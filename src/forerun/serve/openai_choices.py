@@ -1,7 +1,7 @@
-"""What OpenAI's chat and completions dialects have in common: an answer is a list of choices, streamed or whole.
+"""Common to OpenAI's chat and completions dialects: a response is a list of choices, streamed or whole.
 
-A choice is a job; events come of one job after the other, and each job's Done ends its choice. Pure. Knows no engine, no HTTP, no tokens,
-and not how a choice is written.
+A choice is a job; the events are those of one job after the other, and each job's Done ends its choice. Pure. Knows no engine, no HTTP,
+no tokens, and not how a choice is written.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Value = dict[str, Any]
 
 
 class StreamOptions(Fields):
-    """What a stream has besides the answer."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class Choice(Protocol):
-    """One choice while it is written. Its fields are those of the dialect, without index and finish_reason."""
+    """One choice while it is written, in the dialect's fields without index and finish_reason."""
 
     def take(self, event: Event) -> Iterable[Value]:
-        """Add what the event tells. Returns the fields of the chunks that tell it."""
+        """Add an event. Returns the fields of its chunks."""
 
     def last(self, done: Done) -> Value:
         """The fields of the last chunk."""
@@ -41,8 +41,8 @@ class Choice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectNames:
-    """How a dialect writes: the kinds of object of a whole answer and of a stream's chunk, and a choice."""
+class ResponseFormat:
+    """How a dialect writes: the `object` of a whole response and of a stream's chunk, and its choices."""
 
     whole: str
     chunk: str
@@ -51,19 +51,19 @@ class ObjectNames:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request as it was understood. id: of the answer. jobs: `repeats` for each prompt, one after the other."""
+    """A parsed request. id: of the response. jobs: `repeats` for each prompt, one after the other."""
 
     id: str
     jobs: tuple[Job, ...]
     repeats: int
-    form: ObjectNames
+    format: ResponseFormat
     streams: bool
     includes_usage: bool
     ignored_fields: tuple[str, ...]
 
 
 def repeated(jobs: Sequence[Job], repeats: int) -> tuple[Job, ...]:
-    """Each job so often. Each has its own id, and those of one prompt have seeds that follow one another."""
+    """Each job `repeats` times. Each has its own id, and those of one prompt have consecutive seeds."""
     every = [(job, repeat) for job in jobs for repeat in range(repeats)]
     return tuple(jobs) if len(every) == 1 else tuple(_renamed(*each, index) for index, each in enumerate(every))
 
@@ -76,18 +76,18 @@ def _renamed(job: Job, repeat: int, index: int) -> Job:
 class Choices:
     """The choices so far."""
 
-    def __init__(self, asked: ParsedRequest) -> None:
-        self._request = asked
-        self._choices = [asked.form.choice(job) for job in asked.jobs]
+    def __init__(self, parsed: ParsedRequest) -> None:
+        self._request = parsed
+        self._choices = [parsed.format.choice(job) for job in parsed.jobs]
         self._done: list[Done] = []
 
     @property
-    def are_done(self) -> bool:
-        """Whether all choices have ended."""
+    def is_done(self) -> bool:
+        """Whether all choices are complete."""
         return len(self._done) == len(self._choices)
 
     def take(self, event: Event) -> Iterator[Value]:
-        """What the event adds, as choices of chunks."""
+        """Add an event. Yields the choices of its chunks."""
         index = len(self._done)
         choice = self._choices[index]
         for fields in choice.take(event):
@@ -97,18 +97,18 @@ class Choices:
             yield self._ended(index, choice.last(event))
 
     def values(self) -> list[Value]:
-        """The whole choices, once all have ended."""
+        """The whole choices, after the last Done."""
         return [self._ended(index, choice.value()) for index, choice in enumerate(self._choices)]
 
     def usage(self) -> Value:
-        """Token counts of all: a prompt counts once, however many choices it has."""
+        """Token counts of all choices: a prompt counts once, however many choices it has."""
         counts = [done.usage for done in self._done]
         prompts = counts[:: self._request.repeats]
-        read = (sum(each.prompt_tokens for each in prompts), sum(each.cached_tokens for each in prompts))
-        return usage(Usage(*read, sum(each.completion_tokens for each in counts), sum(each.reasoning_tokens for each in counts)))
+        prompt = (sum(each.prompt_tokens for each in prompts), sum(each.cached_tokens for each in prompts))
+        return usage(Usage(*prompt, sum(each.completion_tokens for each in counts), sum(each.reasoning_tokens for each in counts)))
 
     def report(self) -> Value:
-        """The `forerun` object of the answer. Where there are several choices, each has its own."""
+        """The `forerun` object of the response. With several choices, each has its own."""
         ignored = self._request.ignored_fields
         return {"forerun": report_of(self._done[0], ignored) if len(self._choices) == 1 else {"ignored_fields": list(ignored)}}
 
@@ -118,42 +118,42 @@ class Choices:
         return {"index": index, **fields, "finish_reason": FINISH[done.finish], **cost}
 
 
-class _Answer:
-    """What streamed and whole answers have in common."""
+class _Response:
+    """Common to streamed and whole responses."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._request, self._choices = asked, Choices(asked)
-        self._head = {"id": asked.id, "object": asked.form.whole, "created": created_unix_s, "model": info.name}
+    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request, self._choices = parsed, Choices(parsed)
+        self._head = {"id": parsed.id, "object": parsed.format.whole, "created": created_unix_s, "model": info.name}
 
 
-class WholeResponse(_Answer):
-    """An answer in one piece."""
+class WholeResponse(_Response):
+    """A response in one piece."""
 
     def take(self, event: Event) -> None:
-        """Add what this event tells."""
+        """Add an event."""
         for _ in self._choices.take(event):
             pass
 
     def body(self) -> Value:
-        """The answer, once the last Done was taken."""
+        """The response, after the last Done."""
         return self._head | {"choices": self._choices.values(), "usage": self._choices.usage()} | self._choices.report()
 
 
-class StreamedResponse(_Answer):
-    """An answer as server-sent events."""
+class StreamedResponse(_Response):
+    """A response as server-sent events."""
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
         yield from progress(event)
         for choice in self._choices.take(event):
             yield self._chunk([choice])
-        if self._choices.are_done and self._request.includes_usage:
+        if self._choices.is_done and self._request.includes_usage:
             yield self._chunk([])
-        if self._choices.are_done:
+        if self._choices.is_done:
             yield END
 
     def keepalive(self) -> bytes:
-        """A comment: every client of these dialects counts it as life."""
+        """A comment: every client of these dialects counts it as activity."""
         return comment("keepalive")
 
     def failed(self, problem: Problem) -> bytes:
@@ -161,10 +161,10 @@ class StreamedResponse(_Answer):
         return data(problem.body())
 
     def _chunk(self, choices: list[Value]) -> bytes:
-        """A chunk; the last one has the report, and the usage if that was asked for, in a chunk without choices."""
-        is_last = self._choices.are_done and bool(choices) != self._request.includes_usage
+        """A chunk; the last one has the report, and the usage if that was requested, in a chunk without choices."""
+        is_last = self._choices.is_done and bool(choices) != self._request.includes_usage
         counts = {"usage": None if choices else self._choices.usage()} if self._request.includes_usage else {}
-        chunk = self._head | {"object": self._request.form.chunk, "choices": choices} | counts
+        chunk = self._head | {"object": self._request.format.chunk, "choices": choices} | counts
         return data(chunk | (self._choices.report() if is_last else {}))
 
 

@@ -8,16 +8,16 @@ from typing import Any
 from forerun.values import TokenLogprob, TopToken
 
 
-def word(text: bytes, snapshot: str = "") -> str:
-    r"""The token's text; of one that is no whole characters the bytes, as \xNN behind `mark`."""
+def word(text: bytes, prefix: str = "") -> str:
+    r"""The token's text; if that is not whole characters, its bytes as \xNN after `prefix`."""
     try:
         return text.decode()
     except UnicodeDecodeError:
-        return snapshot + "".join(f"\\x{byte:02x}" for byte in text)
+        return prefix + "".join(f"\\x{byte:02x}" for byte in text)
 
 
 def entries(tokens: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
-    """The tokens as in chat completions and Responses."""
+    """The tokens in the form of chat completions and Responses."""
     return [_entry(token) | {"top_logprobs": [_entry(each) for each in token.top]} for token in tokens]
 
 

@@ -1,8 +1,8 @@
-"""The OpenAI Responses dialect: a request's JSON to a Job. `openai_responses_answer.py` writes what comes back.
+"""The OpenAI Responses dialect: a request's JSON to a Job. `openai_responses_answer.py` writes the response.
 
-Pure, and stateless: a request carries its whole conversation, as items. They become the same messages that a chat client would send.
-A known field that would change the answer and is not supported is an error; any other is accepted and, if nothing is done with it, named
-as ignored. Knows no engine, no HTTP and no tokens. Source: OpenAI's API reference, Responses; what Codex sends.
+Pure, and stateless: a request has its whole conversation, as items. They become the messages that a chat client would send. A known
+field that would change the answer and is not supported is an error; any other is accepted and, if unused, named as ignored. Knows no
+engine, no HTTP and no tokens. Source: OpenAI's API reference, Responses; what Codex sends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from forerun.errors import BadRequestError
-from forerun.serve.deferred import Deferred
-from forerun.serve.fields import Fields, JobFields, WholeResponse, joined, read, refuse
+from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.fields import Fields, JobFields, WholeNumber, check_type, join_text, refuse, validate
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
 from forerun.values import Chat, LogprobsRequest, ModelInfo
@@ -26,11 +26,11 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "prompt": (),
     "moderation": (),
 }
-HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server keeps no responses: send the whole conversation as input")
+HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server stores no responses: send the whole conversation as input")
 LOGPROBS = "message.output_text.logprobs"  # in `include`
-# Parts of content that are text.
+# Types of the parts of content that are text.
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-NEEDS: Mapping[str, tuple[str, ...]] = {
+REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
@@ -43,19 +43,19 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 
 
-def _joined(content: Any) -> Any:
-    return joined(content, TEXTS)
+def _join_text(content: Any) -> Any:
+    return join_text(content, TEXTS)
 
 
-def _items(given: Any) -> Any:
-    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+def _as_items(value: Any) -> Any:
+    return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
-Text = Annotated[str | None, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, Any]] | None)]
+Text = Annotated[str | None, BeforeValidator(_join_text, json_schema_input_type=str | list[dict[str, Any]] | None)]
 
 
 class Item(Fields):
-    """One item of a conversation, of any type that is known here. Its `id` and `status` are the client's own affair."""
+    """One item of a conversation, of any supported type. Its `id` and `status` have no effect."""
 
     type: str = "message"
     id: str | None = None
@@ -74,52 +74,48 @@ class Item(Fields):
 
     @model_validator(mode="after")
     def _check(self) -> Item:
-        if self.type not in NEEDS:
-            raise ValueError(f"an item of type {self.type!r} is not supported")
-        for name in NEEDS[self.type]:
-            if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} item needs {name!r}")
+        check_type(self, "an item", self.type, REQUIRED_FIELDS)
         return self
 
 
 class ReasoningFields(Fields):
-    """effort: how hard the model should think. summary: asked for, thoughts come as a summary, which is what most clients show."""
+    """effort: how much the model should think. summary: if set, thoughts are sent as a summary, which most clients show."""
 
     effort: str | None = None
     summary: str | None = None
 
 
 class TextFields(Fields):
-    """How the answer is to be written."""
+    """The format of the answer."""
 
     format: dict[str, Any] = Field(default={"type": "text"})
 
 
 class Request(JobFields):
-    """A request for a response. `model` may be any name: one model is served."""
+    """A request for a response. `model` may be any name: there is one model."""
 
     model: str | None = None
-    input: Annotated[list[Item], BeforeValidator(_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
+    input: Annotated[list[Item], BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: Any = "auto"
-    max_output_tokens: WholeResponse | None = Field(None, ge=1)
+    max_output_tokens: WholeNumber | None = Field(None, ge=1)
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
     metadata: dict[str, str] = Field({})
     store: bool = False
     include: list[str] = Field([])
-    top_logprobs: WholeResponse | None = Field(None, ge=0, le=20)
+    top_logprobs: WholeNumber | None = Field(None, ge=0, le=20)
 
     @property
     def logprobs(self) -> LogprobsRequest | None:
-        """What is asked for by either field."""
-        is_asked = LOGPROBS in self.include or self.top_logprobs is not None
-        return LogprobsRequest(self.top_logprobs or 0, of_prompt=False) if is_asked else None
+        """The logprobs that either field requests."""
+        is_requested = LOGPROBS in self.include or self.top_logprobs is not None
+        return LogprobsRequest(self.top_logprobs or 0, of_prompt=False) if is_requested else None
 
     def ignored(self) -> tuple[str, ...]:
-        """Fields that are accepted but not used."""
+        """Fields that are accepted but unused."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += ["store"] * self.store + [f"include.{each}" for each in self.include if each != LOGPROBS]
         names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
@@ -129,8 +125,8 @@ class Request(JobFields):
 
 
 def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
-    """What the request asks for; sampling that it leaves open is the model's default. Raises BadRequestError that names the field."""
-    request = read(Request, body)
+    """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
+    request = validate(Request, body)
     _check_supported(request)
     listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
     job = request.job(
@@ -157,7 +153,7 @@ def _check_supported(request: Request) -> None:
 
 
 def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTool]]:
-    """What the model may call, by name, as templates know it. A namespace's tools are called by their own names."""
+    """The tools that the model may call, by name, in the form of templates. A namespace's tools are called by their own names."""
     for index, tool in enumerate(tools):
         match tool:
             case {"type": "function", "name": str(name)}:
@@ -170,7 +166,7 @@ def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTo
                 named = dict(tool) | {"name": "tool_search"}
                 yield "tool_search", DeclaredTool("tool_search", None, _function(named, tool.get("parameters") or {}))
             case {"type": "web_search"}:
-                continue  # the provider's to run; every request of Codex has it
+                continue  # the provider runs it; every request of Codex has it
             case _:
                 kind = tool.get("type") if isinstance(tool, dict) else tool
                 raise BadRequestError(f"tools[{index}]: {kind!r} is not supported, or lacks a name", param=f"tools[{index}]")
@@ -180,8 +176,8 @@ FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "req
 
 
 def _function(tool: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"description": tool["description"]} if isinstance(tool.get("description"), str) else {}
-    return {"type": "function", "function": {"name": tool["name"], **told, "parameters": parameters}}
+    description = {"description": tool["description"]} if isinstance(tool.get("description"), str) else {}
+    return {"type": "function", "function": {"name": tool["name"], **description, "parameters": parameters}}
 
 
 def _found_tools(request: Request) -> list[dict[str, Any]]:
@@ -193,21 +189,21 @@ def _chat(request: Request, listed: Mapping[str, DeclaredTool], found: Mapping[s
     if request.instructions is not None:
         messages.append({"role": "system", "content": request.instructions})
     for item in request.input:
-        _say(messages, item)
+        _add(messages, item)
     tools, held_back = (() if request.tool_choice == "none" else tuple(each.tool for each in of.values()) for of in (listed, found))
     args = {} if request.reasoning.effort is None else {"reasoning_effort": request.reasoning.effort}
     return Chat(tuple(messages), tools, args, held_back)
 
 
-def _say(messages: list[dict[str, Any]], item: Item) -> None:
-    """Add an item to the conversation: what the model wrote in one go becomes one message."""
+def _add(messages: list[dict[str, Any]], item: Item) -> None:
+    """Add an item to the conversation: the model's consecutive items become one message."""
     if item.type == "reasoning":
-        said = _assistant(messages, but_not=("content", "reasoning_content", "tool_calls"))
-        said["reasoning_content"] = item.content or item.summary or ""
+        message = _assistant(messages, but_not=("content", "reasoning_content", "tool_calls"))
+        message["reasoning_content"] = item.content or item.summary or ""
     elif item.type in CALLS:
         _assistant(messages, but_not=()).setdefault("tool_calls", []).append(_call(item))
     elif item.type == "tool_search_output":
-        messages.append({"role": "tool", "content": _found(item.tools or []), "tool_call_id": item.call_id})
+        messages.append({"role": "tool", "content": _declared(item.tools or []), "tool_call_id": item.call_id})
     elif item.type.endswith("_output"):
         messages.append({"role": "tool", "content": item.output or "", "tool_call_id": item.call_id})
     elif item.role == "assistant":
@@ -217,7 +213,7 @@ def _say(messages: list[dict[str, Any]], item: Item) -> None:
 
 
 def _assistant(messages: list[dict[str, Any]], *, but_not: tuple[str, ...]) -> dict[str, Any]:
-    """The message that the model is writing, or a new one if there is none, or if it has one of these already."""
+    """The last message if it is the assistant's and has none of these fields, otherwise a new one."""
     if not messages or messages[-1]["role"] != "assistant" or any(messages[-1].get(name) for name in but_not):
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -229,8 +225,8 @@ def _call(item: Item) -> dict[str, Any]:
     return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _found(tools: list[dict[str, Any]]) -> str:
-    """Tools that a search has found, declared where they were found."""
+def _declared(tools: list[dict[str, Any]]) -> str:
+    """The declarations of tools that a search has found, for its result."""
     found = dict(_declarations(tools))
-    deferred = Deferred(each.tool for each in found.values())
+    deferred = DeferredTools(each.tool for each in found.values())
     return "".join(map(deferred.declaration, found))

@@ -1,7 +1,7 @@
-"""The OpenAI Responses dialect: a run's events to a response, streamed or whole. `openai_responses.py` reads the requests.
+"""The OpenAI Responses dialect: a run's events to a response, streamed or whole. `openai_responses.py` parses the requests.
 
-Pure. An answer is a list of items: thoughts, a message, calls (`openai_responses_items.py`). A stream's events are numbered.
-Knows no engine and no HTTP. Source: OpenAI's API reference, Responses; the events that Codex cannot do without.
+Pure. A response is a list of items: reasoning, a message, calls (`openai_responses_items.py`). A stream's events are numbered.
+Knows no engine and no HTTP. Source: OpenAI's API reference, Responses; the events that Codex requires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forerun.values import Done, Event, Job, ModelInfo, PrefillProgress, QueuePo
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request as it was understood. summarises: thoughts go into the summary. echo: fields that the response repeats."""
+    """A parsed request. summarises: thoughts go into the summary. echo: fields that the response repeats."""
 
     job: Job
     streams: bool
@@ -32,15 +32,15 @@ class ParsedRequest:
         return (self.job,)
 
 
-class _Answer:
-    """What streamed and whole answers have in common."""
+class _Response:
+    """Common to streamed and whole responses."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        self._request = asked
-        self._items = Items(asked.job.id.removeprefix("resp_"), asked.declared, summarises=asked.summarises)
-        head = {"id": asked.job.id, "object": "response", "created_at": created_unix_s, "model": info.name, "error": None}
+    def __init__(self, parsed: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
+        self._request = parsed
+        self._items = Items(parsed.job.id.removeprefix("resp_"), parsed.declared, summarises=parsed.summarises)
+        head = {"id": parsed.job.id, "object": "response", "created_at": created_unix_s, "model": info.name, "error": None}
         fixed: Value = {"parallel_tool_calls": True, "previous_response_id": None, "store": False, "tools": [], "truncation": "disabled"}
-        self._head = head | fixed | {"text": {"format": {"type": "text"}}, "user": None} | asked.echo
+        self._head = head | fixed | {"text": {"format": {"type": "text"}}, "user": None} | parsed.echo
 
     def _unfinished(self, status: str) -> Value:
         return self._head | {"status": status, "incomplete_details": None, "output": [], "usage": None}
@@ -52,31 +52,27 @@ class _Answer:
         return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
 
 
-class WholeResponse(_Answer):
+class WholeResponse(_Response):
     """A response in one piece."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._done: Done | None = None
+    _done: Done | None = None
 
     def take(self, event: Event) -> None:
-        """Add what this event tells."""
+        """Add an event."""
         for _ in self._items.take(event):
             pass
         self._done = event if isinstance(event, Done) else self._done
 
     def body(self) -> Value:
-        """The response object, once Done was taken."""
+        """The response object, after Done."""
         assert self._done is not None
         return self._finished(self._done)
 
 
-class StreamedResponse(_Answer):
-    """A response as server-sent events. Codex does not count comments as life, so each sign of it is an event."""
+class StreamedResponse(_Response):
+    """A response as server-sent events. Codex does not count comments as activity, so each keepalive is an event."""
 
-    def __init__(self, asked: ParsedRequest, info: ModelInfo, *, created_unix_s: int) -> None:
-        super().__init__(asked, info, created_unix_s=created_unix_s)
-        self._num_sent = 0
+    _num_sent = 0
 
     def frames(self, event: Event) -> Iterator[bytes]:
         """The frames of one event."""
@@ -91,7 +87,7 @@ class StreamedResponse(_Answer):
             yield self._frame({"type": f"response.{response['status']}", "response": response})
 
     def keepalive(self) -> bytes:
-        """An event that says nothing new."""
+        """A response.in_progress event without progress."""
         return b"".join([*self._begin(), self._in_progress({})])
 
     def failed(self, problem: Problem) -> bytes:
@@ -105,8 +101,8 @@ class StreamedResponse(_Answer):
             yield self._frame({"type": "response.created", "response": self._unfinished("in_progress")})
 
     def _in_progress(self, progress: Value) -> bytes:
-        told = {"forerun": progress} if progress else {}
-        return self._frame({"type": "response.in_progress", "response": self._unfinished("in_progress"), **told})
+        report = {"forerun": progress} if progress else {}
+        return self._frame({"type": "response.in_progress", "response": self._unfinished("in_progress"), **report})
 
     def _frame(self, value: Value) -> bytes:
         self._num_sent += 1

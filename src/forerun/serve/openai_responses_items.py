@@ -1,4 +1,4 @@
-"""The items of a response while they are written: what each event adds, as events without numbers. Pure.
+"""The items of a response while they are written, and their events, without sequence numbers. Pure.
 
 Knows the OpenAI Responses dialect; knows nothing of the response around the items.
 """
@@ -18,7 +18,7 @@ Value = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTool:
-    """Something that the model may call. tool: as chat templates know it; namespace: of the tools that it belongs to."""
+    """A tool that the model may call. tool: in the form of chat templates; namespace: the one that it belongs to."""
 
     kind: Literal["function", "custom", "tool_search"]
     namespace: str | None
@@ -36,10 +36,10 @@ class Items:
     def __init__(self, id: str, declared: Mapping[str, DeclaredTool], *, summarises: bool) -> None:
         self.items: list[Value] = []
         self._id, self._declared, self._summarises = id, declared, summarises
-        self._open: _Open | None = None
+        self._open: _OpenItem | None = None
 
     def take(self, event: Event) -> Iterator[Value]:
-        """What the event adds, as events without numbers."""
+        """Add an event. Yields the dialect's events, without sequence numbers."""
         match event:
             case Reasoning(text):
                 yield from self._write(ReasoningItem, text)
@@ -47,8 +47,8 @@ class Items:
                 yield from self._write(Message, text, entries(logprobs))
             case CallStart(_, id, name):
                 yield from self._close("completed")
-                made = self._declared.get(name, FUNCTION)
-                yield from self._begin((Call if made.kind == "function" else BufferedCall)(self._place("call"), id, name, made))
+                declared = self._declared.get(name, FUNCTION)
+                yield from self._begin((Call if declared.kind == "function" else BufferedCall)(self._position("call"), id, name, declared))
             case CallArguments(_, text) if self._open:
                 yield from self._open.add(text)
             case CallEnd(_, is_complete):
@@ -56,16 +56,16 @@ class Items:
             case Done(finish):
                 yield from self._close("incomplete" if finish == "length" else "completed")
 
-    def _write(self, kind: type[ReasoningItem] | type[Message], text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
+    def _write(self, kind: type[ReasoningItem] | type[Message], text: str, logprobs: Sequence[Value] = ()) -> Iterator[Value]:
         if not isinstance(self._open, kind):
             yield from self._close("completed")
             yield from self._begin(
-                ReasoningItem(self._place("rs"), self._summarises) if kind is ReasoningItem else Message(self._place("msg"))
+                ReasoningItem(self._position("rs"), self._summarises) if kind is ReasoningItem else Message(self._position("msg"))
             )
         if self._open:
-            yield from self._open.add(text, told)
+            yield from self._open.add(text, logprobs)
 
-    def _begin(self, opened: _Open) -> Iterator[Value]:
+    def _begin(self, opened: _OpenItem) -> Iterator[Value]:
         self._open = opened
         yield from opened.begin()
 
@@ -75,7 +75,7 @@ class Items:
             self.items.append(self._open.item(status))
             self._open = None
 
-    def _place(self, prefix: str) -> ItemPosition:
+    def _position(self, prefix: str) -> ItemPosition:
         return ItemPosition(f"{prefix}_{self._id}_{len(self.items)}", len(self.items))
 
 
@@ -87,26 +87,26 @@ class ItemPosition:
     index: int
 
 
-class _Open:
-    """An item that is being written: `begin`, `add`, `end` give its events, `item` is its value."""
+class _OpenItem:
+    """An item while it is written: `begin`, `add`, `end` yield its events, `item` is its value."""
 
-    def __init__(self, place: ItemPosition) -> None:
-        self._place = place
+    def __init__(self, position: ItemPosition) -> None:
+        self._position = position
         self._text = ""
 
     def begin(self) -> Iterator[Value]:
         """The events that open it."""
-        yield {"type": "response.output_item.added", "output_index": self._place.index, "item": self.item("in_progress")}
+        yield {"type": "response.output_item.added", "output_index": self._position.index, "item": self.item("in_progress")}
 
-    def add(self, text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
-        """More of it. told: its tokens, if they were asked for."""
+    def add(self, text: str, logprobs: Sequence[Value] = ()) -> Iterator[Value]:
+        """Add text. logprobs: of its tokens, if requested."""
         self._text += text
         yield from self._added(text)
 
     def end(self, status: str) -> Iterator[Value]:
         """The events that close it."""
         yield from self._ended()
-        yield {"type": "response.output_item.done", "output_index": self._place.index, "item": self.item(status)}
+        yield {"type": "response.output_item.done", "output_index": self._position.index, "item": self.item(status)}
 
     def item(self, status: str) -> Value:
         """The item so far."""
@@ -119,15 +119,15 @@ class _Open:
         raise NotImplementedError
 
     def _event(self, kind: str, **fields: Any) -> Value:
-        return {"type": f"response.{kind}", "item_id": self._place.id, "output_index": self._place.index, **fields}
+        return {"type": f"response.{kind}", "item_id": self._position.id, "output_index": self._position.index, **fields}
 
 
-class Message(_Open):
-    """What the model says: one part of text."""
+class Message(_OpenItem):
+    """The text of the answer, in one part."""
 
-    def __init__(self, place: ItemPosition) -> None:
-        super().__init__(place)
-        self._told: list[Value] = []
+    def __init__(self, position: ItemPosition) -> None:
+        super().__init__(position)
+        self._logprobs: list[Value] = []
 
     def begin(self) -> Iterator[Value]:
         yield from super().begin()
@@ -135,26 +135,26 @@ class Message(_Open):
 
     def item(self, status: str) -> Value:
         content = [] if status == "in_progress" else [self._part()]
-        return {"type": "message", "id": self._place.id, "status": status, "role": "assistant", "content": content}
+        return {"type": "message", "id": self._position.id, "status": status, "role": "assistant", "content": content}
 
-    def add(self, text: str, told: Sequence[Value] = ()) -> Iterator[Value]:
+    def add(self, text: str, logprobs: Sequence[Value] = ()) -> Iterator[Value]:
         self._text += text
-        self._told += told
-        yield self._event("output_text.delta", content_index=0, delta=text, logprobs=list(told))
+        self._logprobs += logprobs
+        yield self._event("output_text.delta", content_index=0, delta=text, logprobs=list(logprobs))
 
     def _ended(self) -> Iterator[Value]:
-        yield self._event("output_text.done", content_index=0, text=self._text, logprobs=self._told)
+        yield self._event("output_text.done", content_index=0, text=self._text, logprobs=self._logprobs)
         yield self._event("content_part.done", content_index=0, part=self._part())
 
     def _part(self) -> Value:
-        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": list(self._told)}
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": list(self._logprobs)}
 
 
-class ReasoningItem(_Open):
-    """What the model thinks: in full, as the summary that was asked for or as content."""
+class ReasoningItem(_OpenItem):
+    """The model's thoughts in full: as summary if that was requested, otherwise as content."""
 
-    def __init__(self, place: ItemPosition, summarises: bool) -> None:
-        super().__init__(place)
+    def __init__(self, position: ItemPosition, summarises: bool) -> None:
+        super().__init__(position)
         self._summarises = summarises
         self._at = {"summary_index": 0} if summarises else {"content_index": 0}
         self._part_kind = "reasoning_summary_part" if summarises else "content_part"
@@ -166,8 +166,8 @@ class ReasoningItem(_Open):
 
     def item(self, status: str) -> Value:
         parts = [] if status == "in_progress" else [self._part()]
-        written = {"summary": parts} if self._summarises else {"summary": [], "content": parts}
-        return {"type": "reasoning", "id": self._place.id, **written, "encrypted_content": None}
+        fields = {"summary": parts} if self._summarises else {"summary": [], "content": parts}
+        return {"type": "reasoning", "id": self._position.id, **fields, "encrypted_content": None}
 
     def _added(self, text: str) -> Iterator[Value]:
         yield self._event(f"{self._text_kind}.delta", **self._at, delta=text)
@@ -180,17 +180,17 @@ class ReasoningItem(_Open):
         return {"type": "summary_text" if self._summarises else "reasoning_text", "text": self._text}
 
 
-class Call(_Open):
-    """A call of a function; its arguments are a string of JSON."""
+class Call(_OpenItem):
+    """A call of a function; its arguments are a JSON string."""
 
-    def __init__(self, place: ItemPosition, call_id: str, name: str, made: DeclaredTool) -> None:
-        super().__init__(place)
-        self._head = {"id": place.id, "call_id": call_id}
-        self._name, self._made = name, made
+    def __init__(self, position: ItemPosition, call_id: str, name: str, declared: DeclaredTool) -> None:
+        super().__init__(position)
+        self._head = {"id": position.id, "call_id": call_id}
+        self._name, self._declared = name, declared
 
     def item(self, status: str) -> Value:
-        where = {} if self._made.namespace is None else {"namespace": self._made.namespace}
-        return {"type": "function_call", **self._head, "name": self._name, **where, "arguments": self._text, "status": status}
+        namespace = {} if self._declared.namespace is None else {"namespace": self._declared.namespace}
+        return {"type": "function_call", **self._head, "name": self._name, **namespace, "arguments": self._text, "status": status}
 
     def _added(self, text: str) -> Iterator[Value]:
         yield self._event("function_call_arguments.delta", delta=text)
@@ -200,10 +200,10 @@ class Call(_Open):
 
 
 class BufferedCall(Call):
-    """A call of a custom tool, whose input is free text, or of the client's search for tools: known once the call is complete."""
+    """A call of a custom tool, whose input is free text, or of the client's tool search: sent when the call is complete."""
 
     def item(self, status: str) -> Value:
-        if self._made.kind == "custom":
+        if self._declared.kind == "custom":
             return {"type": "custom_tool_call", **self._head, "name": self._name, "input": self._input(), "status": status}
         return {"type": "tool_search_call", **self._head, "execution": "client", "arguments": arguments_of(self._text), "status": status}
 
@@ -211,11 +211,11 @@ class BufferedCall(Call):
         yield from ()
 
     def _ended(self) -> Iterator[Value]:
-        if self._made.kind == "custom":
+        if self._declared.kind == "custom":
             yield self._event("custom_tool_call_input.delta", delta=self._input())
             yield self._event("custom_tool_call_input.done", input=self._input())
 
     def _input(self) -> str:
-        """The tool's input; of a call that does not keep to the one parameter it was declared with, all that the model wrote."""
-        given = arguments_of(self._text).get("input")
-        return given if isinstance(given, str) else self._text
+        """The tool's input; if the call does not use the one declared parameter, all that the model wrote."""
+        value = arguments_of(self._text).get("input")
+        return value if isinstance(value, str) else self._text

@@ -1,6 +1,6 @@
-"""The OpenAPI document: what the routes take, made of the very schemas that read requests, and the errors that they give.
+"""The OpenAPI document: the requests of the routes, from the schemas that validate them, and their errors.
 
-Knows the dialects' schemas; knows no engine. What a dialect accepts without using it (other fields) is allowed everywhere.
+Knows the dialects' schemas; knows no engine. Fields that a dialect accepts without using them are allowed everywhere.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from forerun import __version__
 from forerun.serve import anthropic, openai_chat, openai_completions, openai_responses, session_routes
 from forerun.serve.request_guard import ARCHIVE
 
-ASKED: Mapping[str, type[BaseModel]] = {
+REQUEST_SCHEMAS: Mapping[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_chat.Request,
     "/v1/completions": openai_completions.Request,
     "/v1/messages": anthropic.Request,
     "/v1/messages/count_tokens": anthropic.Prompt,
     "/v1/responses": openai_responses.Request,
 }
-CHANGED: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = {
+SESSION_CHANGES: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = {
     ("/v1/forerun/sessions/{id}", "patch"): ("name or pin a conversation", session_routes.Change),
     ("/v1/forerun/sessions/{id}", "delete"): ("remove a conversation", None),
-    ("/v1/forerun/sessions/{id}/fork", "post"): ("let a second conversation begin as this one is now", session_routes.Fork),
+    ("/v1/forerun/sessions/{id}/fork", "post"): ("fork a conversation", session_routes.Fork),
     ("/v1/forerun/sessions", "delete"): ("remove all conversations", None),
 }
-TOLD = {
-    "/v1/forerun/sessions": "the conversations that are kept",
+GET_ROUTES = {
+    "/v1/forerun/sessions": "the stored conversations",
     "/v1/forerun/sessions/{id}": "one conversation",
-    "/v1/models": "the model that is served",
+    "/v1/models": "the served model",
     "/v1/models/{name}": "one model",
-    "/health": "how the server is, and what it keeps",
-    "/health/live": "that the process answers",
-    "/health/ready": "that new requests are taken",
+    "/health": "state of the server and its bank",
+    "/health/live": "whether the process answers",
+    "/health/ready": "whether new requests are accepted",
     "/openapi.json": "this document",
 }
-REFUSED = {
+ERRORS = {
     400: "a field is malformed, not supported or does not fit; the error names it",
     401: "the API key is missing or wrong",
-    403: "the server does not answer to this name",
-    408: "the body did not come in time",
+    403: "the server does not answer to this host name",
+    408: "the body was too slow",
     413: "the body is too large",
-    415: "the body is no JSON",
+    415: "the body is not JSON",
     429: "more requests than the key may send",
-    503: "too many requests wait; /v1/messages says 529",
+    503: "too many requests wait; 529 on /v1/messages",
     529: "too many requests wait",
 }
 ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "required": ["message", "type"]}}}
 OBJECT = {"type": "object"}
-NAMED = re.compile(r"{(\w+)}")
+PATH_PARAMETER = re.compile(r"{(\w+)}")
 
 
 @cache
 def document() -> dict[str, Any]:
     """The document."""
-    asked_for = [*ASKED.values(), *(schema for _, schema in CHANGED.values() if schema)]
-    schemas, defined = models_json_schema([(each, "validation") for each in asked_for], ref_template="#/components/schemas/{model}")
-    paths = {path: {"post": _takes(path, schemas[(asked, "validation")])} for path, asked in ASKED.items()}
-    paths |= {path: {"get": _gives(path, what)} for path, what in TOLD.items()}
-    for (path, method), (what, schema) in CHANGED.items():
+    described = [*REQUEST_SCHEMAS.values(), *(schema for _, schema in SESSION_CHANGES.values() if schema)]
+    schemas, defined = models_json_schema([(each, "validation") for each in described], ref_template="#/components/schemas/{model}")
+    paths = {path: {"post": _post(path, schemas[(schema, "validation")])} for path, schema in REQUEST_SCHEMAS.items()}
+    paths |= {path: {"get": _operation(path, what)} for path, what in GET_ROUTES.items()}
+    for (path, method), (what, schema) in SESSION_CHANGES.items():
         body = {"requestBody": _body(schemas[(schema, "validation")])} if schema else {}
-        paths.setdefault(path, {})[method] = _gives(path, what) | body
+        paths.setdefault(path, {})[method] = _operation(path, what) | body
     paths |= _archives()
     paths["/metrics"] = {"get": {"summary": "for Prometheus", "responses": {"200": _content("text/plain", {"type": "string"}, "metrics")}}}
     info = {"title": "forerun", "version": __version__, "description": "A local LLM server for coding agents."}
@@ -75,9 +75,9 @@ def document() -> dict[str, Any]:
 
 
 def _archives() -> dict[str, Any]:
-    """The routes of archives, which are no JSON."""
+    """The routes of archives, which are not JSON."""
     archive, root = {"type": "string", "format": "binary"}, session_routes.ROOT
-    export, load = _gives(f"{root}/{{id}}/export", "a conversation in an archive"), _gives(f"{root}/import", "what an archive held is kept")
+    export, load = _operation(f"{root}/{{id}}/export", "export a conversation"), _operation(f"{root}/import", "import an archive")
     export["parameters"].append(_query("state", {"enum": ["true", "false"]}))
     export["responses"]["200"] = _content(ARCHIVE, archive, "the archive")
     load["parameters"].append(_query("id", {"type": "string", "minLength": 1, "maxLength": 200}))
@@ -89,24 +89,27 @@ def _query(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _takes(path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _post(path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     answer = _content("application/json", OBJECT, "the answer; with `stream`, as server-sent events")
     answer["content"]["text/event-stream"] = {"schema": OBJECT}  # of one event
-    return {"summary": path.removeprefix("/v1/"), "requestBody": _body(schema), "responses": {"200": answer} | _refusals()}
+    return {"summary": path.removeprefix("/v1/"), "requestBody": _body(schema), "responses": {"200": answer} | _errors()}
 
 
 def _body(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _gives(path: str, what: str) -> dict[str, Any]:
-    names = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in NAMED.findall(path)]
-    missing = {"404": _content("application/json", ERROR, "there is none of that name")} if names else {}
-    return {"summary": what, "parameters": names, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _refusals()}
+def _operation(path: str, what: str) -> dict[str, Any]:
+    names = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in PATH_PARAMETER.findall(path)
+    ]
+    missing = {"404": _content("application/json", ERROR, "there is none of this name")} if names else {}
+    return {"summary": what, "parameters": names, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _errors()}
 
 
-def _refusals() -> dict[str, Any]:
-    return {str(status): _content("application/json", ERROR, reason) for status, reason in REFUSED.items()}
+def _errors() -> dict[str, Any]:
+    return {str(status): _content("application/json", ERROR, reason) for status, reason in ERRORS.items()}
 
 
 def _content(kind: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:

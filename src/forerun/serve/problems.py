@@ -1,4 +1,4 @@
-"""What a caller is told when a request fails, whoever notices it: OpenAI's error object, or Anthropic's on the routes of that dialect.
+"""Error responses, wherever a request fails: OpenAI's error object, or Anthropic's on the routes of that dialect.
 
 Knows the exception tree; knows no route and no dialect.
 """
@@ -17,11 +17,11 @@ from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
 ROUTES_HINT = (
-    "there are POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/forerun/sessions, /health, "
+    "routes: POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/forerun/sessions, /health, "
     "/metrics and /openapi.json"
 )
 
-# Class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
+# By class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
 KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.BadRequestError: (400, "invalid_request_error", "bad_request"),
     errors.ContextLengthError: (400, "invalid_request_error", "context_length_exceeded"),
@@ -38,7 +38,7 @@ KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.ForerunError: (500, "server_error", "internal"),
 }
 
-# Anthropic's type of error by HTTP status; the others are invalid_request_error below 500 and api_error from there on.
+# Anthropic's type of error by HTTP status; the others are invalid_request_error below 500 and api_error from 500.
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -48,13 +48,13 @@ ANTHROPIC_TYPES: Mapping[int, str] = {
     529: "overloaded_error",
 }
 ANTHROPIC_STATUS: Mapping[int, int] = {503: 529}
-# By the field to blame: what Anthropic's library must read in the error to ask again without the field.
+# By the field to blame: the details that make Anthropic's library retry without the field.
 ANTHROPIC_DETAILS: Mapping[str | None, Mapping[str, Any]] = {"thread": {"error_code": "thread_unsupported_request", "unsupported": []}}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A failed request. param: the field to blame, if there is one. hint: what the caller can do, may be empty."""
+    """A failed request. param: the field to blame, if any. hint: what the caller can do, may be empty."""
 
     status: int
     type: str
@@ -70,7 +70,7 @@ class Problem:
         return {"error": error | ({"hint": self.hint} if self.hint else {})}
 
     def anthropic_body(self) -> dict[str, Any]:
-        """Anthropic's error object. It has no place for a hint or a field but the message."""
+        """Anthropic's error object. A hint can only go into its message."""
         status = ANTHROPIC_STATUS.get(self.status, self.status)
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         error: dict[str, Any] = {"type": kind, "message": f"{self.message} ({self.hint})" if self.hint else self.message}
@@ -78,19 +78,19 @@ class Problem:
         return {"type": "error", "error": error | ({"details": details} if details else {})}
 
     def response(self, path: str) -> Response:
-        """The problem as a response of its own, as clients of the route `path` read it."""
+        """The error response, in the dialect of the route `path`."""
         if path.startswith(ANTHROPIC_ROUTES):
             return JSONResponse(self.anthropic_body(), ANTHROPIC_STATUS.get(self.status, self.status), dict(self.headers))
         return JSONResponse(self.body(), self.status, dict(self.headers))
 
 
 def refused(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] = MappingProxyType({})) -> Problem:
-    """A request that did not get past the doors."""
+    """A request that the request guard refuses."""
     return Problem(status, "invalid_request_error", code, message, hint=hint, headers=headers)
 
 
 def problem_of(error: Exception) -> Problem:
-    """What the caller is told of an exception. An error that is not forerun's own is a fault of the server and says no more than that."""
+    """The error response for an exception. Of an error that is not forerun's own, the caller learns nothing but that the server failed."""
     if isinstance(error, HTTPException):
         return _routing(error)
     if not isinstance(error, errors.ForerunError):
@@ -107,6 +107,6 @@ def _headers(error: errors.ForerunError) -> dict[str, str]:
 
 
 def _routing(error: HTTPException) -> Problem:
-    """No such route (404), or not by this method (405)."""
+    """No such route (404), or not with this method (405)."""
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     return Problem(error.status_code, "invalid_request_error", code, error.detail, hint=ROUTES_HINT, headers=error.headers or {})

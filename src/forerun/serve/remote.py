@@ -1,73 +1,73 @@
-"""The conversations that a running server keeps, asked for over HTTP. Knows the routes of serve/session_routes.py; no terminal."""
+"""The stored conversations of a running server, over HTTP. Knows the routes of serve/session_routes.py; no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from forerun.serve.client import CHANGE_TIMEOUT, ask, bearer, check, plain_errors
+from forerun.serve.client import CHANGE_TIMEOUT, bearer, check, plain_errors, request_json
 from forerun.serve.request_guard import ARCHIVE
 from forerun.values import ImportResult, SessionInfo
 
-SESSIONS = "/v1/forerun/sessions"
+T = TypeVar("T")
+ROOT = "/v1/forerun/sessions"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSessions:
-    """The conversations that a running server keeps. key: the API key, "" for none. All raise ForerunError with the server's words."""
+    """`Sessions` of a running server, for a command: its coroutines block. key: the API key, "" for none; the server takes its owner for
+    the tenant, whichever is given. All raise ForerunError with the server's message.
+    """
 
     url: str
     key: str
 
-    def all(self) -> list[SessionInfo]:
-        """Of the key's owner, the last used first."""
-        with plain_errors(self.url):
-            return [SessionInfo(**each) for each in ask(self.url, "GET", SESSIONS, self.key)["data"]]
+    async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
+        return self._request(lambda body: [SessionInfo(**each) for each in body["data"]], "GET", ROOT)[:limit]
 
-    def update(self, session: SessionInfo, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
-        """Call it so, pin it or not; None: as it was."""
-        with plain_errors(self.url):
-            return SessionInfo(**ask(self.url, "PATCH", _path(session), self.key, json={"name": name, "pinned": is_pinned}))
+    async def one(self, tenant: str, id: str) -> SessionInfo:
+        return self._request(_info, "GET", _path(id))
 
-    def fork(self, session: SessionInfo, *, fork_id: str | None, name: str) -> SessionInfo:
-        """Let a second conversation begin as this one is now. fork_id None: it is given one."""
-        with plain_errors(self.url):
-            body = {"id": fork_id, "name": name}
-            return SessionInfo(**ask(self.url, "POST", f"{_path(session)}/fork", self.key, json=body))
+    async def update(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> SessionInfo:
+        return self._request(_info, "PATCH", _path(id), json={"name": name, "pinned": is_pinned})
 
-    def export(self, session: SessionInfo, *, with_state: bool) -> Iterator[bytes]:
-        """An archive of it."""
-        url, state = f"{self.url}{_path(session)}/export", {"state": "true" if with_state else "false"}
-        with (
-            plain_errors(self.url),
-            httpx.stream("GET", url, headers=bearer(self.key), params=state, timeout=CHANGE_TIMEOUT) as response,
-        ):
+    async def fork(self, tenant: str, id: str, *, fork_id: str | None, name: str) -> SessionInfo:
+        return self._request(_info, "POST", f"{_path(id)}/fork", json={"id": fork_id, "name": name})
+
+    async def export(self, tenant: str, id: str, *, with_state: bool) -> Iterator[bytes | memoryview]:
+        return self._export(f"{self.url}{_path(id)}/export", {"state": "true" if with_state else "false"})
+
+    async def load(self, tenant: str, archive: BinaryIO, *, id: str | None) -> ImportResult:
+        named = {"id": id} if id else {}
+        return self._request(_result, "POST", f"{ROOT}/import", content=archive, headers={"Content-Type": ARCHIVE}, params=named)
+
+    async def wipe(self, tenant: str) -> int:
+        return self._request(lambda body: int(body["deleted"]), "DELETE", ROOT)
+
+    async def remove(self, tenant: str, id: str) -> None:
+        self._request(bool, "DELETE", _path(id))
+
+    def _request(self, parse: Callable[[dict[str, Any]], T], method: str, path: str, **options: Any) -> T:
+        with plain_errors(self.url):
+            return parse(request_json(self.url, method, path, self.key, **options))
+
+    def _export(self, url: str, state: dict[str, str]) -> Iterator[bytes]:
+        with plain_errors(self.url), httpx.stream("GET", url, headers=bearer(self.key), params=state, timeout=CHANGE_TIMEOUT) as response:
             check(response)
             yield from response.iter_bytes()
 
-    def load(self, archive: BinaryIO, *, id: str | None) -> ImportResult:
-        """Keep what an archive holds, under its own id if None. Its state is taken if the server's key has signed it, else read anew."""
-        headers, named = {**bearer(self.key), "Content-Type": ARCHIVE}, {"id": id} if id else {}
-        with plain_errors(self.url):
-            response = httpx.post(f"{self.url}{SESSIONS}/import", content=archive, headers=headers, params=named, timeout=CHANGE_TIMEOUT)
-            check(response)
-            told = response.json()
-            return ImportResult(SessionInfo(**told["session"]), told["state"], told["reason"])
 
-    def wipe(self) -> int:
-        """Remove all that the key's owner has. Returns the number of conversations."""
-        with plain_errors(self.url):
-            return int(ask(self.url, "DELETE", SESSIONS, self.key)["deleted"])
-
-    def remove(self, session: SessionInfo) -> None:
-        """Remove it, and what no other conversation needs."""
-        with plain_errors(self.url):
-            ask(self.url, "DELETE", _path(session), self.key)
+def _info(body: dict[str, Any]) -> SessionInfo:
+    return SessionInfo(**body)
 
 
-def _path(session: SessionInfo) -> str:
-    return f"{SESSIONS}/{quote(session.id, safe='')}"
+def _result(body: dict[str, Any]) -> ImportResult:
+    return ImportResult(SessionInfo(**body["session"]), body["state"], body["reason"])
+
+
+def _path(id: str) -> str:
+    return f"{ROOT}/{quote(id, safe='')}"

@@ -1,4 +1,4 @@
-"""Routes of the kept conversations: listed, looked at, named, pinned, forked, removed. Each key sees its own only.
+"""Routes of the stored conversations: list, show, name, pin, fork, remove, export, import. Each key sees only its own.
 
 Knows the engine's facade and JSON; knows no dialect.
 """
@@ -7,124 +7,108 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
-from typing import Annotated, Literal
-from urllib.parse import unquote
+from io import BytesIO
+from typing import Literal
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from fastapi.routing import APIRoute
-from pydantic import AfterValidator, ConfigDict, Field
-from starlette.routing import Match
-from starlette.types import Scope
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from forerun.engine.engine import Sessions
 from forerun.serve.auth import tenant_of
-from forerun.serve.fields import Fields, SessionId, parse_object, read
+from forerun.serve.fields import SessionId, StrictFields, parse_object, validate
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import ARCHIVE
+from forerun.serve.routing import RawPathRoute
 
 ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
-Id = Annotated[str, AfterValidator(unquote)]
 
 
-class VerbatimRoute(APIRoute):
-    """A route that is compared with the path as it was sent: a slash that is quoted is of the id, `x%2Fexport`, and not of the route."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return super().matches({**scope, "path": scope["raw_path"].decode("ascii")})
-
-
-class Change(Fields):
-    """What is to be changed of a conversation. Left out: as it is."""
-
-    model_config = ConfigDict(extra="forbid")
+class Change(StrictFields):
+    """The new name and pin of a conversation. Left out: unchanged."""
 
     name: str | None = Field(default=None, max_length=200)
     pinned: bool | None = None
 
 
-class Fork(Fields):
-    """What the new conversation is called: its id, one of the bank's if left out, and its name for people."""
-
-    model_config = ConfigDict(extra="forbid")
+class Fork(StrictFields):
+    """The new conversation's id, chosen by the bank if left out, and its name for people."""
 
     id: SessionId | None = None
     name: str = Field(default="", max_length=200)
 
 
-class Export(Fields):
-    """Whether the archive is to hold the state, too."""
-
-    model_config = ConfigDict(extra="forbid")
+class Export(StrictFields):
+    """Whether the archive includes the state."""
 
     state: Literal["true", "false"] = "false"
 
 
-class Import(Fields):
-    """What the conversation is to be called by requests: what the archive says if left out."""
-
-    model_config = ConfigDict(extra="forbid")
+class Import(StrictFields):
+    """The new conversation's id, the one in the archive if left out."""
 
     id: SessionId | None = None
 
 
-def add_routes(app: FastAPI, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
-    """Add the routes to an application."""
-    routes = Routes(sessions, keys, rate)
-    add = partial(app.router.add_api_route, response_model=None, route_class_override=VerbatimRoute)
-    add(ROOT, routes.show_all, methods=["GET"])
-    add(ROOT, routes.wipe, methods=["DELETE"])
-    add(f"{ROOT}/import", routes.load, methods=["POST"])
-    add(f"{ROOT}/{{id:path}}/export", routes.export, methods=["GET"])
-    add(f"{ROOT}/{{id:path}}/fork", routes.fork, methods=["POST"])
-    add(f"{ROOT}/{{id:path}}", routes.show_one, methods=["GET"])
-    add(f"{ROOT}/{{id:path}}", routes.change, methods=["PATCH"])
-    add(f"{ROOT}/{{id:path}}", routes.remove, methods=["DELETE"])
-
-
 class Routes:
-    """One method a route. Each asks for the key first."""
+    """One method per route. Each checks the API key first."""
 
     def __init__(self, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
         self._sessions, self._keys, self._rate = sessions, keys, rate
 
+    def all(self) -> list[RawPathRoute]:
+        """All of these routes."""
+        one = f"{ROOT}/{{id:path}}"
+        return [
+            RawPathRoute("GET", ROOT, self.show_all),
+            RawPathRoute("DELETE", ROOT, self.wipe),
+            RawPathRoute("POST", f"{ROOT}/import", self.load),
+            RawPathRoute("GET", f"{one}/export", self.export),
+            RawPathRoute("POST", f"{one}/fork", self.fork),
+            RawPathRoute("GET", one, self.show_one),
+            RawPathRoute("PATCH", one, self.change),
+            RawPathRoute("DELETE", one, self.remove),
+        ]
+
     async def show_all(self, request: Request) -> Response:
         """GET /v1/forerun/sessions"""
-        found = await self._sessions.all(self._tenant(request), LIST_LIMIT + 1)
-        return JSONResponse({"data": [asdict(session) for session in found[:LIST_LIMIT]], "has_more": len(found) > LIST_LIMIT})
+        sessions = await self._sessions.all(self._tenant(request), LIST_LIMIT + 1)
+        return JSONResponse({"data": [asdict(session) for session in sessions[:LIST_LIMIT]], "has_more": len(sessions) > LIST_LIMIT})
 
-    async def show_one(self, request: Request, id: Id) -> Response:
+    async def show_one(self, request: Request) -> Response:
         """GET /v1/forerun/sessions/ID"""
-        return JSONResponse(asdict(await self._sessions.one(self._tenant(request), id)))
+        return JSONResponse(asdict(await self._sessions.one(self._tenant(request), request.path_params["id"])))
 
-    async def change(self, request: Request, id: Id) -> Response:
+    async def change(self, request: Request) -> Response:
         """PATCH /v1/forerun/sessions/ID"""
-        tenant, asked = self._tenant(request), read(Change, parse_object(await request.body()))
-        return JSONResponse(asdict(await self._sessions.update(tenant, id, name=asked.name, is_pinned=asked.pinned)))
+        tenant, fields = self._tenant(request), validate(Change, parse_object(await request.body()))
+        return JSONResponse(
+            asdict(await self._sessions.update(tenant, request.path_params["id"], name=fields.name, is_pinned=fields.pinned))
+        )
 
-    async def remove(self, request: Request, id: Id) -> Response:
+    async def remove(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions/ID"""
-        await self._sessions.remove(self._tenant(request), id)
+        tenant, id = self._tenant(request), request.path_params["id"]
+        await self._sessions.remove(tenant, id)
         return JSONResponse({"id": id, "deleted": True})
 
-    async def fork(self, request: Request, id: Id) -> Response:
+    async def fork(self, request: Request) -> Response:
         """POST /v1/forerun/sessions/ID/fork"""
-        tenant, asked = self._tenant(request), read(Fork, parse_object(await request.body()))
-        return JSONResponse(asdict(await self._sessions.fork(tenant, id, fork_id=asked.id, name=asked.name)))
+        tenant, fields = self._tenant(request), validate(Fork, parse_object(await request.body()))
+        return JSONResponse(asdict(await self._sessions.fork(tenant, request.path_params["id"], fork_id=fields.id, name=fields.name)))
 
-    async def export(self, request: Request, id: Id) -> Response:
+    async def export(self, request: Request) -> Response:
         """GET /v1/forerun/sessions/ID/export"""
-        tenant, asked = self._tenant(request), read(Export, dict(request.query_params))
-        chunks = await self._sessions.export(tenant, id, with_state=asked.state == "true")
+        tenant, fields = self._tenant(request), validate(Export, dict(request.query_params))
+        chunks = await self._sessions.export(tenant, request.path_params["id"], with_state=fields.state == "true")
         return StreamingResponse(map(bytes, chunks), media_type=ARCHIVE)
 
     async def load(self, request: Request) -> Response:
         """POST /v1/forerun/sessions/import"""
-        tenant, asked = self._tenant(request), read(Import, dict(request.query_params))
-        self._rate.take(tenant)  # it makes work as any prompt does
-        return JSONResponse(asdict(await self._sessions.load(tenant, await request.body(), id=asked.id)))
+        tenant, fields = self._tenant(request), validate(Import, dict(request.query_params))
+        self._rate.take(tenant)  # it may need a prefill, as any prompt does
+        return JSONResponse(asdict(await self._sessions.load(tenant, BytesIO(await request.body()), id=fields.id)))
 
     async def wipe(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions"""

@@ -1,6 +1,6 @@
-"""What parts of a request look like in the OpenAPI document that are read as they came, as JSON: texts, tools, calls.
+"""JSON schemas for the OpenAPI document, of the parts of a request that stay raw JSON: texts, tools, calls.
 
-Describes; what reads a request checks, and says in words what is wrong. Knows no dialect's rules.
+They describe only; the dialects check these parts, with messages of their own. Knows no dialect's rules.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pydantic import BaseModel, WithJsonSchema
 
 
 class TextPart(BaseModel):
-    """A piece of a text."""
+    """A part of a text."""
 
     type: Literal["text"]
     text: str
 
 
 def _function(required: list[str], **properties: Any) -> dict[str, Any]:
-    """A function of a chat, with these properties beside its name."""
+    """A function of a chat, with these properties and its name."""
     function = {"type": "object", "required": required, "properties": {"name": {"type": "string"}, **properties}}
     return {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": function}}
 
 
 TOOL = WithJsonSchema(_function(["name"], description={"type": "string"}, parameters={"type": "object"}))
 CALL = WithJsonSchema(_function(["name", "arguments"], arguments={"anyOf": [{"type": "string"}, {"type": "object"}]}))
-# A message of the assistant may be all calls; any other says something, and calls nothing.
-SAYS_SOMETHING: dict[str, Any] = {
+# An assistant message may consist of calls alone; any other has content and no calls.
+HAS_CONTENT: dict[str, Any] = {
     "anyOf": [
         {"properties": {"role": {"const": "assistant"}}},
         {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}, "tool_calls": {"maxItems": 0}}},
@@ -36,11 +36,11 @@ SAYS_SOMETHING: dict[str, Any] = {
 
 
 def blocks(needs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """A string, or a list of blocks of these types, with what a block of each must have."""
+    """A string, or a list of blocks of these types, each with its required fields."""
     kinds = [{"type": "object", "required": ["type", *names], "properties": _properties(kind, names)} for kind, names in needs.items()]
     return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": kinds}}]}
 
 
 def _properties(kind: str, names: Sequence[str]) -> dict[str, Any]:
-    """Of a block's fields all are strings but `input`."""
+    """All fields of a block are strings but `input`."""
     return {"type": {"const": kind}} | {name: {"type": "object" if name == "input" else "string"} for name in names}

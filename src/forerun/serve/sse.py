@@ -1,4 +1,4 @@
-"""Following a run on behalf of a client: its events as server-sent events, signs of life in between, an end when the client goes.
+"""Streams a run to a client: its events as server-sent events, keepalives in between; cancels the run when the client disconnects.
 
 Knows frames, not dialects: what an event looks like on the wire is the `Stream`'s business.
 """
@@ -23,92 +23,92 @@ from forerun.serve.dialect import Stream
 from forerun.serve.problems import problem_of
 from forerun.values import Done, Event, PrefillProgress, QueuePosition
 
-KEEPALIVE_S = 8.0  # after so much silence on the wire something is said
+KEEPALIVE_S = 8.0  # a keepalive after so much silence
 TICK_S = 1.0
-WAIT_LIMIT_S = 600.0  # no client waits longer for its turn
+WAIT_LIMIT_S = 600.0  # in the queue
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 END = b"data: [DONE]\n\n"
-# Line breaks that JSON leaves as they are, and that end a line for clients which split text as Python does (httpx).
-BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+# Line breaks that JSON does not escape, and that end a line for clients that split text as Python does (httpx).
+LINE_BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 log = logging.getLogger(__name__)
 
 
 def data(value: Any) -> bytes:
-    """A frame with a JSON value, which is one line for every client."""
+    """A frame with a JSON value, on one line for every client."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return b"data: " + text.translate(BREAKS).encode() + b"\n\n"
+    return b"data: " + text.translate(LINE_BREAKS).encode() + b"\n\n"
 
 
 def event(name: str, value: Any) -> bytes:
-    """A frame with a JSON value, under the name of its kind."""
+    """A frame with a JSON value and an event name."""
     return f"event: {name}\n".encode() + data(value)
 
 
 def comment(text: str) -> bytes:
-    """A line that clients skip. No blank line follows: some parsers take one for the end of an event without data and fail on it."""
+    """A comment line, which clients skip. No blank line follows: some parsers take it for an event without data and fail."""
     return f": {text}\n".encode()
 
 
 def progress(event: Event) -> list[bytes]:
-    """Comments that tell a waiting person how far the request is."""
+    """Comments on the progress of the request, for people."""
     match event:
         case QueuePosition(ahead):
             return [comment(f"queued, {ahead} ahead")]
         case PrefillProgress(done, total, reused, left_s):
             left = f", {left_s:.0f} s left" if left_s else ""
-            return [comment(f"reading {done}/{total} ({reused} reused){left}")]
+            return [comment(f"prefill {done}/{total} ({reused} cached){left}")]
         case _:
             return []
 
 
 async def follow(run: Run, receive: Receive) -> AsyncGenerator[Event | None, None]:
-    """Events to the run's end, None for each tick without one. However it is left, the run is cancelled then.
+    """Events to the run's end, None for each tick without one. Cancels the run at the end, whatever ended it.
 
-    Raises ClientDisconnect, BusyError (its turn does not come), and what the run raises.
+    Raises ClientDisconnect, BusyError (it waited too long), and what the run raises.
     """
     gone, now_s = asyncio.ensure_future(_disconnected(receive)), asyncio.get_running_loop().time
-    waits_since_s = now_s()
+    waiting_since_s = now_s()
     try:
-        async with aclosing(_ticking(run, gone)) as events:
+        async with aclosing(_with_ticks(run, gone)) as events:
             async for event in events:
                 if gone.done():
                     raise ClientDisconnect
-                if now_s() - waits_since_s > WAIT_LIMIT_S:
+                if now_s() - waiting_since_s > WAIT_LIMIT_S:
                     raise BusyError(f"waited {WAIT_LIMIT_S:.0f} s in the queue", retry_after_s=60, hint="try again in a minute")
                 if event is not None and not isinstance(event, QueuePosition):
-                    waits_since_s = now_s() if isinstance(event, Done) else math.inf  # another job may follow, and has to wait too
+                    waiting_since_s = now_s() if isinstance(event, Done) else math.inf  # another job may follow, and must wait too
                 yield event
     finally:
         run.cancel()
-        await _ended(gone)
+        await _cancel(gone)
 
 
-async def _ticking(run: Run, gone: asyncio.Future[None]) -> AsyncGenerator[Event | None, None]:
-    """The run's events as they come; None after each TICK_S without one, and when `gone` is done."""
+async def _with_ticks(run: Run, gone: asyncio.Future[None]) -> AsyncGenerator[Event | None, None]:
+    """The run's events; None after each TICK_S without one, and when `gone` is done."""
     events = aiter(run)
-    coming = asyncio.ensure_future(anext(events, None))
+    upcoming = asyncio.ensure_future(anext(events, None))
     try:
         while True:
-            await asyncio.wait((gone, coming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() or not coming.done():
+            await asyncio.wait((gone, upcoming), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() or not upcoming.done():
                 yield None
-            elif event := coming.result():
+            elif event := upcoming.result():
                 yield event
-                coming = asyncio.ensure_future(anext(events, None))
+                upcoming = asyncio.ensure_future(anext(events, None))
             else:
                 return
     finally:
-        await _ended(coming)
+        await _cancel(upcoming)
 
 
-async def _ended(task: asyncio.Future[Any]) -> None:
+async def _cancel(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 class EventStream(Response):
-    """A response that streams a run. Headers go out at once; an error after that is a frame of its own, and the last."""
+    """A response that streams a run. Headers are sent at once; an error after that is the last frame."""
 
     def __init__(self, run: Run, stream: Stream) -> None:
         super().__init__(headers=HEADERS)
@@ -142,7 +142,7 @@ class EventStream(Response):
                         sent_s = now_s()
         except ClientDisconnect:
             raise
-        except Exception as error:  # the headers are out: nobody above could still tell the client
+        except Exception as error:  # the headers are sent: no handler can answer any more
             if not isinstance(error, ForerunError):
                 log.exception("a stream failed")
             yield self._stream.failed(problem_of(error))

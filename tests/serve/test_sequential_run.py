@@ -1,4 +1,4 @@
-"""A request of several jobs: one place in the queue, one after the other, and nothing more once its client has gone."""
+"""A request of several jobs: they run one after the other, and none starts after its client has disconnected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import until
 
 from forerun.errors import BusyError, ContextLengthError, ForerunError
 from forerun.serve.openai_completions import parse
-from forerun.serve.series import Series
+from forerun.serve.sequential_run import SequentialRun
 from forerun.values import Done, Job
 
 PATH = "/v1/completions"
@@ -27,7 +27,7 @@ JOBS = parse({"prompt": ["a", "b", "c"]}, INFO, id="cmpl-1", tenant="").jobs
 
 
 class Refusing(Engine):
-    """Refuses the job with this index: for ever, or so often."""
+    """Refuses the job with this index: for ever, or `times` times."""
 
     def __init__(self, index: int, error: ForerunError = TOO_LONG, times: float = math.inf) -> None:
         super().__init__(*HELLO)
@@ -43,36 +43,36 @@ class Refusing(Engine):
 def test_each_job_is_submitted_when_the_one_before_is_done() -> None:
     async def scenario() -> None:
         engine = Engine(*HELLO)
-        series = Series(engine, await engine.submit(JOBS[0]), JOBS[1:])
-        assert [len(engine.jobs) async for event in series if isinstance(event, Done)] == [1, 2, 3]
+        run = SequentialRun(engine, await engine.submit(JOBS[0]), JOBS[1:])
+        assert [len(engine.jobs) async for event in run if isinstance(event, Done)] == [1, 2, 3]
         assert tuple(engine.jobs) == JOBS
 
     asyncio.run(scenario())
 
 
-def test_once_cancelled_it_begins_no_other_job() -> None:
+def test_after_cancelling_no_other_job_is_submitted() -> None:
     async def scenario() -> None:
         engine = Engine(*HELLO)
-        series = Series(engine, await engine.submit(JOBS[0]), JOBS[1:])
-        async for event in series:
+        run = SequentialRun(engine, await engine.submit(JOBS[0]), JOBS[1:])
+        async for event in run:
             if isinstance(event, Done):
-                series.cancel()
+                run.cancel()
         assert len(engine.jobs) == 1
         assert engine.runs[0].is_cancelled
 
     asyncio.run(scenario())
 
 
-def test_a_job_that_is_refused_ends_the_request() -> None:
+def test_a_refused_job_ends_the_request() -> None:
     body = {"prompt": ["a", "b", "c"]}
     assert ask(Refusing(0), "POST", PATH, json=body | {"stream": True}).status_code == 400
     assert ask(Refusing(1), "POST", PATH, json=body).json()["error"]["code"] == "context_length_exceeded"
-    told = values(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}).text)
-    assert [frame["choices"][0]["finish_reason"] for frame in told[:-1]] == [None, None, "stop"]
-    assert told[-1]["error"]["code"] == "context_length_exceeded"
+    response = values(ask(Refusing(1), "POST", PATH, json=body | {"stream": True}).text)
+    assert [frame["choices"][0]["finish_reason"] for frame in response[:-1]] == [None, None, "stop"]
+    assert response[-1]["error"]["code"] == "context_length_exceeded"
 
 
-def test_where_the_queue_is_full_a_later_job_asks_again() -> None:
+def test_where_the_queue_is_full_a_later_job_retries() -> None:
     body = {"prompt": ["a", "b", "c"]}
     engine = Refusing(1, BusyError("16 requests wait", retry_after_s=0), times=3)
     assert len(ask(engine, "POST", PATH, json=body).json()["choices"]) == 3
@@ -85,16 +85,16 @@ def test_where_the_queue_is_full_a_later_job_asks_again() -> None:
 def test_all_choices_come_in_one_answer() -> None:
     body: dict[str, Any] = {"prompt": ["a", "b"], "n": 2}
     engine = Engine(*HELLO)
-    told = ask(engine, "POST", PATH, json=body).json()
-    assert [choice["text"] for choice in told["choices"]] == ["Hello"] * 4
-    assert told["usage"]["completion_tokens"] == 4 * DONE.usage.completion_tokens
-    told = values(ask(engine, "POST", PATH, json=body | {"stream": True}).text)
-    assert [frame["choices"][0]["index"] for frame in told] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    response = ask(engine, "POST", PATH, json=body).json()
+    assert [choice["text"] for choice in response["choices"]] == ["Hello"] * 4
+    assert response["usage"]["completion_tokens"] == 4 * DONE.usage.completion_tokens
+    response = values(ask(engine, "POST", PATH, json=body | {"stream": True}).text)
+    assert [frame["choices"][0]["index"] for frame in response] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
 @pytest.mark.parametrize("later", [{"prompt": [[1], [2] * 5000]}, {"prompt": [[1], [1 << 30]]}, {"prompt": ["a", ""], "n": 2}])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_later_prompt_that_cannot_be_is_refused_before_anything_is_computed(later: dict[str, Any], stream: bool) -> None:
+def test_an_invalid_later_prompt_is_refused_before_anything_is_computed(later: dict[str, Any], stream: bool) -> None:
     async def scenario() -> None:
         async with running() as rig:
             response = await asyncio.to_thread(ask, rig.engine, "POST", PATH, json=later | {"stream": stream})
@@ -104,8 +104,8 @@ def test_a_later_prompt_that_cannot_be_is_refused_before_anything_is_computed(la
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_who_goes_during_the_second_job_frees_a_real_engine(stream: bool) -> None:
-    """Its first job ends at once, the second would go on for long, the third is never read."""
+def test_disconnecting_during_the_second_job_frees_a_real_engine(stream: bool) -> None:
+    """The first job ends at once, the second would take long, the third is never prefilled."""
 
     async def scenario() -> None:
         async with running() as rig:

@@ -1,4 +1,4 @@
-"""The jobs of one request as one run, one after the other: the request holds one place in the queue, and others come in between.
+"""The jobs of one request as one run, one after the other: at most one of them is queued, and other requests run in between.
 
 Knows the engine's facade; knows no dialect.
 """
@@ -13,19 +13,19 @@ from forerun.errors import BusyError
 from forerun.values import Event, Job
 
 
-async def begin(engine: Engine, jobs: Sequence[Job]) -> Series:
-    """The jobs as one run. Nothing is computed if one of them cannot be. Raises what `Engine.submit` raises."""
+async def start(engine: Engine, jobs: Sequence[Job]) -> SequentialRun:
+    """Start the jobs as one run. Nothing is computed if one of them is invalid. Raises what `Engine.submit` raises."""
     first, *others = jobs
     for job, before in zip(others, jobs, strict=False):
-        if job.prompt is not before.prompt:  # the choices of one prompt share it
+        if job.prompt is not before.prompt:  # choices of one prompt share it
             await engine.check(job)
-    return Series(engine, await engine.submit(first), others)
+    return SequentialRun(engine, await engine.submit(first), others)
 
 
-class Series:
-    """Iterate the events of all its jobs; a Done for each. first: the run of the first job; the others are submitted in turn.
+class SequentialRun:
+    """Iterate the events of all jobs; a Done for each. first: the run of the first job; each later one is submitted after the Done before.
 
-    Raises what `Engine.submit` and the runs raise; later jobs wait for a full queue, as long as their reader does.
+    Raises what `Engine.submit` and the runs raise. Where the queue is full, a later job waits as long as its client does.
     """
 
     def __init__(self, engine: Engine, first: Run, others: Sequence[Job]) -> None:
@@ -34,7 +34,7 @@ class Series:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the job that runs."""
+        """Of the running job."""
         return self._run.prompt_tokens
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -43,12 +43,12 @@ class Series:
         for job in self._others:
             if self._is_cancelled:
                 return
-            self._run = await self._submitted(job)
+            self._run = await self._submit(job)
             async for event in self._run:
                 yield event
 
-    async def _submitted(self, job: Job) -> Run:
-        """The run of a later job. Where the queue is full it asks again: what is written so far must not be lost."""
+    async def _submit(self, job: Job) -> Run:
+        """The run of a later job. Retries where the queue is full: the choices so far must not be lost."""
         while True:
             try:
                 return await self._engine.submit(job)
@@ -58,6 +58,6 @@ class Series:
                 await asyncio.sleep(error.retry_after_s)
 
     def cancel(self) -> None:
-        """Stop the job that runs, and begin no other."""
+        """Stop the running job, and submit no other."""
         self._is_cancelled = True
         self._run.cancel()

@@ -43,10 +43,10 @@ def test_a_recomputed_import_is_one_conversation_and_no_request(tmp_path: Path) 
     async def scenario() -> None:
         archive = await exported(tmp_path / "one")
         async with running(tmp_path / "two", log=log) as rig:
-            before = told_of(rig)
+            before = counted(rig)
             made = await rig.engine.sessions.load("", io.BytesIO(archive), id="theirs")
             assert (made.state, made.session.turns, made.session.name, made.session.state) == ("computed", 3, "a walk", "ssd")
-            assert (told_of(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
+            assert (counted(rig), (tmp_path / "requests.jsonl").read_text()) == (before, "")
             assert len(rig.gate.rows) <= len(LONG) // CHUNK_TOKENS + 2, "some of it was read more than once"
         async with running(tmp_path / "two") as rig:
             for stop in (len(LONG), 2 * CHUNK_TOKENS, CHUNK_TOKENS):

@@ -71,8 +71,8 @@ def row(y: int, turn: dict[str, Any], per_second: float) -> Iterator[str]:
     yield text(20, y + 13, turn["turn"], "name")
     yield text(48, y + 13, SOURCES[report["source"]])
     yield text(48, y + 30, f"{report['reused_tokens']:,} of {prompt_tokens:,} tokens reused", "small")
-    for place, (variant, kind) in enumerate((("answer", "with"), ("bypass", "without"))):
-        shown_s, top = seconds(turn[variant]), y + place * (BAR + 2)
+    for line, (variant, kind) in enumerate((("answer", "with"), ("bypass", "without"))):
+        shown_s, top = seconds(turn[variant]), y + line * (BAR + 2)
         yield bar(LEFT, top, max(2.0, shown_s * per_second), kind)
         yield text(LEFT + shown_s * per_second + 6, top + 12, f"{shown_s:.2f}", "small")
 

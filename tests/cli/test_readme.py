@@ -1,4 +1,4 @@
-"""The README is short, and what it shows and tells people to run is there."""
+"""The README is short, and what it shows and lists to run exists."""
 
 from __future__ import annotations
 

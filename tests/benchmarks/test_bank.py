@@ -22,11 +22,11 @@ def stats(found: dict[str, Any]) -> list[str]:
     ratio = saving["saving_over_not"]
     return [
         f"takes {rows[0]} ms at 10 stored conversations, {rows[1]} at 1,000 and {rows[2]} at 100,000",
-        f"wrote {total['bytes'] / 1e6:.1f} MB, {over:.2f} of what they must: {parts[0]:.0f} % rows of tokens",
-        f"{parts[1]:.0f} % marks, {100 - sum(parts):.0f} % the index and its log",
-        f"{ratio['median']:.2f} of the time of others (90 % interval {ratio['low']:.2f} to {ratio['high']:.2f})",
+        f"wrote {total['bytes'] / 1e6:.1f} MB, {over:.2f} times the minimum: {parts[0]:.0f} % rows of tokens",
+        f"{parts[1]:.0f} % snapshots, {100 - sum(parts):.0f} % the index and its log",
+        f"{ratio['median']:.2f} times as long as others (90 % interval {ratio['low']:.2f} to {ratio['high']:.2f})",
         f"99 of 100 steps took {saving['saving']['p99_ms']:.1f} ms at most, {saving['not']['p99_ms']:.1f} without",
-        f"reads {cold['read_over_needed']:.3f} of their bytes and one mark's",
+        f"reads {cold['read_over_needed']:.3f} times the bytes of the tokens and one snapshot",
         f"takes {cold['restore_over_plain_read']['median']:.2f} of the time",
     ]
 

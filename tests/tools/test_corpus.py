@@ -68,8 +68,8 @@ def test_every_call_is_answered_and_fits_its_declaration(conversations: list[Con
     assert called.keys() == TOOLS.keys() - {"write_file"}
 
 
-def test_an_agent_tells_the_truth(files: list[SourceFile]) -> None:
-    """Files are read as they are, and edits replace text that is there."""
+def test_an_agent_reads_and_edits_what_is_in_the_files(files: list[SourceFile]) -> None:
+    """Results of `read_file` are the files' texts, and edits replace text that exists."""
     session = Session(Random(0), folders_of(file.path for file in files))
     texts = {file.path: file.text for file in files}
     for file in files:
@@ -107,7 +107,7 @@ def test_a_manual_becomes_questions() -> None:
     assert made["messages"][1]["content"].startswith("The `shop.Basket` holds `items` until")
 
 
-def test_what_is_read_of_a_source(tmp_path: Path) -> None:
+def test_which_files_of_a_source_are_taken(tmp_path: Path) -> None:
     plain = "a = 1  # a line of code\n" * 20
     contents = {
         "a.py": plain,
@@ -134,10 +134,10 @@ def test_what_is_read_of_a_source(tmp_path: Path) -> None:
         ("word\n" * 10, False, False),  # too short
         ("12345 \n" * 100, False, False),  # a table
         ("wörd \n" * 100, False, False),  # not plain
-        ("word <| \n" * 100, False, False),  # could hold a mark
+        ("word <| \n" * 100, False, False),  # could hold a control token
     ],
 )
-def test_what_text_is_acceptable(text: str, is_prose: bool, expected: bool) -> None:
+def test_which_text_is_acceptable(text: str, is_prose: bool, expected: bool) -> None:
     assert is_acceptable(text, is_prose=is_prose) is expected
 
 
@@ -153,7 +153,7 @@ def test_chance_is_even_and_fixed() -> None:
     assert 0.45 < sum(chance(str(i)) < 0.5 for i in range(1000)) / 1000 < 0.55
 
 
-def test_a_stream_holds_every_document_and_an_end_after_each() -> None:
+def test_a_stream_holds_every_document_followed_by_an_end_token() -> None:
     tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
     end = tokenizer.token_to_id(ADDED_TOKENS[0])
     documents = small_chats(600)

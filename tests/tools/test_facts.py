@@ -1,3 +1,5 @@
+"""Facts read from a Python source: functions, classes, first sentences."""
+
 from facts import first_sentence, read_source
 
 SOURCE = '''
@@ -26,7 +28,7 @@ class Box:
 '''
 
 
-def test_a_function_is_read_with_its_decorators_and_without_its_docstring() -> None:
+def test_a_function_has_its_decorators_and_no_docstring() -> None:
     area = read_source("pkg/shapes.py", SOURCE).functions[0]
     assert (area.name, area.owner, area.line, area.num_lines) == ("area", None, 6, 9)
     assert area.signature == "area(width: int, height: int=1)"
@@ -46,7 +48,7 @@ def test_methods_follow_their_class_and_a_lone_docstring_stays() -> None:
     assert (file.folder, file.name, file.repository) == ("pkg", "shapes.py", "pkg")
 
 
-def test_what_does_not_parse_has_no_facts() -> None:
+def test_a_source_that_does_not_parse_has_no_facts() -> None:
     file = read_source("pkg/broken.py", "def broken(:\n")
     assert (file.functions, file.classes) == ((), ())
 

@@ -2,7 +2,7 @@
 
     python tools/crash_loop.py [--cycles 1000] [--seed 0] [--out FILE]
 
-Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under exact numerics, and compares the
+Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under `reference` numerics, and compares the
 logits after every prompt with those of the same prompt read from nothing; it is killed (SIGKILL) at a random moment. Exit code 1 if a logit
 was wrong, a byte is unaccounted for, the folder held more than its cap and one entry, or a request was not served. After FOLDER_CYCLES it
 begins with an empty folder: a folder full of what was used lately takes nothing new, and then there is little to come back. Run it from the

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from tests.decode.guessing import Recording
+from tests.decode.guessing import RecordingFamily
 from tests.running import differing, read, step
 from tests.talking import tokenizer
 
@@ -44,7 +44,7 @@ class TextPrompt:
 
 
 @dataclass(frozen=True)
-class Drafted:
+class DraftedAnswer:
     """The result of a run with drafts, and the tokens in its cache."""
 
     tokens: list[int]
@@ -93,7 +93,7 @@ def started(
     return answer, position if how == "leave" else num
 
 
-def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
+def run(family: RecordingFamily, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> DraftedAnswer:
     """Answer with drafts, recording all logits."""
     answer, leave_at = started(eager(family), state, wanted, policy, rng)
     family.generation, rows = answer, list[mx.array]()
@@ -104,7 +104,7 @@ def run(family: Recording, state: Cache[Contiguous], wanted: TextPrompt, policy:
     return drafted(answer, mx.concatenate(rows))
 
 
-def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> Drafted:
+def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt, policy: DepthPolicy, rng: random.Random) -> DraftedAnswer:
     """Answer with drafts as a server does: only the last logits are visible."""
     answer, leave_at = started(steps, state, wanted, policy, rng)
     for _ in answer:
@@ -113,12 +113,12 @@ def run_compiled(steps: StepTable, state: Cache[Contiguous], wanted: TextPrompt,
     return drafted(answer, wanted.logits[:0])
 
 
-def drafted(answer: Generation, logits: mx.array) -> Drafted:
+def drafted(answer: Generation, logits: mx.array) -> DraftedAnswer:
     draft_stats, stored = answer.draft_stats, answer.store()
-    return Drafted(answer.tokens, logits, sum(draft_stats.drafted), sum(draft_stats.accepted), stored)
+    return DraftedAnswer(answer.tokens, logits, sum(draft_stats.drafted), sum(draft_stats.accepted), stored)
 
 
-def check(found: Drafted, state: Cache[Contiguous], wanted: TextPrompt) -> None:
+def check(found: DraftedAnswer, state: Cache[Contiguous], wanted: TextPrompt) -> None:
     """The run equals plain decoding, and its state continues like that of single steps."""
     assert found.tokens == wanted.tokens[: len(found.tokens)]
     assert mx.array_equal(found.logits, wanted.logits[: found.logits.shape[0]])

@@ -13,7 +13,7 @@ from forerun.state.cache import View
 from forerun.state.spec import StateSpec
 
 
-class Recording:
+class RecordingFamily:
     """`family`, unchanged. Set `generation` before it is iterated; its prompt must have been prefilled by `family` itself.
 
     logits: of the target, one array [rows, vocab] a round, the first token's before them.
@@ -48,7 +48,7 @@ class Recording:
         return self._family.head(hidden)
 
 
-class Guessing(Recording):
+class GuessingFamily(RecordingFamily):
     """A draft is the token of `answer` at its position with probability `right`, else another one."""
 
     def __init__(self, family: Family, answer: Sequence[int], right: float, seed: object) -> None:
@@ -64,7 +64,7 @@ class Guessing(Recording):
         return mx.where(mx.arange(self.vocab) == token, 40.0, 0.0)[None]
 
 
-class Watched(Recording):
+class DraftRecorder(RecordingFamily):
     """drafts: their logits, by the number of tokens given before the round, and the draft's depth."""
 
     def __init__(self, family: Family) -> None:

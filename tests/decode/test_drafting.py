@@ -15,7 +15,7 @@ import mlx.core as mx
 import pytest
 from tests import tiny
 from tests.decode.drafting import SEEDED, TextPrompt, check, eager, generation, plainly, run
-from tests.decode.guessing import Guessing, Recording, Watched
+from tests.decode.guessing import DraftRecorder, GuessingFamily, RecordingFamily
 from tests.running import differing, read
 from tests.talking import opened
 
@@ -71,7 +71,7 @@ def ram() -> Bank:
     return bank
 
 
-class Restless(DepthPolicy):
+class ChangingDepth(DepthPolicy):
     """Another depth every round."""
 
     def choose(self, context_tokens: int, limit: int) -> int:
@@ -89,7 +89,7 @@ def test_drafting_from_ssd_is_plain_decoding(ssd: Bank, depth: str) -> None:
 
 
 def test_any_depth_after_any_other(ram: Bank) -> None:
-    assert check_all(ram, "ram", Restless(range(8)), random.Random(0)) > 300
+    assert check_all(ram, "ram", ChangingDepth(range(8)), random.Random(0)) > 300
 
 
 def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Random) -> int:
@@ -98,7 +98,7 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
     for wanted in map(plain, PROMPTS):
         found = bank.restore(wanted.prompt, tenant="", session=None, layout=Contiguous(), headroom_tokens=TOKENS)
         assert (found.source, found.reused_tokens) == (source, len(wanted.prompt))
-        family = Guessing(tiny.family(), wanted.tokens, rng.choice([0.5, 0.9, 1.0]), rng.random())
+        family = GuessingFamily(tiny.family(), wanted.tokens, rng.choice([0.5, 0.9, 1.0]), rng.random())
         drafted = run(family, found.cache, wanted, policy, rng)
         check(drafted, found.cache, wanted)
         accepted += drafted.accepted
@@ -108,7 +108,7 @@ def check_all(bank: Bank, source: Source, policy: DepthPolicy, rng: random.Rando
     return accepted
 
 
-class Failing(Guessing):
+class FailingFamily(GuessingFamily):
     """Produces NaN after some rounds."""
 
     def head(self, hidden: mx.array) -> mx.array:
@@ -119,7 +119,7 @@ class Failing(Guessing):
 def test_a_failed_round_is_not_observed_and_breaks_the_cache() -> None:
     wanted, policy = plain(1), DepthPolicy((2,))
     state = read(tiny.family(), wanted.prompt)
-    family = Failing(tiny.family(), wanted.tokens, 1.0, 0)
+    family = FailingFamily(tiny.family(), wanted.tokens, 1.0, 0)
     family.generation = answer = generation(eager(family), state, wanted.prompt, wanted.sampling, policy, max_tokens=TOKENS)
     pieces = iter(answer)
     for _ in range(5):
@@ -143,7 +143,7 @@ def test_no_draft_is_made_that_cannot_become_part_of_the_answer() -> None:
 
 def test_a_model_without_a_draft_head_decodes_plainly() -> None:
     family = tiny.family()
-    headless = Recording(family)
+    headless = RecordingFamily(family)
     headless.spec = replace(family.spec, draft_layers=())
     prompt = tiny.words("headless", 20)
     state = read(headless, prompt)
@@ -161,7 +161,7 @@ def test_a_long_plain_answer_completes_its_draft_rows() -> None:
 
 
 def drafts_of(prompt: list[int], policy: DepthPolicy, max_tokens: int) -> tuple[dict[tuple[int, int], mx.array], list[int]]:
-    family, state = Watched(tiny.family()), read(tiny.family(), prompt)
+    family, state = DraftRecorder(tiny.family()), read(tiny.family(), prompt)
     family.generation = generation(eager(family), state, prompt, GREEDY, policy, max_tokens=max_tokens)
     assert len(list(family.generation)) > 0
     return family.drafts, family.generation.tokens
@@ -169,7 +169,7 @@ def drafts_of(prompt: list[int], policy: DepthPolicy, max_tokens: int) -> tuple[
 
 def test_what_is_drafted_does_not_depend_on_the_rounds_before() -> None:
     prompt = tiny.words("watched", 20)
-    seen, tokens = drafts_of(prompt, Restless(range(8)), TOKENS)
+    seen, tokens = drafts_of(prompt, ChangingDepth(range(8)), TOKENS)
     starts = {given for given, _ in seen}
     assert len(starts) > 20
     for start in sorted(starts)[::5]:
@@ -178,7 +178,7 @@ def test_what_is_drafted_does_not_depend_on_the_rounds_before() -> None:
         assert all(mx.array_equal(logits, fresh[1, depth]) for depth, logits in own.items())
 
 
-class Timekeeper(DepthPolicy):
+class RecordingPolicy(DepthPolicy):
     """Two rounds of each depth; records them."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Timekeeper(DepthPolicy):
 
 
 def test_a_round_is_timed_after_one_of_the_same_depth() -> None:
-    policy, state = Timekeeper(), read(tiny.family(), plain(1).prompt)
+    policy, state = RecordingPolicy(), read(tiny.family(), plain(1).prompt)
     assert len(list(generation(eager(tiny.family()), state, plain(1).prompt, GREEDY, policy, max_tokens=TOKENS))) > 12
     for i, done in enumerate(policy.observed[:12]):
         assert (done.seconds is not None and done.seconds > 0) == (i % 2 == 1)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests import tiny
 from tests.decode.drafting import SEEDED, check, generation, plainly, run, run_compiled
-from tests.decode.guessing import Recording
+from tests.decode.guessing import RecordingFamily
 from tests.running import read
 from tests.talking import tokenizer
 
@@ -86,7 +86,7 @@ def test_200_answers(tmp_path: Path, write_result: Write) -> None:
         source: Source = rng.choice(["cold", "ram", "ssd"])
         live, policy = state(wanted.prompt, source, tmp_path / str(number)), DepthPolicy(DEPTHS[number % len(DEPTHS)])
         is_compiled = bool(rng.getrandbits(1))
-        run_one = partial(run_compiled, steps()) if is_compiled else partial(run, Recording(family))
+        run_one = partial(run_compiled, steps()) if is_compiled else partial(run, RecordingFamily(family))
         drafted = run_one(live, wanted, policy, rng)
         check(drafted, live, wanted)
         counts.update({"answers": 1, source: 1, "compiled": is_compiled, "tokens": len(drafted.tokens)})
@@ -106,7 +106,7 @@ def test_512_greedy_tokens() -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-class Watching(DepthPolicy):
+class RecordingPolicy(DepthPolicy):
     """Depth 3; records position and result of each round."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Watching(DepthPolicy):
 
 def accepted(prompt: list[int], sampling: Sampling, num: int, live: Cache[Contiguous]) -> list[int]:
     """Of each round whose drafts all lie in the answer: how many were accepted."""
-    policy = Watching()
+    policy = RecordingPolicy()
     answer = generation(steps(), live, prompt, sampling, policy, max_tokens=num, stop_ids=STOPS)
     assert len(list(answer)) > 0
     last = len(prompt) + answer.num_sampled - 1

@@ -152,7 +152,7 @@ def test_a_fresh_seed_for_each_request_without_one() -> None:
     assert len(several) == 3
 
 
-class Spoiled:
+class SpoiledFamily:
     """The tiny model, with a `head` that changes some rows."""
 
     def __init__(self, spoil: Callable[[mx.array, int], mx.array]) -> None:
@@ -189,7 +189,7 @@ BAD = [nan_everywhere, one_infinite, one_nan]
 @pytest.mark.parametrize("bad", BAD)
 def test_the_first_token_is_never_drawn_from_bad_logits(rule: str, bad: Callable[[mx.array], mx.array]) -> None:
     sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[rule]
-    family: Any = Spoiled(lambda found, call: bad(found))
+    family: Any = SpoiledFamily(lambda found, call: bad(found))
     with pytest.raises(NumericsError):
         Rounds(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT[:30]), PROMPT[:30], sampling).first()
 
@@ -200,7 +200,7 @@ def test_the_first_token_is_never_drawn_from_bad_logits(rule: str, bad: Callable
 def test_no_token_is_drawn_from_bad_logits(rule: str, bad: Callable[[mx.array], mx.array], call: int) -> None:
     """call 2, 3: of the drafts; 4: of the verification. The cache is broken then and cannot be stored."""
     sampling = {"greedy": GREEDY, "seeded": SEEDED, "fresh": replace(SEEDED, seed=None)}[rule]
-    family: Any = Spoiled(lambda found, now: bad(found) if now == call else found)
+    family: Any = SpoiledFamily(lambda found, now: bad(found) if now == call else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], sampling)
     rounds.append([rounds.first()])
@@ -212,7 +212,7 @@ def test_no_token_is_drawn_from_bad_logits(rule: str, bad: Callable[[mx.array], 
 
 def test_a_single_bad_row_of_a_verification_is_enough() -> None:
     """Even a row whose token would not be needed."""
-    family: Any = Spoiled(lambda found, now: mx.concatenate([found[:-1], found[-1:] * mx.nan]) if now == 4 else found)
+    family: Any = SpoiledFamily(lambda found, now: mx.concatenate([found[:-1], found[-1:] * mx.nan]) if now == 4 else found)
     cache = read(FAMILY, PROMPT[:30])
     rounds = Rounds(StepTable(family, eager_reason="test"), cache, PROMPT[:30], GREEDY)
     rounds.append([rounds.first()])

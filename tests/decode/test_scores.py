@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests import tiny
 from tests.decode.drafting import SEEDED, TextPrompt, generation, plainly
-from tests.decode.guessing import Guessing
+from tests.decode.guessing import GuessingFamily
 from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
 from tests.waiting import LIMIT_S
@@ -46,7 +46,7 @@ def plain_of(rule: str) -> tuple[TextPrompt, list[Score]]:
 def answered(steps: StepTable, state: Cache[Any], sampling: Sampling, depth: int, **ends: Any) -> tuple[list[int], list[Score]]:
     """The tokens that were sampled, and their scores."""
     answer = generation(steps, state, PROMPT, sampling, DepthPolicy((depth,)), num_top=TOP, **{"max_tokens": NUM} | ends)
-    if isinstance(steps.family, Guessing):
+    if isinstance(steps.family, GuessingFamily):
         steps.family.generation = answer
     for _ in answer:
         assert len(answer.scores) == len(answer.sampled)
@@ -57,7 +57,7 @@ def answered(steps: StepTable, state: Cache[Any], sampling: Sampling, depth: int
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
 def test_drafts_change_no_score(rule: str, depth: int) -> None:
     plain, expected = plain_of(rule)
-    family: Any = Guessing(FAMILY, plain.tokens, 0.6, seed=depth)
+    family: Any = GuessingFamily(FAMILY, plain.tokens, 0.6, seed=depth)
     tokens, found = answered(StepTable(family, eager_reason="test"), read(FAMILY, PROMPT), SAMPLINGS[rule], depth)
     assert tokens == plain.tokens
     assert found == expected

@@ -161,7 +161,7 @@ def test_missing_models_and_revisions(hub: Hub, tmp_path: Path) -> None:
         ["'a/b/c' cannot be the name of a model", "names are like Qwen/Qwen3.5-0.8B"],
         [f"{REPO} at gguf has no safetensors weights", "look for a repository of the model that has"],
         [
-            "acme/gated is gated: its owners want to know who fetches it",
+            "acme/gated is gated: its owners require a login",
             f"accept its terms at {hub.url}/acme/gated, then `hf auth login` or set HF_TOKEN",
         ],
     ]

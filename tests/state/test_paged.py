@@ -62,7 +62,7 @@ def test_freed_pages_are_allocated_again() -> None:
 
 def test_shrink_releases_free_pages_at_the_end() -> None:
     pool = Pool.empty(FAMILY.spec.attention, 16)
-    first, second, third = pool.allocate(16), pool.take(8), pool.take(4)
+    first, second, third = pool.allocate(16), pool.allocate(8), pool.allocate(4)
     pool.free(second)
     pool.shrink()
     assert (pool.num_blocks, pool.num_free) == (28, 8)  # the last pages are in use

@@ -41,7 +41,7 @@ class Linear(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class DenseLinear:
     """A plain matrix in the dtype of products."""
 
     weight: mx.array
@@ -60,7 +60,7 @@ class Dense:
         return self.weight[ids]
 
     def reordered(self, order: mx.array) -> Linear:
-        return Dense(self.weight[order])
+        return DenseLinear(self.weight[order])
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
@@ -74,7 +74,7 @@ SCHEMES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
+class QuantisedLinear:
     """packed [..., out, in * bits / 32] uint32; scales [..., out, in / group]; biases like scales, in mode affine only.
 
     dtype: of the dequantised values.
@@ -99,23 +99,23 @@ class Quantised:
     def rows(self, ids: mx.array) -> mx.array:
         return self.reordered(ids).dense().weight
 
-    def reordered(self, order: mx.array) -> Quantised:
+    def reordered(self, order: mx.array) -> QuantisedLinear:
         biases = None if self.biases is None else self.biases[order]
-        return Quantised(self.packed[order], self.scales[order], biases, self.scheme, self.dtype)
+        return QuantisedLinear(self.packed[order], self.scales[order], biases, self.scheme, self.dtype)
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         return product_of_experts(x, self._packed(), experts, is_sorted=is_sorted)
 
-    def dense(self) -> Dense:
+    def dense(self) -> DenseLinear:
         """The dequantised matrix."""
-        return Dense(dequantise(self._packed(), self.dtype))
+        return DenseLinear(dequantise(self._packed(), self.dtype))
 
     def _packed(self) -> PackedMatrix:
         return PackedMatrix(self.packed, self.scales, self.biases, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitLinear:
     """Stacked matrices that cannot be stored as one: plain and quantised, or quantised by different schemes."""
 
     parts: tuple[Linear, ...]
@@ -145,11 +145,11 @@ def stacked(parts: Sequence[Linear]) -> Linear:
     """One matrix for several products of the same input; split the result with `mx.split`."""
     if len(parts) == 1:
         return parts[0]
-    dense = [p for p in parts if isinstance(p, Dense)]
+    dense = [p for p in parts if isinstance(p, DenseLinear)]
     if len(dense) == len(parts):
-        return Dense(mx.concatenate([p.weight for p in dense], axis=-2))
-    packed = [p for p in parts if isinstance(p, Quantised)]
+        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2))
+    packed = [p for p in parts if isinstance(p, QuantisedLinear)]
     if len(packed) < len(parts) or len({p.scheme for p in packed}) > 1:
-        return Split(tuple(parts))
+        return SplitLinear(tuple(parts))
     joined = [mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in packed), strict=True)]
-    return Quantised(joined[0], joined[1], joined[2] if len(joined) > 2 else None, packed[0].scheme, packed[0].dtype)
+    return QuantisedLinear(joined[0], joined[1], joined[2] if len(joined) > 2 else None, packed[0].scheme, packed[0].dtype)

@@ -15,7 +15,7 @@ import mlx.core as mx
 from forerun.errors import ModelError
 from forerun.kernels.quantised import Scheme
 from forerun.models.checkpoint import Checkpoint
-from forerun.models.linear import SCHEMES, Dense, Linear, Quantised, stacked
+from forerun.models.linear import SCHEMES, DenseLinear, Linear, QuantisedLinear, stacked
 from forerun.models.names import canonical
 
 MAX_NAMES = 30
@@ -104,20 +104,20 @@ class Weights:
         whole = stacked(parts)
         for array in whole.arrays():
             self.evaluated(array)
-        if isinstance(whole, Dense) and len(whole.shape) == 2:
+        if isinstance(whole, DenseLinear) and len(whole.shape) == 2:
             self.shapes.add((whole.shape[0], whole.shape[1]))
         return whole
 
     def matrix(self, path: str, *shape: int) -> Linear:
         """The matrix [..., out, in] of a module, for `joined`."""
         if f"{path}.scales" not in self._tensors:
-            return Dense(self.array(f"{path}.weight", *shape))
+            return DenseLinear(self.array(f"{path}.weight", *shape))
         scheme = self._scheme(path, shape)
         if scheme is None:
-            return Dense(mx.zeros(shape))
+            return DenseLinear(mx.zeros(shape))
         matrix = self._packed(path, shape, scheme)
         self.schemes[path] = scheme
-        return Dense(self.evaluated(matrix.dense().weight)) if self._options.is_dense else matrix
+        return DenseLinear(self.evaluated(matrix.dense().weight)) if self._options.is_dense else matrix
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every requested one was there with its shape."""
@@ -134,15 +134,15 @@ class Weights:
                 hint="the checkpoint is of another family or version, or its conversion lost or renamed tensors",
             )
 
-    def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> Quantised:
+    def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> QuantisedLinear:
         *outer, inner = shape
         packed = self.take(f"{path}.weight", *outer, inner * scheme.bits // 32)
         scales = self.take(f"{path}.scales", *outer, inner // scheme.group_size)
         if scheme.mode != "affine":
-            return Quantised(packed, scales, None, scheme, self._mlx_dtype)
+            return QuantisedLinear(packed, scales, None, scheme, self._mlx_dtype)
         biases = self.take(f"{path}.biases", *scales.shape)
         scales, biases = (self.evaluated(a.astype(self._mlx_dtype)) for a in (scales, biases))
-        return Quantised(packed, scales, biases, scheme, self._mlx_dtype)
+        return QuantisedLinear(packed, scales, biases, scheme, self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
         """The module's scheme, from the shapes of its arrays; None, with the fault recorded, if unknown or not as declared."""

@@ -47,7 +47,7 @@ class PassResult(NamedTuple):
     buffers: list[mx.array]
 
 
-class Compiled(Protocol):
+class CompiledFunction(Protocol):
     """A compiled pass; see trace.CompiledPass."""
 
     rules: list[Rule]
@@ -149,7 +149,7 @@ class View:
         self._inputs[slot], self._after[slot] = (rule, rule_inputs), after
         return out[0] if len(out) == 1 else mx.concatenate(out)
 
-    def run(self, compiled: Compiled, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
+    def run(self, compiled: CompiledFunction, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
         """Run a compiled pass of `rows` rows over the one lent cache, instead of `begin` and the layers. Returns the pass's result."""
         (cache,) = self._caches
         (self.begin_draft if is_draft else self.begin)([rows])

@@ -23,4 +23,4 @@ class RawPathRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches({**scope, "path": scope["raw_path"].decode("ascii")})
-        return match, child | {"path_params": {name: unquote(value) for name, value in child.get("path_params", {}).items()}}
+        return match, {**child, "path_params": {name: unquote(value) for name, value in child.get("path_params", {}).items()}}

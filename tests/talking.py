@@ -90,7 +90,7 @@ def turn(
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
     snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
-    known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
+    known = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
     for new in prefill(family, restored.cache, prompt, retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), known)):
         snapshots += new
     found = logits(family, restored.cache)
@@ -99,7 +99,7 @@ def turn(
         pass
     stored = answer.store()
     snapshots.append(restored.cache.snapshot())
-    turned = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.left)
+    turned = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.unsaved)
     bank.remember(restored.cache, stored, snapshots, turned)
     return Told(restored, stored, found)
 

@@ -80,7 +80,7 @@ class Stored:
         mx.eval(restored.cache.arrays())
         seconds, after = time.perf_counter() - start, counted()
         bank.close()
-        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.reason
+        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.miss_reason
         self.read_bytes.append(after["rchar"] - before["rchar"])
         self.from_disk_bytes.append(after["read_bytes"] - before["read_bytes"])
         return seconds

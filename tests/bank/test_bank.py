@@ -102,7 +102,7 @@ def damage(folder: Path, info: RecordInfo) -> None:
 def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
     session_info = turn(bank, FIRST)
     assert origin(session_info) == ("cold", 0)
-    assert session_info.restored.reason.words == "no stored conversation begins like this prompt"
+    assert session_info.restored.miss_reason.words == "no stored conversation begins like this prompt"
 
 
 def test_a_conversation_keeps_its_name(home: Home) -> None:
@@ -268,7 +268,7 @@ def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(
     session_info = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
     assert near.restored.reused_tokens == 31
     assert origin(session_info) == (variant, reused)
-    assert session_info.restored.reason.shared_tokens == 600
+    assert session_info.restored.miss_reason.shared_tokens == 600
 
 
 def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
@@ -445,7 +445,7 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped["no room: quota"] > 0
+        assert bank.stats.skipped["no disk capacity: quota"] > 0
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
@@ -515,7 +515,7 @@ def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path,
         assert bank.flush(LIMIT_S)
         assert bank.stats.skipped == {}, "an edit is no fault"
         back = turn(bank, again.stored)
-        assert "not stored: the conversation was taken up again before" in back.restored.reason.words, "what was cut off by the edit"
+        assert "not stored: the conversation was taken up again before" in back.restored.miss_reason.words, "what was cut off by the edit"
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
     with closing(opened(folder)) as bank:
@@ -546,7 +546,7 @@ def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, mon
     monkeypatch.setattr(threading.Condition, "wait_for", waiting)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         turn(bank, FIRST)
-        num_skipped = bank.stats.skipped["the disk does nothing"]
+        num_skipped = bank.stats.skipped["the disk is stuck"]
         assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits anew"
         assert disk.num_written == 0
         disk.may_write.set()
@@ -615,7 +615,7 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
     with closing(opened(folder)) as bank:
         session_info = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped == {"no room: disk": 4}
+        assert bank.stats.skipped == {"no disk capacity: disk": 4}
         assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
 
 
@@ -632,7 +632,7 @@ def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(f
             for number in range(3):
                 session_info = turn(bank, tiny.words(number, 200))
                 assert bank.flush(LIMIT_S)
-                assert bank.stats.skipped["no room: disk"] > 0, "though its segment was written"
+                assert bank.stats.skipped["no disk capacity: disk"] > 0, "though its segment was written"
         for _ in range(2):
             session_info = turn(bank, session_info.stored + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
@@ -645,7 +645,7 @@ def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
         bank._disk.daily_limit_bytes = 20_000
         session_info = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped["no room: daily write budget"] > 0
+        assert bank.stats.skipped["no disk capacity: daily write budget"] > 0
         health = bank.stats.health()
         assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
         assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
@@ -735,8 +735,8 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     with closing(opened(folder)) as bank:
         session_info = turn(bank, prompt)
         assert origin(session_info) == ("ssd" if expected else "cold", expected)
-        assert session_info.restored.reason.words.startswith("set aside: ")
-        assert "checksum" in session_info.restored.reason.words
+        assert session_info.restored.miss_reason.words.startswith("set aside: ")
+        assert "checksum" in session_info.restored.miss_reason.words
         assert exact(session_info, prompt)
         assert 1 <= bank.stats.health().quarantined <= num
         assert bank.flush(LIMIT_S)
@@ -761,7 +761,7 @@ def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path,
         bank._sources = replace(bank._sources, arena=strange)
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
-        assert "does not fit" in restored.reason.words
+        assert "does not fit" in restored.miss_reason.words
         assert bank.stats.health().quarantined > 0
         again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
         assert "does not fit" not in again.reason.words

@@ -14,7 +14,7 @@ from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import usable
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 
@@ -46,7 +46,7 @@ def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
     own = [record("segment", tokens=[*tokens], num_bytes=RECORD_BYTES)]
     own += [record("snapshot", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
     for each in own:
-        writer.put(each, Label(name, "", rank_s, rank_s))
+        writer.put(each, RecordLabel(name, "", rank_s, rank_s))
     session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
     writer.note(session)
     assert writer.flush(LIMIT_S)
@@ -89,7 +89,7 @@ def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writ
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=True)
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     write(writer, "late", 7, rank_s=99.0)
-    assert writer.skipped["no room: pinned conversations fill the quota"] > 0
+    assert writer.skipped["no disk capacity: pinned conversations fill the quota"] > 0
     assert all(usable(tier.index, each).position == 2 for each in tier.index.pinned_sessions())
     for number in (3, 4, 5):
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=False)

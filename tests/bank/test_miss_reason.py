@@ -109,7 +109,7 @@ def test_what_was_never_stored_says_why_not(folder: Path) -> None:
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         found = reason(bank, session_info)
-        assert (found.kind, "no room: daily write budget" in found.words) == ("not stored", True)
+        assert (found.kind, "no disk capacity: daily write budget" in found.words) == ("not stored", True)
 
 
 def test_damage_is_said_at_once_and_later(folder: Path) -> None:
@@ -136,5 +136,5 @@ def test_an_index_that_fails_is_one_more_reason(folder: Path, monkeypatch: pytes
         assert bank._disk is not None
         bank._disk.index._connection.execute("DROP TABLE lost")
         restored = bank.restore(session_info, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
-        assert (restored.reused_tokens, restored.reason.kind) == (len(session_info), "failed")
-        assert "no such table" in restored.reason.words
+        assert (restored.reused_tokens, restored.miss_reason.kind) == (len(session_info), "failed")
+        assert "no such table" in restored.miss_reason.words

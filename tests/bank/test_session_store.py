@@ -79,7 +79,7 @@ def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None
         talk(bank, "mine")
         assert bank.flush(LIMIT_S)
         info = bank.sessions.one("", "mine")
-        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no room: size")
+        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no disk capacity: size")
 
 
 def test_without_a_disk_all_is_in_ram() -> None:

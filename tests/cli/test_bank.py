@@ -15,7 +15,7 @@ from tests.request_log.test_analysis import RAM
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
 from forerun.values import Miss, TextPrompt
@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> Path:
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
     for each in (SEGMENT, MARK):
         tier.put(each)
-    tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
-    tier.index.label(MARK.key, Label("refactor", "", 2e9, 2e9))
+    tier.index.label(SEGMENT.key, RecordLabel("refactor", "", 1e9, 1e9))
+    tier.index.label(MARK.key, RecordLabel("refactor", "", 2e9, 2e9))
     tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, MARK.key)))
     tier.close()
     return tmp_path / "bank"

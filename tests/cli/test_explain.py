@@ -133,7 +133,7 @@ def other(name: str) -> list[Life]:
 
 
 SELDOM = [f"other {name}" for name in IDENTITY.fields if name not in ("weights", "numerics")]
-NO_ROOM = "not stored: no room: "
+NO_ROOM = "not stored: no disk capacity: "
 REASONS: dict[str, tuple[list[Life], str, str]] = {
     "new": ([Life(asks(PROMPT))], "new", "no stored conversation begins like this prompt"),
     "another tenant's": ([Life(asks(PROMPT)), Life(asks(PROMPT, tenant="b"))], "new", "no stored conversation begins like this prompt"),

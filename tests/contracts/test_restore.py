@@ -162,7 +162,7 @@ def test_sharing_nothing_that_has_a_mark(kept: SessionAccess, layout: L) -> None
     restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30), layout)
     assert (restored.source, restored.reused_tokens, restored.cache.length) == ("cold", 0, 0)
     check_layout(restored.cache, layout)
-    assert restored.reason.words == "the nearest stored conversation goes on otherwise after 39 tokens; no mark lies before that"
+    assert restored.miss_reason.words == "the nearest stored conversation goes on otherwise after 39 tokens; no mark lies before that"
 
 
 def test_one_restore_after_the_other_in_changing_layouts(kept: SessionAccess) -> None:

@@ -27,7 +27,7 @@ from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import secret
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.transfer import keep, pack
 from forerun.state.record import Kind, PrefixHasher, Record
 
@@ -69,7 +69,7 @@ def prepare(folder: Path) -> None:
         earlier = [record("snapshot", 7, number, 9)] if name == "mine" else []
         for each in own + earlier:
             tier.put(each)
-            tier.index.label(each.key, Label(name, "", 1.0, 1.0))
+            tier.index.label(each.key, RecordLabel(name, "", 1.0, 1.0))
         tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
     tier.index.note_identity(hasher.root, "", IDENTITY.fields, 1.0)
     damaged = record("segment", 8)

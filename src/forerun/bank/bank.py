@@ -48,7 +48,7 @@ class FinishedTurn:
     message_end: int
     num_new_snapshots: int
     memo: Memo | None = None
-    left: UnsavedState = NOTHING_UNSAVED
+    unsaved: UnsavedState = NOTHING_UNSAVED
 
 
 class Bank:
@@ -99,12 +99,12 @@ class Bank:
         by_position = {m.position: m for m in snapshots}
         staying = retain.in_ram(sorted(by_position))
         live_snapshots = [by_position[p] for p in sorted(staying)]
-        memos = (*turn.left.memos, *filter(None, [turn.memo]))
+        memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), live_snapshots, self._hasher(turn.tenant), turn.session, turn.turns, memos)
         if self._saver is not None:
             fresh = sorted({m.position for m in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]
-            self._saver.begin(live, wanted, turn.left)
+            self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()
 
@@ -132,12 +132,12 @@ class Bank:
         """
         return self._shrink(self._ram_limit_bytes)
 
-    def own(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
+    def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
         """The live conversation in whose cache `restore` would go on with these tokens, if no record has more of them."""
         reach = self._live.best(PrefixChain.of(self._hasher(tenant), tokens), session, ())
         return reach.live if reach and reach.can_be_taken_over(session) else None
 
-    def give_back(self, num_bytes: int, spared: LiveConversation | None) -> int:
+    def free(self, num_bytes: int, spared: LiveConversation | None) -> int:
         """As `trim`, until so many bytes are free, or nothing else is left. Returns of how many conversations and records."""
         return self._shrink(self._ram.held_bytes - num_bytes, spared)
 

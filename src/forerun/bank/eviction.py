@@ -12,7 +12,7 @@ from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankFullError
 from forerun.state.record import Record, RecordInfo
@@ -26,7 +26,7 @@ class EvictingDisk:
     def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
         self.disk, self._live = disk, live
 
-    def put(self, record: Record, label: Label) -> None:
+    def put(self, record: Record, label: RecordLabel) -> None:
         """Write the record, making room for it. Raises BankError; BankFullError where nothing may go for it."""
         while True:
             try:
@@ -40,7 +40,7 @@ class EvictingDisk:
         if record.kind == "segment":
             self._drop_shorter(record, label)
 
-    def _drop_shorter(self, record: Record, label: Label) -> None:
+    def _drop_shorter(self, record: Record, label: RecordLabel) -> None:
         """A shorter tail at the same place holds nothing that this segment does not hold. It stays if another conversation ends with it:
         of that one the rest of this segment would be no part.
         """

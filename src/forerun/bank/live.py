@@ -14,7 +14,7 @@ from typing import Any
 
 from forerun.bank import retain
 from forerun.bank.match import PrefixChain
-from forerun.bank.tier.history import Anchor, Memo, Session
+from forerun.bank.tier.history import MemoAnchor, Memo, Session
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.record import SEGMENT_TOKENS, Kind, PrefixHasher, Record, RecordInfo, num_shared
 from forerun.state.records import extract, extract_snapshot
@@ -110,11 +110,11 @@ class LiveConversation:
         shared = start + num_shared(self.block(depth), rest)
         return next((m for m in reversed(self.snapshots) if start <= m.position <= shared and m.position // SEGMENT_TOKENS == depth), None)
 
-    def anchor(self, memo: Memo) -> Anchor:
+    def anchor(self, memo: Memo) -> MemoAnchor:
         """What a memo of this conversation hangs from: of its tokens, as far as they are here, those in the last block."""
         stop = min(memo.stop, len(self.tokens))
         depth = (stop - 1) // SEGMENT_TOKENS
-        return Anchor(self.hasher.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
+        return MemoAnchor(self.hasher.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
 
     @property
     def tenant(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.saver import DiskSaver
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import RecordInfo
 
@@ -47,7 +47,7 @@ class Ram:
         self.memory.index.note_session(live.session_of(record.key for record in records))
         for record in records:
             self.memory.put(record)
-            self.memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))
+            self.memory.index.label(record.key, RecordLabel(live.session, live.tenant, live.used_s, live.rank_s))
 
     def _evict_one(self, spared: LiveConversation | None) -> bool:
         live = min((x for x in self.live if x is not spared), key=lambda x: x.rank_s, default=None)

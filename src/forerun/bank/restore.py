@@ -42,12 +42,12 @@ class Restored(Generic[L]):
     cache: Cache[L]
     reused_tokens: int
     source: Source
-    reason: MissReason
+    miss_reason: MissReason
     snapshots: tuple[Snapshot, ...]
     session: str
     turns: int
     read_bytes: int
-    left: UnsavedState = NOTHING_UNSAVED
+    unsaved: UnsavedState = NOTHING_UNSAVED
 
     def apart(self) -> Restored[L]:
         """The same, for a conversation of its own that only begins alike."""

@@ -12,7 +12,7 @@ from forerun.bank import retain
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.live import NOTHING_UNSAVED, CaptureUnit, LiveConversation, LiveConversations, UnsavedState
 from forerun.bank.tier.disk import DiskTier
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.writer import Writer
 from forerun.errors import BankError
 from forerun.state.cache import Snapshot
@@ -83,7 +83,7 @@ class DiskSaver:
         except NO_COPY as error:
             self.writer.skip("it could not be copied", error, live.info(unit))
         else:
-            self.writer.put(record, Label(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
+            self.writer.put(record, RecordLabel(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
         if len(live.pending) == 1:
             self._note(live)
         live.pending.popleft()  # last: until then it is known that there is something to write

@@ -11,7 +11,7 @@ from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import UsablePrefix, usable
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.errors import BadRequestError, UnknownSessionError
 from forerun.state.record import SEGMENT_TOKENS, Identity, Kind, PrefixHasher, Record, RecordInfo, token_bytes
 
@@ -82,7 +82,7 @@ def unpack(archive: Archive, hasher: PrefixHasher, put: Callable[[Record], objec
 def keep(room: EvictingDisk, archive: Archive, hasher: PrefixHasher, tenant: str, id: str, now_s: float) -> None:
     """Keep an archive's conversation on disk, with its state. What is cut off leaves nothing behind. Raises BadRequestError, BankError."""
     manifest, disk = archive.manifest, room.disk
-    label = Label(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
+    label = RecordLabel(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
     try:
         keys = unpack(archive, hasher, lambda record: room.put(record, label))
     except BaseException:

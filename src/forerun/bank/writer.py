@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from forerun.bank.eviction import EvictingDisk
-from forerun.bank.tier.history import Anchor, Memo, Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.history import MemoAnchor, Memo, Session
+from forerun.bank.tier.index import RecordLabel
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
 
@@ -62,7 +62,7 @@ class Writer:
         """Whether `put` would wait."""
         return self._queued_bytes >= QUEUE_BYTES
 
-    def put(self, record: Record, label: Label) -> None:
+    def put(self, record: Record, label: RecordLabel) -> None:
         """Have the record written. Its label has one time for all of a turn, so that a conversation ages as one.
 
         Waits while more than QUEUE_BYTES wait already: what is larger than RAM streams through. A request may wait behind this, so a disk
@@ -72,7 +72,7 @@ class Writer:
             while self.is_full and not self._is_stuck:
                 self._is_stuck = not self._state.wait_for(partial(self._has_done_more, self._num_done), STUCK_S)
         if self._is_stuck:
-            self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
+            self._count("the disk is stuck", BankError(f"{self._queued_bytes} bytes wait for it"))
         else:
             self._add(WriteJob(partial(self._room.put, record, label), record))
 
@@ -89,7 +89,7 @@ class Writer:
         """Have it noted, after the records put so far, what a conversation consists of. That ends a turn."""
         self._add(WriteJob(partial(self._end_turn, session, self.num_skipped), session=session))
 
-    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
+    def note_memo(self, memo: Memo, anchor: MemoAnchor) -> None:
         """Have a memo kept, after the records put so far."""
         self._add(WriteJob(partial(self._index.note_memo, memo, anchor)))
 
@@ -180,7 +180,7 @@ class Writer:
         try:
             work.do()
         except BankFullError as error:
-            self.skip(f"no room: {error.reason}", error, info)
+            self.skip(f"no disk capacity: {error.reason}", error, info)
         except BankGoneError as error:
             self.skip("the folder was removed", error, None)
         except BankError as error:

@@ -50,7 +50,7 @@ def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int,
     most_bytes += own_bytes
     over_bytes = mx.get_active_memory() - most_bytes
     if 0 < over_bytes <= bank.stats.ram_bytes - own_bytes:
-        bank.give_back(over_bytes, live)
+        bank.free(over_bytes, live)
         mx.clear_cache()
     if (held := mx.get_active_memory()) > most_bytes:
         needed, held_text, all_text = (decimal(n) for n in (needed_bytes(spec, tokens), held, memory_bytes))

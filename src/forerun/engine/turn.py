@@ -105,7 +105,7 @@ class Turn:
 
     def _own(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
-        return None if self._unused() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
+        return None if self._unused() else self.model.bank.resumable(tokens, tenant=job.tenant, session=job.session)
 
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
@@ -121,7 +121,7 @@ class Turn:
         """Whether it is the first question of a conversation, and what is stored begins with another one: agents begin all with the same
         long system prompt, which need not make them one.
         """
-        reason, chat = restored.reason, self.request.job.prompt
+        reason, chat = restored.miss_reason, self.request.job.prompt
         is_other = bool(reason.stored) and reason.shared_tokens < self.request.prompt.message_end
         return is_other and isinstance(chat, Chat) and chat.is_opening
 
@@ -133,7 +133,7 @@ class Turn:
 
     def _prefill(self, restored: Restored[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        known = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
         snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, known)
         archived = self.request.archived
         if archived:
@@ -170,7 +170,7 @@ class Turn:
         self._remember(cache, stored, snapshots, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        missed = miss(restored.reason, request.prompt, self.model.tokenizer)
+        missed = miss(restored.miss_reason, request.prompt, self.model.tokenizer)
         cost = Cost(usage, report(self.model.family, request, restored, missed, prefilled, decode_stats, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
@@ -233,7 +233,7 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turned = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
+        turned = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
         try:
             self.model.bank.remember(cache, tokens, snapshots, turned)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer is there: it must not be lost with its state

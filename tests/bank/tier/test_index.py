@@ -17,8 +17,8 @@ from tests.records import HASHER, record
 from forerun.bank.tier import database, history
 from forerun.bank.tier.folder import hold, view
 from forerun.bank.tier.format import file_bytes
-from forerun.bank.tier.history import Anchor, LostRecord, Memo, Session
-from forerun.bank.tier.index import Index, Label, Totals
+from forerun.bank.tier.history import MemoAnchor, LostRecord, Memo, Session
+from forerun.bank.tier.index import Index, RecordLabel, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
 
@@ -104,7 +104,7 @@ def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) ->
 
 def test_labels_are_kept(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
-    index.label(info(1).key, Label("mine", "t", 1.0, 2.0))
+    index.label(info(1).key, RecordLabel("mine", "t", 1.0, 2.0))
     assert {entry.info.key: (entry.session, entry.tenant) for entry in index.snapshots()} == {
         info(1).key: ("mine", "t"),
         info(2).key: ("", ""),
@@ -195,7 +195,7 @@ def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
     assert index.identities("t", 1) == [{"weights": "bb"}]
 
 
-ANCHOR = Anchor(HASHER.root, HASHER.root, (1, 2))
+ANCHOR = MemoAnchor(HASHER.root, HASHER.root, (1, 2))
 MEMO = Memo("name", 2, b"data")
 
 
@@ -235,7 +235,7 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.nearest(HASHER.root, [1]),
     lambda index: index.lowest(3, ["ab" * 16]),
     lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
-    lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
+    lambda index: index.label("ab" * 16, RecordLabel("", "", 0.0, 0.0)),
     lambda index: index.remove(["ab" * 16]),
     lambda index: index.keys("ab"),
     lambda index: index.session("", "mine"),

@@ -63,7 +63,7 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class MemoAnchor:
     """What a memo hangs from: it goes when no segment of `node` begins with these tokens any more. root: of the node's chain."""
 
     root: str
@@ -121,7 +121,7 @@ class History(Database):
         """Forget a conversation; its records stay."""
         self._many(("DELETE FROM session WHERE tenant = ? AND id = ?", [(tenant, id)]))
 
-    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
+    def note_memo(self, memo: Memo, anchor: MemoAnchor) -> None:
         """Keep the memo, if what it hangs from is stored and it is not too long."""
         if len(memo.data) <= MOST_MEMO_BYTES:
             sql = (

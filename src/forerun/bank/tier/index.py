@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class RecordLabel:
     """Whose a record is, when it was last used (Unix seconds), and its rank among what goes first (see retain.rank_s)."""
 
     session: str
@@ -137,7 +137,7 @@ class Index(History):
         sql = "UPDATE record SET used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
         self._many((sql, [(used_s, rank_s, key) for key, rank_s in ranks_s.items()]))
 
-    def label(self, key: str, label: Label) -> None:
+    def label(self, key: str, label: RecordLabel) -> None:
         """Note whose record this is, and that it was used."""
         sql = "UPDATE record SET session = ?, tenant = ?, used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
         self._many((sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)]))

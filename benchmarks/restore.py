@@ -87,7 +87,7 @@ class Arms:
         return seconds
 
     def _read(self, bank: Bank) -> None:
-        empty = bank.bypass("bypass", session=None, layout=Contiguous(), headroom_tokens=len(self.tokens) + HEADROOM_TOKENS)
+        empty = bank.bypass("bypass", prompt_tokens=len(self.tokens), session=None, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         for _ in prefill(self.loaded.family, empty.cache, self.tokens, ()):
             pass
         bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], FinishedTurn(empty.session, "", 1, 0, 1))

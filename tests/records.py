@@ -27,7 +27,7 @@ def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes
     assert len(before) % SEGMENT_TOKENS == 0
     parent = HASHER.nodes(before)[-1]
     payload = memoryview(random.Random(f"{kind}{tokens}{before}").randbytes(num_bytes))
-    return Record(kind, HASHER.key(kind, parent, tokens), HASHER.root, parent, len(before), tuple(tokens), payload)
+    return Record.of(HASHER.info(kind, parent, len(before), tuple(tokens)), payload)
 
 
 def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int = 1 << 30) -> DiskTier:

@@ -61,7 +61,7 @@ def tokenizer() -> Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TurnResult:
     """What a turn gave. stored: the tokens that its state holds; logits [vocab]: those after the prompt."""
 
     restored: Restored[Any]
@@ -85,7 +85,7 @@ def turn(
     session: str | None = None,
     layout: Any = CONTIGUOUS,
     **other: Any,
-) -> Told:
+) -> TurnResult:
     """One turn: restore, read, answer, remember."""
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
@@ -101,7 +101,7 @@ def turn(
     snapshots.append(restored.cache.snapshot())
     turned = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.unsaved)
     bank.remember(restored.cache, stored, snapshots, turned)
-    return Told(restored, stored, found)
+    return TurnResult(restored, stored, found)
 
 
 @cache

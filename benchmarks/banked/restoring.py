@@ -27,7 +27,7 @@ from forerun.bank.tier.folder import hold, secret
 from forerun.kernels.numerics import FAST
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.layout import Contiguous
-from forerun.state.record import Identity, Kind, Record
+from forerun.state.record import Identity, Kind, Record, RecordInfo
 from forerun.state.records import materialise
 from forerun.state.store import Arena
 
@@ -120,7 +120,7 @@ class Stored:
     def _record(self, kind: Kind, start: int, stop: int) -> Record:
         num_bytes = self.spec.bytes_per_snapshot if kind == "snapshot" else (stop - start) * self.spec.bytes_per_token
         payload = np.random.default_rng(stop).standard_normal(num_bytes // 4, np.float32).data.cast("B")
-        return Record(kind, "", "", "", start, tuple(self.tokens[start:stop]), payload)
+        return Record.of(RecordInfo(kind, "", "", "", start, tuple(self.tokens[start:stop])), payload)
 
     def _open(self) -> Bank:
         identity = Identity("benchmark", "benchmark", "benchmark", "benchmark", "float32", "fast")

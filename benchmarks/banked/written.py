@@ -96,9 +96,9 @@ def puts() -> Iterator[Counter[str]]:
 
     def noted(tier: DiskTier, record: Record) -> None:
         put(tier, record)
-        found[f"{record.kind}_bytes"] += format.file_bytes(record.info)
-        found["marks" if record.kind == "snapshot" else "segments"] += 1
-        found["segment_tokens"] += len(record.tokens) if record.kind == "segment" else 0
+        found[f"{record.info.kind}_bytes"] += format.file_bytes(record.info)
+        found["marks" if record.info.kind == "snapshot" else "segments"] += 1
+        found["segment_tokens"] += len(record.info.tokens) if record.info.kind == "segment" else 0
 
     DiskTier.put = noted  # type: ignore[method-assign, assignment]
     try:

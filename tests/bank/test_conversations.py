@@ -62,17 +62,17 @@ class World:
         cut = len(talk.stored) if kept > 0.5 else len(SYSTEM) + int(2 * kept * (len(talk.stored) - len(SYSTEM)))
         prompt = talk.stored[:cut] + tiny.words(self.num_turns, num)
         asked: dict[str, Any] = {"sampling": GREEDY, "max_tokens": NUM, "depth": depth}
-        session_info = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
-        reused = session_info.restored.reused_tokens
+        result = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
+        reused = result.restored.reused_tokens
         assert reused <= cut
-        assert (session_info.restored.source == "cold") == (reused == 0)
-        assert session_info.stored == [*prompt, *answer(prompt)][: len(session_info.stored)]
-        assert len(session_info.stored) == len(prompt) + NUM - 1
-        assert session_info.restored.cache.layout == layout
-        assert differing_state(session_info.restored.cache, fresh(tuple(session_info.stored))) == []
+        assert (result.restored.source == "cold") == (reused == 0)
+        assert result.stored == [*prompt, *answer(prompt)][: len(result.stored)]
+        assert len(result.stored) == len(prompt) + NUM - 1
+        assert result.restored.cache.layout == layout
+        assert differing_state(result.restored.cache, fresh(tuple(result.stored))) == []
         if talk.is_intact and cut == len(talk.stored):
             assert reused == cut
-        after = ChatSession(talk.tenant, talk.session, session_info.stored, is_intact=True)
+        after = ChatSession(talk.tenant, talk.session, result.stored, is_intact=True)
         if cut < len(talk.stored):
             self.talks.append(after)
         else:

@@ -47,7 +47,7 @@ def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
     own += [record("snapshot", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
     for each in own:
         writer.put(each, RecordLabel(name, "", rank_s, rank_s))
-    session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
+    session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.info.key for each in own))
     writer.note(session)
     assert writer.flush(LIMIT_S)
     return session
@@ -68,7 +68,7 @@ def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, w
 
 
 def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: DiskTier, writer: Writer) -> None:
-    first, end = (record("snapshot", tokens=[1, 2][:stop]).key for stop in (1, 2))
+    first, end = (record("snapshot", tokens=[1, 2][:stop]).info.key for stop in (1, 2))
     write(writer, "pinned", 1, 2, rank_s=1.0)
     tier.index.update_session("", "pinned", name=None, is_pinned=True)
     crowd(writer, 10.0)

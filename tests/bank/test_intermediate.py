@@ -44,9 +44,9 @@ def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
     reused = []
     for question in range(3):
         with closing(opened(tmp_path / "bank")) as bank:
-            session_info = turn(bank, [*DOCUMENT, *tiny.words(question, APART_TOKENS + 10)])
-            reused.append(session_info.restored.reused_tokens)
+            result = turn(bank, [*DOCUMENT, *tiny.words(question, APART_TOKENS + 10)])
+            reused.append(result.restored.reused_tokens)
             assert bank.flush(LIMIT_S)
     assert reused[:2] == [0, len(HEAD)]
     assert reused[2] >= len(DOCUMENT)
-    assert differing_state(session_info.restored.cache, read(FAMILY, session_info.stored)) == []
+    assert differing_state(result.restored.cache, read(FAMILY, result.stored)) == []

@@ -44,18 +44,18 @@ def packed(bank: Bank, key: bytes = KEY, *, with_state: bool = True, tenant: str
 
 
 @pytest.fixture(scope="module")
-def session_info(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], bytes]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], bytes]:
     """What is stored of a conversation, and its signed archive with state."""
     with closing(opened(tmp_path_factory.mktemp("bank") / "bank")) as bank:
         stored = turn(bank, PROMPT, session="mine").stored
         stored = turn(bank, stored + tiny.words(2, 30), session="mine").stored
-        bank.sessions.snapshot("", "mine", name="a walk", is_pinned=True)
+        bank.sessions.update("", "mine", name="a walk", is_pinned=True)
         return stored, packed(bank)
 
 
 @pytest.fixture
-def archive(session_info: tuple[list[int], bytes]) -> bytes:
-    return session_info[1]
+def archive(result: tuple[list[int], bytes]) -> bytes:
+    return result[1]
 
 
 def members(archive: bytes) -> list[Member]:
@@ -86,8 +86,8 @@ def taken_in(folder: Path, archive: bytes, *, tenant: str = "bob") -> Bank:
     return bank
 
 
-def test_a_conversation_goes_on_in_another_bank_bit_for_bit(session_info: tuple[list[int], bytes], tmp_path: Path) -> None:
-    stored, archive = session_info
+def test_a_conversation_goes_on_in_another_bank_bit_for_bit(result: tuple[list[int], bytes], tmp_path: Path) -> None:
+    stored, archive = result
     with closing(taken_in(tmp_path / "bank", archive)) as bank:
         info = bank.sessions.one("bob", "theirs")
         assert (info.name, info.turns, info.tokens, info.state, info.pinned) == ("a walk", 2, len(stored), "ssd", False)
@@ -99,8 +99,8 @@ def test_a_conversation_goes_on_in_another_bank_bit_for_bit(session_info: tuple[
             bank.sessions.take("bob", "theirs", Archive.read(io.BytesIO(archive)))
 
 
-def test_an_archive_is_a_tar_that_people_can_read(session_info: tuple[list[int], bytes]) -> None:
-    stored, archive = session_info
+def test_an_archive_is_a_tar_that_people_can_read(result: tuple[list[int], bytes]) -> None:
+    stored, archive = result
     (first, manifest), (second, tokens), *records = members(archive)
     assert (first, second, [name for name, _ in records]) == (MANIFEST, TOKENS, [f"records/{number}" for number in range(len(records))])
     assert tokens == token_bytes(stored)
@@ -131,13 +131,13 @@ def full(folder: Path, *, is_pinned: bool) -> Bank:
     bank = opened(folder)
     for number in range(6):
         turn(bank, tiny.words(f"other {number}", 2 * SEGMENT_TOKENS), session=str(number))
-        bank.sessions.snapshot("", str(number), name=None, is_pinned=is_pinned)
+        bank.sessions.update("", str(number), name=None, is_pinned=is_pinned)
     bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES  # type: ignore[union-attr]
     return bank
 
 
-def test_room_is_made_for_what_comes_in(session_info: tuple[list[int], bytes], tmp_path: Path) -> None:
-    stored, archive = session_info
+def test_room_is_made_for_what_comes_in(result: tuple[list[int], bytes], tmp_path: Path) -> None:
+    stored, archive = result
     with closing(full(tmp_path / "bank", is_pinned=False)) as bank:
         made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
         assert (made.state, made.stored_tokens) == ("ssd", len(stored))
@@ -249,7 +249,7 @@ REFUSED: dict[str, Callable[[bytes], bytes]] = {
     "more": lambda archive: tar_of([*members(archive), ("records/9", b"x")]),
     "fewer": lambda archive: tar_of(members(archive)[:-1]),
     "other order": lambda archive: tar_of([*members(archive)[:2], *members(archive)[:1:-1]]),
-    "state of another length": lambda archive: manifest_with(archive, snapshots=json.loads(members(archive)[0][1])["marks"][:-1]),
+    "state of another length": lambda archive: manifest_with(archive, snapshots=json.loads(members(archive)[0][1])["snapshots"][:-1]),
     "a symbolic link": linked(tarfile.SYMTYPE),
     "a hard link": linked(tarfile.LNKTYPE),
     "a device": linked(tarfile.CHRTYPE),
@@ -293,9 +293,9 @@ def test_what_is_kept_is_what_the_digests_tell(archive: bytes) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_changed_byte_is_believed(session_info: tuple[list[int], bytes], data: st.DataObject) -> None:
+def test_no_changed_byte_is_believed(result: tuple[list[int], bytes], data: st.DataObject) -> None:
     """Whatever is changed in the archive, what is taken is what was signed."""
-    stored, archive = session_info
+    stored, archive = result
     at, bit = data.draw(st.integers(0, 6000) | st.integers(0, len(archive) - 1)), data.draw(st.integers(0, 7))
     changed = archive[:at] + bytes([archive[at] ^ (1 << bit)]) + archive[at + 1 :]
     try:

@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
     for each in (SEGMENT, MARK):
         tier.put(each)
-    tier.index.label(SEGMENT.key, RecordLabel("refactor", "", 1e9, 1e9))
-    tier.index.label(MARK.key, RecordLabel("refactor", "", 2e9, 2e9))
-    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, MARK.key)))
+    tier.index.label(SEGMENT.info.key, RecordLabel("refactor", "", 1e9, 1e9))
+    tier.index.label(MARK.info.key, RecordLabel("refactor", "", 2e9, 2e9))
+    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.info.key, MARK.info.key)))
     tier.close()
     return tmp_path / "bank"
 
@@ -79,8 +79,8 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
 def test_show_tells_of_a_conversation_and_its_places(forerun: Forerun, folder: Path) -> None:
     shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
     assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
-    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["marks"]] == [(MARK.key, 3, False)]
-    assert MARK.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
+    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["marks"]] == [(MARK.info.key, 3, False)]
+    assert MARK.info.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
 
 
 def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
@@ -197,18 +197,18 @@ def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
 def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert (ran.code, ran.out) == (0, "2 records read, 0 damaged\n")
-    damage(folder, MARK.key)
+    damage(folder, MARK.info.key)
     ran = forerun("bank", "verify", "--bank-dir", folder, "--json")
     found = json.loads(ran.out)
     assert (ran.code, found["records"], len(found["damaged"])) == (1, 2, 1)
     assert "sets damaged records aside by itself" in forerun("bank", "verify", "--bank-dir", folder).out
-    assert MARK.key in found["damaged"][0]
+    assert MARK.info.key in found["damaged"][0]
     assert "checksum" in found["damaged"][0]
 
 
 def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
     content = bytearray((folder / "index.db").read_bytes())
-    content[content.rfind(MARK.key.encode())] ^= 1  # the key stands in the row and in what finds it
+    content[content.rfind(MARK.info.key.encode())] ^= 1  # the key stands in the row and in what finds it
     (folder / "index.db").write_bytes(content)
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert ran.code == 1
@@ -216,7 +216,7 @@ def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
 
 
 def test_looking_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
-    damage(folder, MARK.key)
+    damage(folder, MARK.info.key)
     before = sorted((folder / "records").rglob("*"))
     for command in ("ls", "verify"):
         forerun("bank", command, "--bank-dir", folder)
@@ -228,18 +228,18 @@ def test_prune_removes_what_was_not_used_for_longest(forerun: Forerun, folder: P
     pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "220kB", "--json").out)
     assert pruned["removed"] == 1
     assert pruned["bytes"] <= 220_000
-    assert list((folder / "records").rglob(MARK.key)) != []
+    assert list((folder / "records").rglob(MARK.info.key)) != []
     assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
 
 
 def test_explain_says_what_was_missed_and_where(forerun: Forerun, tmp_path: Path) -> None:
     missed = Miss("differs", 40, "message 1 (user)", "content", "green", "red")
-    report = replace(RAM[0].report, reason="the nearest stored conversation goes on otherwise after 40 tokens", miss=missed)
+    report = replace(RAM[0].report, reason="the nearest stored conversation diverges after 40 tokens", miss=missed)
     log = tmp_path / "requests.jsonl"
     log.write_text(f"{encode(replace(RAM[0], id='chatcmpl-1', report=report))}\n{encode(replace(RAM[1], id='chatcmpl-2'))}\n")
     lines = forerun("bank", "explain", "chatcmpl-1", "--log", log).out.splitlines()
     assert lines[1:] == [
-        "the nearest stored conversation goes on otherwise after 40 tokens",
+        "the nearest stored conversation diverges after 40 tokens",
         "the first token that differs is number 40, in content of message 1 (user)",
         "  prompt  'green'",
         "  stored  'red'",

@@ -162,7 +162,7 @@ def test_sharing_nothing_that_has_a_mark(kept: SessionAccess, layout: L) -> None
     restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30), layout)
     assert (restored.source, restored.reused_tokens, restored.cache.length) == ("cold", 0, 0)
     check_layout(restored.cache, layout)
-    assert restored.miss_reason.words == "the nearest stored conversation goes on otherwise after 39 tokens; no mark lies before that"
+    assert restored.miss_reason.text == "the nearest stored conversation diverges after 39 tokens; there is no snapshot before that"
 
 
 def test_one_restore_after_the_other_in_changing_layouts(kept: SessionAccess) -> None:
@@ -212,11 +212,11 @@ def test_stored_bytes_are_those_of_a_fresh_prefill(tmp_path: Path) -> None:
     fresh = cold(tokens)
     with closing(opened_tier(tmp_path / "bank")) as tier:
         records = [tier.get(info.key) for info in tier.index.inventory()]
-    segments = {r.start: r for r in records if r.kind == "segment"}
-    assert [(r.start, r.stop) for r in segments.values()] == [(0, SEGMENT_TOKENS), (SEGMENT_TOKENS, len(tokens))]
+    segments = {r.info.start: r for r in records if r.info.kind == "segment"}
+    assert [(r.info.start, r.info.stop) for r in segments.values()] == [(0, SEGMENT_TOKENS), (SEGMENT_TOKENS, len(tokens))]
     for segment in segments.values():
-        assert segment.payload == extract(fresh, segment.start, segment.stop)
-    snapshots = {r.stop: r for r in records if r.kind == "snapshot"}
+        assert segment.payload == extract(fresh, segment.info.start, segment.info.stop)
+    snapshots = {r.info.stop: r for r in records if r.info.kind == "snapshot"}
     assert sorted(snapshots) == [HEAD, len(FIRST) - SUFFIX, len(FIRST) + 19, len(tokens) - 19 - SUFFIX, len(tokens)]
     for position, snapshot in snapshots.items():
         assert snapshot.payload == extract_snapshot(cold(tokens[:position]).snapshot())

@@ -247,7 +247,7 @@ def test_an_edited_message_is_named_with_the_text_on_both_sides(tmp_path: Path) 
             assert (missed.kind, missed.where, missed.field) == ("differs", "message 1 (user)", "content")
             assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
             assert "red?" in missed.stored_text
-            assert "goes on otherwise" in told.report.reason
+            assert "diverges after" in told.report.reason
 
     asyncio.run(scenario())
 

@@ -55,7 +55,7 @@ def test_where_nothing_is_kept_that_is_said_and_is_no_miss(is_kept: bool) -> Non
             health, report = rig.engine.health(), done.report
             assert (health.status, report.source) == (("ok", "ram") if is_kept else ("degraded", "cold"))
             if not is_kept:
-                assert health.reasons == (report.reason,) == ("nothing is kept of conversations: bank_ram_bytes and bank_disk_bytes are 0",)
+                assert health.reasons == (report.reason,) == ("no conversation is stored: bank_ram_bytes and bank_disk_bytes are 0",)
                 assert report.miss is not None
                 assert report.miss.kind == "bypass"
 

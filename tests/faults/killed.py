@@ -62,19 +62,19 @@ def prepare(folder: Path) -> None:
     tier, hasher = opened(folder), PrefixHasher(secret(folder), "", IDENTITY)
 
     def record(kind: Kind, *tokens: int) -> Record:
-        return Record(kind, hasher.key(kind, hasher.root, tokens), hasher.root, hasher.root, 0, tokens, memoryview(bytes(tokens)))
+        return Record.of(hasher.info(kind, hasher.root, 0, tokens), memoryview(bytes(tokens)))
 
     for number, name in enumerate(NAMES):
         own = [record("segment", 7, number), record("snapshot", 7, number)]
         earlier = [record("snapshot", 7, number, 9)] if name == "mine" else []
         for each in own + earlier:
             tier.put(each)
-            tier.index.label(each.key, RecordLabel(name, "", 1.0, 1.0))
-        tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
+            tier.index.label(each.info.key, RecordLabel(name, "", 1.0, 1.0))
+        tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.info.key for each in own)))
     tier.index.note_identity(hasher.root, "", IDENTITY.fields, 1.0)
     damaged = record("segment", 8)
     tier.put(damaged)
-    tier.set_aside(damaged.key)
+    tier.set_aside(damaged.info.key)
     tier.close()
 
 

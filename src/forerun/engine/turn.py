@@ -111,7 +111,7 @@ class Turn:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         headroom_tokens, session = min(request.max_tokens, HEADROOM_TOKENS), request.job.session
         if reason := self._unused():
-            restored = bank.bypass(reason, session=session, layout=layout, headroom_tokens=len(tokens) + headroom_tokens)
+            restored = bank.bypass(reason, prompt_tokens=len(tokens), session=session, layout=layout, headroom_tokens=headroom_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = time.monotonic()

@@ -40,16 +40,16 @@ def test_records_survive_closing(tmp_path: Path) -> None:
     tier.put(ONE)
     tier.close()
     tier = opened(tmp_path)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     tier.close()
 
 
 def test_a_record_is_written_once(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    before = path_of(tmp_path, ONE.key).stat()
+    before = path_of(tmp_path, ONE.info.key).stat()
     tier.put(ONE)
-    assert path_of(tmp_path, ONE.key).stat() == before
+    assert path_of(tmp_path, ONE.info.key).stat() == before
     tier.close()
 
 
@@ -75,20 +75,20 @@ def test_a_view_works_beside_the_writer_and_changes_nothing(tmp_path: Path) -> N
     tier = opened(tmp_path)
     tier.put(ONE)
     tier.put(TWO)
-    damage(path_of(tmp_path, TWO.key))
+    damage(path_of(tmp_path, TWO.info.key))
     beside = viewed(tmp_path)
     before = files_under(tmp_path)
-    assert beside.get(ONE.key) == ONE
+    assert beside.get(ONE.info.key) == ONE
     with pytest.raises(DamagedRecordError):
-        beside.get(TWO.key)
-    for change in (lambda: beside.put(record()), lambda: beside.delete(ONE.key), beside.clear_quarantine):
-        with pytest.raises(BankError, match="looking only"):
+        beside.get(TWO.info.key)
+    for change in (lambda: beside.put(record()), lambda: beside.delete(ONE.info.key), beside.clear_quarantine):
+        with pytest.raises(BankError, match="read-only"):
             change()
-    path_of(tmp_path, ONE.key).unlink()
+    path_of(tmp_path, ONE.info.key).unlink()
     with pytest.raises(KeyError):
-        beside.get(ONE.key)
-    assert {info.key for info in beside.index.inventory()} == {ONE.key, TWO.key}
-    assert files_under(tmp_path) == before - {path_of(tmp_path, ONE.key)}
+        beside.get(ONE.info.key)
+    assert {info.key for info in beside.index.inventory()} == {ONE.info.key, TWO.info.key}
+    assert files_under(tmp_path) == before - {path_of(tmp_path, ONE.info.key)}
     assert beside.quarantined == 0
     beside.close()
     tier.close()
@@ -114,7 +114,7 @@ def test_a_view_works_without_a_writer(tmp_path: Path) -> None:
     tier.put(ONE)
     tier.close()
     beside = viewed(tmp_path)
-    assert beside.get(ONE.key) == ONE
+    assert beside.get(ONE.info.key) == ONE
     assert beside.num_bytes == bytes_under(tmp_path)
     beside.close()
 
@@ -129,7 +129,7 @@ def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
     kept = len(tier.index.inventory())
     assert kept > 5
     assert tier.num_bytes == bytes_under(tmp_path) <= limit_bytes
-    tier.delete(records[0].key)
+    tier.delete(records[0].info.key)
     tier.put(records[kept])
     tier.close()
 
@@ -162,14 +162,14 @@ def test_opening_makes_rows_and_files_agree(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     for given in (ONE, TWO):
         tier.put(given)
-    tier.index.remove([ONE.key])
+    tier.index.remove([ONE.info.key])
     tier.close()
-    path_of(tmp_path, TWO.key).unlink()
-    path_of(tmp_path, TWO.key).with_suffix(".tmp").write_bytes(b"half")
+    path_of(tmp_path, TWO.info.key).unlink()
+    path_of(tmp_path, TWO.info.key).with_suffix(".tmp").write_bytes(b"half")
     (tmp_path / "secret.tmp").write_bytes(b"half")
     tier = opened(tmp_path)
     assert tier.index.inventory() == [ONE.info]
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     assert not list(tmp_path.rglob("*.tmp"))
     tier.close()
 
@@ -181,19 +181,19 @@ def test_a_lost_index_is_built_anew(tmp_path: Path) -> None:
     tier.close()
     (tmp_path / "index.db").unlink()
     tier = opened(tmp_path)
-    assert {info.key: info for info in tier.index.inventory()} == {ONE.key: ONE.info, TWO.key: TWO.info}
+    assert {info.key: info for info in tier.index.inventory()} == {ONE.info.key: ONE.info, TWO.info.key: TWO.info}
     tier.close()
 
 
 def test_a_file_that_was_removed_is_a_miss(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    path_of(tmp_path, ONE.key).unlink()
+    path_of(tmp_path, ONE.info.key).unlink()
     with pytest.raises(KeyError):
-        tier.get(ONE.key)
+        tier.get(ONE.info.key)
     assert tier.index.inventory() == []
     tier.put(ONE)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     tier.close()
 
 
@@ -211,16 +211,16 @@ def test_what_is_no_file_is_set_aside_in_a_records_place(taking_the_place: Calla
     tier = opened(tmp_path / "bank")
     for given in (ONE, TWO):
         tier.put(given)
-        path = path_of(tmp_path / "bank", given.key)
+        path = path_of(tmp_path / "bank", given.info.key)
         path.rename(tmp_path / "elsewhere")
         taking_the_place(path)
-    with pytest.raises(DamagedRecordError, match="is no file"):
-        tier.get(ONE.key)
+    with pytest.raises(DamagedRecordError, match="is not a regular file"):
+        tier.get(ONE.info.key)
     assert tier.quarantined == 1
     tier.put(ONE)
-    assert tier.get(ONE.key) == ONE
-    tier.delete(TWO.key)
-    assert not path_of(tmp_path / "bank", TWO.key).is_symlink()
+    assert tier.get(ONE.info.key) == ONE
+    tier.delete(TWO.info.key)
+    assert not path_of(tmp_path / "bank", TWO.info.key).is_symlink()
     assert tier.num_bytes == bytes_under(tmp_path / "bank")
     tier.clear_quarantine()
     assert (tier.quarantined, tier.index.inventory()) == (0, [ONE.info])
@@ -232,14 +232,14 @@ def test_what_is_no_file_is_set_aside_at_opening(taking_the_place: Callable[[Pat
     tier = opened(tmp_path / "bank")
     tier.put(ONE)
     tier.close()
-    for name in (TWO.key, f"{ONE.key}.tmp"):
+    for name in (TWO.info.key, f"{ONE.info.key}.tmp"):
         path_of(tmp_path / "bank", name).parent.mkdir(exist_ok=True)
         taking_the_place(path_of(tmp_path / "bank", name))
     tier = opened(tmp_path / "bank")
     assert (tier.quarantined, tier.index.inventory()) == (1, [ONE.info])
     assert not list((tmp_path / "bank").rglob("*.tmp"))
     tier.put(TWO)
-    assert tier.get(TWO.key) == TWO
+    assert tier.get(TWO.info.key) == TWO
     tier.close()
 
 
@@ -279,7 +279,7 @@ def test_opening_opens_no_record_that_has_a_row(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "open", lambda path, *rest, call=os.open: met.append(Path(path).name) or call(path, *rest))
     opened(tmp_path).close()
     assert "index.db" in met
-    assert ONE.key not in met
+    assert ONE.info.key not in met
 
 
 def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pyte
 def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    tier.index.remove([ONE.key])
+    tier.index.remove([ONE.info.key])
     tier.close()
     may_go, step = threading.Event(), reconcile.step
     monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(LIMIT_S), step(*given))[1])
@@ -311,7 +311,7 @@ def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypat
     assert tier.index.inventory() == []
     may_go.set()
     assert tier.wait_until_reconciled(LIMIT_S)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()
 
@@ -329,9 +329,9 @@ def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monke
     monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
     tier = opened(tmp_path, daily_limit_bytes=20_000)
     tier.put(ONE)
-    path_bytes = path_of(tmp_path, ONE.key).stat().st_size
+    path_bytes = path_of(tmp_path, ONE.info.key).stat().st_size
     assert tier.written_today_bytes == path_bytes
-    tier.delete(ONE.key)
+    tier.delete(ONE.info.key)
     tier.close()
     tier = opened(tmp_path, daily_limit_bytes=20_000)
     assert tier.written_today_bytes == path_bytes  # restarts and removals do not give anything back
@@ -351,13 +351,13 @@ def test_a_folder_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
     tier = opened(tmp_path / "bank")
     tier.put(ONE)
     shutil.rmtree(tmp_path / "bank")
-    for work in (lambda: tier.put(TWO), lambda: tier.get(ONE.key)):
+    for work in (lambda: tier.put(TWO), lambda: tier.get(ONE.info.key)):
         with pytest.raises(BankGoneError, match="was removed while the server runs"):
             work()
     tier.close()
     tier = opened(tmp_path / "bank")
     tier.put(TWO)
-    assert tier.get(TWO.key) == TWO
+    assert tier.get(TWO.info.key) == TWO
     tier.close()
 
 
@@ -370,6 +370,6 @@ def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Pa
     with pytest.raises(BankError, match=f"has format 1, this version of forerun reads format {database.VERSION}"):
         viewed(tmp_path)
     tier = opened(tmp_path)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()

@@ -17,7 +17,7 @@ from tests.records import HASHER, record
 from forerun.bank.tier import database, history
 from forerun.bank.tier.folder import hold, view
 from forerun.bank.tier.format import file_bytes
-from forerun.bank.tier.history import MemoAnchor, LostRecord, Memo, Session
+from forerun.bank.tier.history import LostRecord, Memo, MemoAnchor, Session
 from forerun.bank.tier.index import Index, RecordLabel, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
@@ -162,8 +162,8 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
 
 
 def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, session_info = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
-    writer = threading.Thread(target=index.note_session, args=[session_info])
+    look, result = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
+    writer = threading.Thread(target=index.note_session, args=[result])
 
     def session(self: Index, tenant: str, id: str) -> Session | None:
         found = look(self, tenant, id)
@@ -299,8 +299,8 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
-    session_info = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
+    result = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (hold, view):
-        with pytest.raises(BankError, match=session_info):
+        with pytest.raises(BankError, match=result):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -1,4 +1,4 @@
-"""The SQLite database under an index: how it is opened, what its tables are, and what its failures are called.
+"""The SQLite database of an index: opening, schema, and errors.
 
 Knows nothing of what the rows are used for.
 """
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 VERSION = 6
 
-# Finds a segment that hangs from the node and whose tokens begin with the anchor.
+# Whether a segment hangs from the node whose tokens begin with the anchor.
 HOLDS_ANCHOR = (
     "SELECT 1 FROM record WHERE parent = {node} AND kind = 'segment'"
     " AND tokens >= {anchor} AND substr(tokens, 1, length({anchor})) = {anchor}"
 )
 
-# Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
+# Tokens are ordered by their bytes: in `place`, rows with a common prefix are neighbours.
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE record (
@@ -67,13 +67,13 @@ CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fie
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
-# Rows that are removed give their bytes back and leave no trace; 256 pages (1 MiB) bound the log.
+# Deleted rows free their bytes and leave no trace; the log is bounded by 256 pages (1 MiB).
 _SETTINGS = ("auto_vacuum = FULL", "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 256")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def paths(path: Path) -> tuple[Path, ...]:
-    """All files that belong to the database at `path` while it is open."""
+    """All files of the database at `path` while it is open."""
     return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
@@ -91,18 +91,18 @@ def writable(path: Path) -> sqlite3.Connection:
         log.warning("%s is damaged or of an older format: it is built anew from the records", path)
         for part in paths(path):
             part.unlink(missing_ok=True)
-        return _made(path)
+        return _created(path)
 
 
 def readable(path: Path) -> sqlite3.Connection:
-    """The database at `path`, which another process may be writing, for looking only."""
+    """The database at `path`, read-only; another process may be writing it. Raises BankError."""
     with explained(path), _opened(f"{path.absolute().as_uri()}?mode=ro") as connection:
         _check_version(connection, path, at_least=VERSION)
         return connection
 
 
 def in_memory() -> sqlite3.Connection:
-    """An empty database that no file holds."""
+    """An empty database in memory."""
     with _opened(":memory:") as connection:
         connection.executescript(_SCHEMA)
         return connection
@@ -110,7 +110,7 @@ def in_memory() -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """One transaction: rolled back if the block fails."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -134,7 +134,7 @@ def explained(path: Path | None) -> Iterator[None]:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 for what Python's own module says."""
+    """SQLite's primary result code; 0 for errors of Python's own module."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
@@ -148,10 +148,10 @@ def _prepared(path: Path) -> sqlite3.Connection | None:
         if version == VERSION:
             return connection
         connection.close()
-    return None if version else _made(path)
+    return None if version else _created(path)
 
 
-def _made(path: Path) -> sqlite3.Connection:
+def _created(path: Path) -> sqlite3.Connection:
     with _opened(path.absolute().as_uri()) as connection:
         _set(connection)
         connection.executescript(_SCHEMA)
@@ -178,7 +178,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def _opened(uri: str) -> Iterator[sqlite3.Connection]:
-    """A connection that stays open unless the block fails."""
+    """A connection that is closed only if the block fails."""
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         yield connection
@@ -188,18 +188,18 @@ def _opened(uri: str) -> Iterator[sqlite3.Connection]:
 
 
 class Database:
-    """An open database, for several threads. path None: no file holds it. All raise BankError if it fails."""
+    """An open database, for several threads. path None: in memory. All methods raise BankError if it fails."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection, self._path = connection, path
-        self._lock = threading.RLock()  # who holds it sees nothing change, also between two statements
+        self._lock = threading.RLock()  # its holder sees no change, also between two statements
 
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, explained(self._path):
             return self._connection.execute(sql, values).fetchall()
 
     def _many(self, *work: tuple[str, list[Any]]) -> None:
-        """Run each statement for each of its rows, all or none."""
+        """Run each statement for each of its rows, in one transaction."""
         with self._lock, explained(self._path), transaction(self._connection):
             for sql, rows in work:
                 self._connection.executemany(sql, rows)

@@ -746,6 +746,16 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
         assert origin(turn(bank, result.stored + tiny.words(4, 20))) == ("ssd", len(result.stored))
 
 
+def test_damaged_token_ids_in_the_index_are_a_miss(folder: Path, two_turns: list[int]) -> None:
+    with closing(opened(folder)) as bank:
+        assert bank._disk is not None
+        bank._disk.index._connection.execute("UPDATE record SET tokens = substr(tokens, 1, length(tokens) - 1)")
+        result = turn(bank, two_turns)
+        assert origin(result) == ("cold", 0)
+        assert "the bank failed" in result.restored.miss_reason.text
+        assert exact(result, two_turns)
+
+
 def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
     with closing(opened(folder)) as bank:
         last = [info for info in inventory(bank) if info.kind == "snapshot"][-1]

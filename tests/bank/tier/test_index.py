@@ -130,6 +130,14 @@ def test_totals_follow_the_rows(index: Index) -> None:
     assert index.totals == Totals(2 * file_bytes(info(1)), 1, "2026-01-02", file_bytes(info(3)))
 
 
+def test_a_written_row_and_its_days_total_are_one_transaction(index: Index) -> None:
+    refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF written_bytes ON total BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    index._connection.execute(refuse)
+    with pytest.raises(BankError, match="refused"):
+        index.add_written(info(1), 0.0, "2026-01-01")
+    assert index.inventory() == []
+
+
 def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer comes between the reading of the sums and their keeping."""
     read, writers = index._rows, list[threading.Thread]()
@@ -283,6 +291,26 @@ def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pyt
         index.find(["ab"])
     with pytest.raises(BankError):
         index.add([info(1)], 0.0)
+
+
+DAMAGE: list[tuple[str, Callable[[Index], object]]] = [
+    ("record SET tokens = x'010000'", lambda index: index.find([info(1).key])),
+    ("record SET tokens = x'010000'", lambda index: index.lowest(1, ())),
+    ("lost SET tokens = x'010000'", lambda index: index.lost(HASHER.root, [1])),
+    ("identity SET fields = '{'", lambda index: index.identities("", 1)),
+    ("identity SET fields = '{'", lambda index: index.last_root()),
+]
+
+
+@pytest.mark.parametrize(("damage", "look_up"), DAMAGE)
+def test_a_row_that_cannot_be_decoded_is_a_bank_error(damage: str, look_up: Callable[[Index], object], index: Index) -> None:
+    index.add([info(1)], 0.0)
+    index.note_lost([info(1)], "evicted", "quota", 5.0)
+    index.note_identity(HASHER.root, "", HASHER.identity.fields, 1.0)
+    look_up(index)
+    index._connection.execute(f"UPDATE {damage}")
+    with pytest.raises(BankError, match="a row is damaged"):
+        look_up(index)
 
 
 def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forerun.bank.tier import files
 from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 VERSION = 6
 
@@ -70,6 +71,7 @@ COMMIT;
 # Deleted rows free their bytes and leave no trace; the log is bounded by 256 pages (1 MiB).
 _SETTINGS = ("auto_vacuum = FULL", "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 256")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REBUILD = "if it happens again: stop the server and delete index.db, which is then rebuilt from the records"
 
 
 def paths(path: Path) -> tuple[Path, ...]:
@@ -129,8 +131,7 @@ def explained(path: Path | None) -> Iterator[None]:
     except sqlite3.Error as error:
         if _code(error) == sqlite3.SQLITE_FULL:
             raise BankFullError(f"{path}: {error}", reason="disk", hint="free some space on the disk") from error
-        hint = "if it stays so: stop the server and delete index.db, it is built anew from the records"
-        raise BankError(f"index {path}: {error}", hint=hint) from error
+        raise BankError(f"index {path}: {error}", hint=_REBUILD) from error
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -197,6 +198,14 @@ class Database:
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, explained(self._path):
             return self._connection.execute(sql, values).fetchall()
+
+    def _decoded(self, decode: Callable[[tuple[Any, ...]], T], sql: str, *values: object) -> list[T]:
+        """The rows as `decode` returns them. Raises BankError also for one that it cannot decode."""
+        rows = self._rows(sql, *values)
+        try:
+            return [decode(row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise BankError(f"index {self._path}: a row is damaged: {error}", hint=_REBUILD) from error
 
     def _many(self, *work: tuple[str, list[Any]]) -> None:
         """Run each statement for each of its rows, in one transaction."""

@@ -156,8 +156,8 @@ class History(Database):
 
     def lost(self, node: str, tokens: Sequence[int]) -> LostRecord | None:
         """The deepest lost record of this node whose tokens are a prefix of `tokens`."""
-        rows = self._rows("SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?", node)
-        lost = [(start, tokens_of(data), rest) for start, data, *rest in rows]
+        sql = "SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?"
+        lost = self._decoded(lambda row: (row[0], tokens_of(row[1]), row[2:]), sql, node)
         within = [LostRecord(start + len(own), *rest) for start, own, rest in lost if own == tuple(tokens[: len(own)])]
         return max(within, key=lambda x: x.position, default=None)
 
@@ -168,21 +168,20 @@ class History(Database):
 
     def identity(self, root: str) -> dict[str, str] | None:
         """Fields of the root's identity, None if none is noted."""
-        return next((json.loads(fields) for (fields,) in self._rows("SELECT fields FROM identity WHERE root = ?", root)), None)
+        return next(iter(self._decoded(lambda row: json.loads(row[0]), "SELECT fields FROM identity WHERE root = ?", root)), None)
 
     def last_root(self) -> tuple[str, str, dict[str, str]] | None:
         """(root, tenant, identity fields) of the root noted last; None if none is."""
-        rows = self._rows("SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1")
-        return next(((root, tenant, json.loads(fields)) for root, tenant, fields in rows), None)
+        sql = "SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1"
+        return next(iter(self._decoded(lambda row: (row[0], row[1], json.loads(row[2])), sql)), None)
 
     def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
         """Fields of the tenant's identities, last used first, at most `limit`."""
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
-        return [json.loads(fields) for (fields,) in self._rows(sql, tenant, limit)]
+        return self._decoded(lambda row: json.loads(row[0]), sql, tenant, limit)
 
     def _sessions(self, where: str, *values: object) -> list[Session]:
-        rows = self._rows(f"SELECT * FROM session {where}", *values)
-        return [_session(row) for row in rows]
+        return self._decoded(_session, f"SELECT * FROM session {where}", *values)
 
 
 def _session(row: tuple[Any, ...]) -> Session:

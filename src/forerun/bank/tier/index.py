@@ -101,15 +101,12 @@ class Index(History):
 
     def add(self, infos: Iterable[RecordInfo], now_s: float) -> None:
         """Add rows; an existing one stays unchanged."""
-        used = (now_s, now_s, now_s, 0, "", "")
-        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, file_bytes(i), *used, token_bytes(i.tokens)) for i in infos]
-        self._many((f"INSERT INTO record VALUES ({', '.join('?' * 14)}) ON CONFLICT DO NOTHING", rows))
+        self._many(_insertion(infos, now_s))
 
     def add_written(self, info: RecordInfo, now_s: float, day: str) -> None:
-        """Add the row of a record written on this day, and count its bytes."""
-        self.add([info], now_s)
+        """Add the row of a record written on this day, and count its bytes, in one transaction."""
         sql = "UPDATE total SET written_bytes = ? + iif(day = ?, written_bytes, 0), day = ?"
-        self._many((sql, [(file_bytes(info), day, day)]))
+        self._many(_insertion([info], now_s), (sql, [(file_bytes(info), day, day)]))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Delete rows; absent keys are ignored."""
@@ -260,11 +257,17 @@ class Index(History):
         return next(iter(self._infos(where, node, kind, token_bytes(tokens))), None)
 
     def _infos(self, where: str, *values: object) -> list[RecordInfo]:
-        return [_info(row) for row in self._rows(f"SELECT {_INFO} FROM record {where}", *values)]
+        return self._decoded(_info, f"SELECT {_INFO} FROM record {where}", *values)
 
     def _entries(self, where: str, *values: object) -> list[Entry]:
-        rows = self._rows(f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}", *values)
-        return [Entry(_info(row[:7]), *row[7:]) for row in rows]
+        sql = f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}"
+        return self._decoded(lambda row: Entry(_info(row[:7]), *row[7:]), sql, *values)
+
+
+def _insertion(infos: Iterable[RecordInfo], now_s: float) -> tuple[str, list[Any]]:
+    used = (now_s, now_s, now_s, 0, "", "")
+    rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, file_bytes(i), *used, token_bytes(i.tokens)) for i in infos]
+    return f"INSERT INTO record VALUES ({', '.join('?' * 14)}) ON CONFLICT DO NOTHING", rows
 
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:

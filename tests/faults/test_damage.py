@@ -78,7 +78,7 @@ def test_a_longer_file_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "form", "value", "told"),
     [
-        (8, "<I", 2, "format version: expected 1, found 2"),
+        (8, "<I", 1, "format version: expected 2, found 1"),
         (12, "<I", 3, "kind 3"),
         (64, "<Q", 1, "start 1"),
         (72, "<I", 1025, "at most 1024 tokens, found 1025"),

@@ -15,9 +15,11 @@ import pytest
 from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, record
 from tests.waiting import LIMIT_S
 
+from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier import database, disk, files, reconcile
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret, view
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
 from forerun.state.record import PrefixHasher
@@ -361,15 +363,59 @@ def test_a_folder_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Path) -> None:
-    tier = opened(tmp_path)
+def leave_in_an_earlier_format(folder: Path) -> None:
+    tier = opened(folder)
     tier.put(ONE)
     tier.close()
-    with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
-        connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
-    with pytest.raises(BankError, match=f"has format 1, this version of forerun reads format {database.VERSION}"):
+    with closing(sqlite3.connect(folder / "index.db")) as connection:
+        connection.executescript("DROP TABLE session; PRAGMA user_version = 6;")
+
+
+def test_records_of_an_earlier_format_are_set_aside_named_and_counted_until_they_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    with pytest.raises(BankError, match=f"has format 6, this version of forerun reads format {database.VERSION}") as caught:
         viewed(tmp_path)
-    tier = opened(tmp_path)
+    assert "start the server" in caught.value.hint
+    tier, aside = opened(tmp_path), tmp_path / "quarantine" / "format-6"
+    (warning,) = caplog.records
+    assert str(aside) in warning.message
+    assert "forerun bank wipe" in warning.message
+    assert (tier.index.inventory(), tier.quarantined) == ([], 1)
+    assert path_of(aside.parent, ONE.info.key).relative_to(aside.parent / "records") in {p.relative_to(aside) for p in files_under(aside)}
+    assert tier.num_bytes == bytes_under(tmp_path) > aside.stat().st_size
+    tier.put(ONE)
     assert tier.get(ONE.info.key) == ONE
+    tier.close()
+    tier = opened(tmp_path)
+    assert len(caplog.records) == 1
+    assert tier.get(ONE.info.key) == ONE
+    tier.clear_quarantine()
+    assert not aside.exists()
     assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_setting_an_earlier_format_aside_may_be_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_created", lambda path: (_ for _ in ()).throw(OSError("broken off")))
+        with pytest.raises(BankError, match="broken off"):
+            opened(tmp_path)
+    tier = opened(tmp_path)
+    assert [path.name for path in files_under(tmp_path / "quarantine" / "format-6")] == [ONE.info.key]
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_a_quota_that_is_reached_removes_an_earlier_format_first(tmp_path: Path) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    tier = opened(tmp_path)
+    tier.put(TWO)
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    three = record(tokens=[3])
+    EvictingDisk(tier, lambda: ()).put(three, RecordLabel("", "", 1.0, 1.0))
+    assert tier.index.present([TWO.info.key, three.info.key]) == {TWO.info.key, three.info.key}
+    assert tier.quarantined == 0
     tier.close()

@@ -25,7 +25,7 @@ def test_every_field_is_where_the_page_says() -> None:
     stored = record("snapshot", tokens=[7, 2**32 - 1], before=block, num_bytes=5)
     head, payload = format.chunks(stored)
     assert head[0:8] == b"FORERUN\n"
-    assert unpack_from("<II", head, 8) == (1, 2)
+    assert unpack_from("<II", head, 8) == (2, 2)
     assert [head[at : at + 16].hex() for at in (16, 32, 48)] == [stored.info.key, HASHER.root, stored.info.parent]
     assert unpack_from("<QII", head, 64) == (SEGMENT_TOKENS, 2, 0)
     assert unpack_from("<QQ", head, 80) == (5, xxh3_64_intdigest(stored.payload))

@@ -20,7 +20,7 @@ from forerun.errors import BankError, BankFullError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-VERSION = 6
+VERSION = 7
 
 # Whether a segment hangs from the node whose tokens begin with the anchor.
 HOLDS_ANCHOR = (
@@ -79,27 +79,34 @@ def paths(path: Path) -> tuple[Path, ...]:
     return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
-def writable(path: Path) -> sqlite3.Connection:
-    """The database, made if it is not there, made anew if it is damaged or older. Raises BankError if a newer forerun wrote it, OSError."""
+def writable(path: Path, set_aside: Callable[[int], None]) -> sqlite3.Connection:
+    """The database, created if missing, recreated if damaged. One of an earlier format is replaced, after `set_aside` was called with its
+    version. Raises BankError if a newer forerun wrote it, OSError.
+    """
     with files.opened(path, os.O_RDWR | os.O_CREAT):
         pass  # mode 0600, which SQLite gives to the log too
     with explained(path):
         try:
-            if (connection := _prepared(path)) is not None:
-                return connection
+            with _opened(path.absolute().as_uri()) as connection:
+                version = _version(connection)
+                if version >= VERSION:
+                    _check_version(version, path)
+                    _set(connection)
+                    return connection
+                connection.close()
+            if version:
+                set_aside(version)
         except sqlite3.DatabaseError as error:
             if _code(error) not in _DAMAGED:
                 raise
-        log.warning("%s is damaged or of an older format: it is built anew from the records", path)
-        for part in paths(path):
-            part.unlink(missing_ok=True)
+            log.warning("%s is damaged: it is rebuilt from the records", path)
         return _created(path)
 
 
 def readable(path: Path) -> sqlite3.Connection:
     """The database at `path`, read-only; another process may be writing it. Raises BankError."""
     with explained(path), _opened(f"{path.absolute().as_uri()}?mode=ro") as connection:
-        _check_version(connection, path, at_least=VERSION)
+        _check_version(_version(connection), path)
         return connection
 
 
@@ -139,20 +146,11 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _prepared(path: Path) -> sqlite3.Connection | None:
-    """The database as it is, or a new one; None if it has an older format."""
-    with _opened(path.absolute().as_uri()) as connection:
-        version = _version(connection)
-        if version:
-            _check_version(connection, path, at_least=version)
-            _set(connection)
-        if version == VERSION:
-            return connection
-        connection.close()
-    return None if version else _created(path)
-
-
 def _created(path: Path) -> sqlite3.Connection:
+    for part in paths(path):
+        part.unlink(missing_ok=True)
+    with files.opened(path, os.O_RDWR | os.O_CREAT):
+        pass
     with _opened(path.absolute().as_uri()) as connection:
         _set(connection)
         connection.executescript(_SCHEMA)
@@ -164,11 +162,14 @@ def _set(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _check_version(connection: sqlite3.Connection, path: Path, *, at_least: int) -> None:
-    """Raises BankError for a format that is newer than ours, or older than `at_least`."""
-    version = _version(connection)
-    if not at_least <= version <= VERSION:
-        hint = "use that version, or another folder with --bank-dir"
+def _check_version(version: int, path: Path) -> None:
+    """Raises BankError for another format than ours."""
+    if version != VERSION:
+        newer, earlier = (
+            "use that version, or another folder with --bank-dir",
+            "start the server: it sets what is in an earlier format aside",
+        )
+        hint = newer if version > VERSION else earlier
         raise BankError(f"{path} has format {version}, this version of forerun reads format {VERSION}", hint=hint)
 
 

@@ -1,6 +1,6 @@
 """The tier on disk: a folder of immutable files named by their records' keys, and an index of them.
 
-    index.db  lock  secret  records/ab/ab12...  quarantine/ab12...
+    index.db  lock  secret  records/ab/ab12...  quarantine/ab12...  quarantine/format-6/
 
 A file appears whole or not at all; its row comes last, and is rebuilt from the file if lost. A damaged file is quarantined, counted, and
 never served. Knows no retention policy: when the quota is reached, `put` raises, and the bank decides what is evicted.
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forerun.bank.tier import files, format, reconcile
-from forerun.bank.tier.folder import LOCK, check_secret, view
+from forerun.bank.tier.folder import LOCK, QUARANTINE, RECORDS, check_secret, view
 from forerun.bank.tier.index import Index
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES, DiskUsage, daily_limit, disk_limit
 from forerun.bank.tier.reconcile import Reconciler
@@ -40,7 +40,7 @@ class DiskTier:
     def __init__(self, folder: Path, *, limit_bytes: int, daily_limit_bytes: int, index: Index) -> None:
         self.index = index
         self._folder, self.limit_bytes, self.daily_limit_bytes = folder, limit_bytes, daily_limit_bytes
-        self._records, self._quarantine = folder / "records", folder / "quarantine"
+        self._records, self._quarantine = folder / RECORDS, folder / QUARANTINE
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(READERS, "bank-reader")
         self._usage = DiskUsage(self._records, index)
@@ -135,7 +135,7 @@ class DiskTier:
 
     @property
     def quarantined(self) -> int:
-        """Number of files in quarantine."""
+        """Number of entries in quarantine: damaged files, and folders of an earlier format."""
         return sum(1 for _ in self._quarantine.glob("*"))
 
     @property

@@ -5,8 +5,10 @@ Knows nothing of records.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+from functools import partial
 from pathlib import Path
 
 from forerun.bank.tier import database, files
@@ -14,7 +16,8 @@ from forerun.bank.tier.index import Index
 from forerun.errors import BankError
 from forerun.state.record import Identity, PrefixHasher
 
-LOCK = "lock"
+LOCK, RECORDS, QUARANTINE = "lock", "records", "quarantine"
+log = logging.getLogger(__name__)
 _INDEX, _SECRET = "index.db", "secret"
 
 
@@ -31,10 +34,25 @@ def hold(folder: Path) -> Index:
     try:
         with files.explained(f"cannot open {folder}"):
             files.rewrite(lock, b"")  # the last holder's address
-            return Index(database.writable(folder / _INDEX), folder / _INDEX, lock)
+            return Index(database.writable(folder / _INDEX, partial(_set_aside, folder)), folder / _INDEX, lock)
     except BaseException:
         os.close(lock)
         raise
+
+
+def _set_aside(folder: Path, version: int) -> None:
+    """Move the records of an earlier format to quarantine, where they are counted, and removed like damaged ones. Raises OSError."""
+    records, aside = folder / RECORDS, folder / QUARANTINE / f"format-{version}"
+    if records.is_dir():  # if not, this was interrupted before
+        files.make_folder(folder / QUARANTINE)
+        files.move(records, aside)
+        files.sync_folder(folder / QUARANTINE)
+    if aside.is_dir():
+        log.warning(
+            "the conversations in %s are in format %d, which this version of forerun cannot read; it reads %d. They were moved to %s:"
+            " there they count towards the disk quota until it is reached, or until `forerun bank wipe` or `prune` removes them",
+            *(folder, version, database.VERSION, aside),
+        )
 
 
 def view(folder: Path) -> Index:

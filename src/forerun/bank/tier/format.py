@@ -18,7 +18,7 @@ from forerun.errors import DamagedRecordError
 from forerun.state.record import SEGMENT_TOKENS, Kind, Record, RecordInfo, token_bytes, tokens_of
 
 MAGIC = b"FORERUN\n"
-VERSION = 1
+VERSION = 2
 ALIGN_BYTES = 4096
 
 # magic, version, kind, key, root, parent, start, token count, zero, payload bytes, payload checksum

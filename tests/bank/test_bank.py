@@ -99,7 +99,7 @@ def damage(folder: Path, info: RecordInfo) -> None:
 # --- one conversation
 
 
-def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
+def test_the_first_turn_is_cold_and_reports_why(bank: Bank) -> None:
     result = turn(bank, FIRST)
     assert origin(result) == ("cold", 0)
     assert result.restored.miss_reason.text == "no stored conversation begins like this prompt"
@@ -115,7 +115,7 @@ def test_a_conversation_keeps_its_name(home: Home) -> None:
 
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_the_first_request_again_reads_its_suffix_at_most(home: Home, variant: str) -> None:
+def test_a_repeated_first_request_computes_at_most_its_suffix(home: Home, variant: str) -> None:
     turn(home.bank, FIRST)
     if variant == "ssd":
         home.reopen()
@@ -124,7 +124,7 @@ def test_the_first_request_again_reads_its_suffix_at_most(home: Home, variant: s
     assert result.restored.reused_tokens >= len(FIRST) - SUFFIX
 
 
-def test_a_name_that_is_given_is_kept(bank: Bank) -> None:
+def test_a_requested_session_id_is_used(bank: Bank) -> None:
     first = turn(bank, FIRST, session="mine")
     assert first.restored.session == "mine"
     assert origin(turn(bank, first.stored + tiny.words(2, 40), session="mine")) == ("ram", len(first.stored))
@@ -186,7 +186,7 @@ def test_a_hit_in_ram_copies_nothing_however_long_the_conversation(bank: Bank) -
     assert mx.get_peak_memory() - before < 16 * TOKEN_BYTES
 
 
-def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_takes_memory_for_the_queue_and_one_unit_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, unit_bytes = StuckDisk(monkeypatch), SEGMENT_TOKENS * TOKEN_BYTES
     monkeypatch.setattr(writer, "QUEUE_BYTES", 2 * unit_bytes)
     with closing(opened(folder)) as bank:
@@ -226,7 +226,7 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
     assert bank.stats.health().sessions == 0
 
 
-def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_reads_the_segments_below_one_snapshot_and_reports_the_bytes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     first = turn(home.bank, tiny.words("long", 2 * SEGMENT_TOKENS + 100))
     second = turn(home.bank, first.stored + tiny.words(2, 3 * SEGMENT_TOKENS))
     prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last mark
@@ -245,7 +245,7 @@ def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Hom
 
 @pytest.mark.parametrize("names", [(None, None), ("a", "b")])
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tuple[Any, Any], variant: str) -> None:
+def test_two_conversations_with_a_common_prefix_both_continue(home: Home, names: tuple[Any, Any], variant: str) -> None:
     result = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
     for number in range(3):
         if variant == "ssd":
@@ -259,7 +259,7 @@ def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tupl
 
 
 @pytest.mark.parametrize(("variant", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
-def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(home: Home, variant: str, reused: int) -> None:
+def test_of_two_with_a_common_prefix_the_deeper_snapshot_is_used(home: Home, variant: str, reused: int) -> None:
     """The first shares more tokens with the prompt, the second has the deeper mark within them."""
     far = turn(home.bank, [*FIRST, *tiny.words("long", 600)]).stored
     near = turn(home.bank, far[:300])
@@ -321,7 +321,7 @@ def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkey
     assert len(compared) <= 2
 
 
-def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
+def test_an_edit_of_the_last_turn_continues_in_the_live_cache(bank: Bank) -> None:
     first = turn(bank, FIRST)
     second = turn(bank, first.stored + tiny.words(2, 10))
     assert bank.flush(LIMIT_S)
@@ -331,7 +331,7 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     assert bank.stats.health().sessions == 1
 
 
-def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
+def test_snapshots_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
     turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
@@ -357,7 +357,7 @@ def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError])
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "b")])
-def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
+def test_what_cannot_be_copied_is_skipped_and_counted_and_ends_no_turn(
     bank: Bank, names: tuple[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(live: LiveConversation, unit: CaptureUnit) -> Record:
@@ -379,7 +379,7 @@ def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
     assert origin(turn(bank, result.stored, session=names[1])) == ("ssd", len(result.stored))
 
 
-def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) -> None:
+def test_offloaded_records_and_live_conversations_are_evicted_by_one_order(folder: Path) -> None:
     with closing(opened(None)) as bank:
         old = turn(bank, tiny.words("old", 300))
         both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
@@ -401,7 +401,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
     assert origin(turn(bank, result.stored + tiny.words("next", 20))) == ("ram", len(result.stored))
 
 
-def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: Bank) -> None:
+def test_the_last_snapshot_is_evicted_no_earlier_than_the_segments_that_need_it(bank: Bank) -> None:
     result = turn(bank, tiny.words("mine", 300))
     turn(bank, result.stored + tiny.words("next", 20))
     assert bank.flush(LIMIT_S)
@@ -449,7 +449,7 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
-def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
+def test_the_least_recently_used_is_evicted_first(bank: Bank) -> None:
     result = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
     result["a"] = turn(bank, result["a"].stored + tiny.words(2, 20))
     assert bank.flush(LIMIT_S)
@@ -488,7 +488,7 @@ def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, mo
         assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ssd", len(result.stored))
 
 
-def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_delays_no_request_that_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
     with closing(opened(folder)) as bank:
         result = turn(bank, FIRST)
@@ -535,7 +535,7 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
         assert origin(turn(bank, result.stored)) == ("ssd", len(result.stored))
 
 
-def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_disk_does_not_block_requests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, in_vain, wait_for = StuckDisk(monkeypatch), list[float](), threading.Condition.wait_for
 
     def waiting(*asked: Any) -> bool:
@@ -609,7 +609,7 @@ def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
         assert sources == [("ssd", len(result[3].stored)), ("cold", 0)]
 
 
-def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_requests_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tier: DiskTier, record: Record) -> None:
         raise BankFullError("no space left", reason="disk")
 
@@ -621,7 +621,7 @@ def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: py
         assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ram", len(result.stored))
 
 
-def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_records_are_reported_until_turns_are_written_completely_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tier: DiskTier, record: Record) -> None:
         if record.info.kind == "snapshot":
             raise BankFullError("no space left", reason="disk")
@@ -756,7 +756,7 @@ def test_damaged_token_ids_in_the_index_are_a_miss(folder: Path, two_turns: list
         assert exact(result, two_turns)
 
 
-def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
+def test_a_record_that_vanished_is_skipped(folder: Path, two_turns: list[int]) -> None:
     with closing(opened(folder)) as bank:
         last = [info for info in inventory(bank) if info.kind == "snapshot"][-1]
         assert (last.kind, last.stop) == ("snapshot", len(two_turns))

@@ -54,7 +54,7 @@ def test_what_begins_like_nothing_is_new(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_what_goes_on_where_it_ended_missed_nothing(variant: str, folder: Path) -> None:
+def test_a_conversation_that_continues_from_its_end_missed_nothing(variant: str, folder: Path) -> None:
     with closing(opened(folder)) as bank:
         result = turn(bank, FIRST).stored
         assert bank.flush(LIMIT_S)
@@ -78,7 +78,7 @@ def test_an_edit_is_found_to_the_token(at: int, variant: str, folder: Path) -> N
     assert f"diverges after {at:,} tokens" in found.text
 
 
-def test_leaving_between_marks_is_said(bank: Bank) -> None:
+def test_leaving_between_snapshots_is_reported(bank: Bank) -> None:
     result = turn(bank, FIRST).stored
     assert reason(bank, result[:60]).kind == "no snapshot"
     assert reason(bank, result[:60]).text == "the prompt is stored up to token 60; the last snapshot before that is at 31"
@@ -101,7 +101,7 @@ def test_what_was_evicted_from_ram_is_called_so() -> None:
         assert (found.kind, "RAM was short" in found.text) == ("evicted", True)
 
 
-def test_what_was_never_stored_says_why_not(folder: Path) -> None:
+def test_what_was_never_stored_is_reported_with_the_reason(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 0
@@ -112,7 +112,7 @@ def test_what_was_never_stored_says_why_not(folder: Path) -> None:
         assert (found.kind, "no disk capacity: daily write budget" in found.text) == ("not stored", True)
 
 
-def test_damage_is_said_at_once_and_later(folder: Path) -> None:
+def test_damage_is_reported_at_once_and_later(folder: Path) -> None:
     result = stored(folder, FIRST)
     with closing(opened(folder)) as bank:
         assert bank._disk is not None

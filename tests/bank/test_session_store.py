@@ -60,7 +60,7 @@ def reused(result: TurnResult) -> tuple[str, int]:
 # --- what is told
 
 
-def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
+def test_a_conversation_is_listed_with_where_it_is(bank: Bank) -> None:
     result = talk(bank, "mine")
     info = bank.sessions.one("", "mine")
     assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(result.stored), False)
@@ -74,7 +74,7 @@ def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
     assert bank.sessions.one("", "mine").ram_bytes == 0
 
 
-def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None:
+def test_what_could_not_be_written_is_listed_with_the_reason(folder: Path) -> None:
     with closing(opened(folder, disk_limit_bytes=INDEX_SLACK_BYTES + 1000)) as bank:
         talk(bank, "mine")
         assert bank.flush(LIMIT_S)
@@ -105,7 +105,7 @@ def test_the_list_is_by_last_use_and_of_one_owner(bank: Bank) -> None:
     assert [info.id for info in bank.sessions.all("bob", 10)] == ["theirs"]
 
 
-def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> None:
+def test_a_name_and_a_pin_stay_while_the_conversation_continues(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         result = talk(bank, "mine")
         bank.sessions.update("", "mine", name="a walk", is_pinned=True)
@@ -236,7 +236,7 @@ def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: P
         assert reused(on(bank, second, "second")) == ("ssd", len(second.stored))
 
 
-def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> None:
+def test_earlier_snapshots_and_branches_of_a_conversation_are_removed_with_it(bank: Bank) -> None:
     result = [talk(bank, "mine")]
     for number in range(8):
         result.append(turn(bank, result[-1].stored + tiny.words(number, 40), session="mine"))
@@ -272,7 +272,7 @@ def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(f
         assert disk_of(bank).index.inventory() == []
 
 
-def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
+def test_what_was_wiped_can_begin_again(bank: Bank) -> None:
     for _ in range(2):
         result = talk(bank, "mine")
         assert result.restored.source == "cold"
@@ -286,7 +286,7 @@ def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
 @pytest.mark.parametrize("removed", ["mine", "fork"])
-def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: Path, variant: str, removed: str) -> None:
+def test_a_fork_shares_the_prefix_continues_alone_and_outlives_the_other(folder: Path, variant: str, removed: str) -> None:
     with closing(opened(folder)) as bank:
         result = {"mine": talk(bank, "mine", 300)}
         made = bank.sessions.fork("", "mine", fork_id="fork", name="the other way")
@@ -360,7 +360,7 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
     assert traces(folder, own) == []
 
 
-def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
+def test_a_process_that_only_looks_blocks_none(folder: Path) -> None:
     opened(folder).close()
     stop = threading.Event()
     looking = threading.Thread(target=lambda: [holder(folder) for _ in iter(stop.is_set, True)])
@@ -385,7 +385,7 @@ def test_without_a_disk_what_is_in_ram_goes() -> None:
         assert (bank.sessions.all("", 10), bank.stats.ram_bytes) == ([], 0)
 
 
-def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:
+def test_the_holder_of_a_folder_publishes_its_address(folder: Path) -> None:
     assert holder(folder) is None
     with closing(opened(folder)) as bank:
         assert holder(folder) == ""

@@ -86,7 +86,7 @@ def taken_in(folder: Path, archive: bytes, *, tenant: str = "bob") -> Bank:
     return bank
 
 
-def test_a_conversation_goes_on_in_another_bank_bit_for_bit(result: tuple[list[int], bytes], tmp_path: Path) -> None:
+def test_a_conversation_continues_in_another_bank_bit_for_bit(result: tuple[list[int], bytes], tmp_path: Path) -> None:
     stored, archive = result
     with closing(taken_in(tmp_path / "bank", archive)) as bank:
         info = bank.sessions.one("bob", "theirs")
@@ -136,7 +136,7 @@ def full(folder: Path, *, is_pinned: bool) -> Bank:
     return bank
 
 
-def test_room_is_made_for_what_comes_in(result: tuple[list[int], bytes], tmp_path: Path) -> None:
+def test_an_import_evicts_what_it_needs(result: tuple[list[int], bytes], tmp_path: Path) -> None:
     stored, archive = result
     with closing(full(tmp_path / "bank", is_pinned=False)) as bank:
         made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
@@ -144,7 +144,7 @@ def test_room_is_made_for_what_comes_in(result: tuple[list[int], bytes], tmp_pat
         assert bank._disk.num_bytes == bytes_under(tmp_path / "bank") <= bank._disk.limit_bytes  # type: ignore[union-attr]
 
 
-def test_what_has_no_room_beside_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
+def test_an_import_that_does_not_fit_next_to_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
     with closing(full(tmp_path / "bank", is_pinned=True)) as bank:
         with pytest.raises(BankFullError, match="pinned conversations take"):
             bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
@@ -286,7 +286,7 @@ def test_what_is_no_archive_is_refused_and_leaves_nothing(archive: bytes, change
     assert {path.name for path in tmp_path.iterdir()} == {"bank"}
 
 
-def test_what_is_kept_is_what_the_digests_tell(archive: bytes) -> None:
+def test_the_payloads_match_the_digests_of_the_manifest(archive: bytes) -> None:
     manifest, data = json.loads(members(archive)[0][1]), members(archive)[2:]
     assert [part["sha256"] for part in manifest["parts"]] == [sha256(content).hexdigest() for _, content in data]
 

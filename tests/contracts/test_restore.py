@@ -140,7 +140,7 @@ def test_after_decoded_tokens(kept: SessionAccess, layout: L) -> None:
     check(kept, kept.stored + tiny.words("third question", 70), layout, len(kept.stored))
 
 
-def test_leaving_at_a_mark(kept: SessionAccess, layout: L) -> None:
+def test_leaving_at_a_snapshot(kept: SessionAccess, layout: L) -> None:
     end = prompt_end(kept) - SUFFIX
     check(kept, kept.stored[:end] + tiny.words("edited", 30), layout, end)
 
@@ -158,7 +158,7 @@ def test_sharing_the_first_message_only(kept: SessionAccess, layout: L) -> None:
     check(kept, kept.stored[: HEAD + 3] + tiny.words("another", 30), layout, HEAD)
 
 
-def test_sharing_nothing_that_has_a_mark(kept: SessionAccess, layout: L) -> None:
+def test_sharing_nothing_that_has_a_snapshot(kept: SessionAccess, layout: L) -> None:
     restored = restore(kept, kept.stored[: HEAD - 1] + tiny.words("another", 30), layout)
     assert (restored.source, restored.reused_tokens, restored.cache.length) == ("cold", 0, 0)
     check_layout(restored.cache, layout)

@@ -58,7 +58,7 @@ def test_get_of_an_unknown_key_raises_key_error(tier: Tier) -> None:
         tier.get_many([RECORDS[0].info.key, RECORDS[1].info.key])
 
 
-def test_put_of_a_known_key_changes_nothing(tier: Tier) -> None:
+def test_put_of_a_present_key_changes_nothing(tier: Tier) -> None:
     tier.put(RECORDS[0])
     before = tier.num_bytes
     tier.put(RECORDS[0])

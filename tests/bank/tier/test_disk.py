@@ -121,7 +121,7 @@ def test_a_view_works_without_a_writer(tmp_path: Path) -> None:
     beside.close()
 
 
-def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
+def test_the_quota_counts_all_files_and_is_not_exceeded(tmp_path: Path) -> None:
     limit_bytes = INDEX_SLACK_BYTES + 1_000_000
     tier = opened(tmp_path, limit_bytes=limit_bytes)
     records = [record(tokens=[i], num_bytes=50_000) for i in range(20)]
@@ -176,7 +176,7 @@ def test_opening_makes_rows_and_files_agree(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_a_lost_index_is_built_anew(tmp_path: Path) -> None:
+def test_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     for given in (ONE, TWO):
         tier.put(given)
@@ -209,7 +209,7 @@ def a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("taking_the_place", [a_link, a_folder, os.mkfifo])
-def test_what_is_no_file_is_set_aside_in_a_records_place(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
+def test_what_replaces_a_record_and_is_no_file_is_set_aside(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
     tier = opened(tmp_path / "bank")
     for given in (ONE, TWO):
         tier.put(given)
@@ -301,7 +301,7 @@ def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pyte
     tier.close()
 
 
-def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_crash_left_is_repaired_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
     tier.index.remove([ONE.info.key])

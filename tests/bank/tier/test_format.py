@@ -20,7 +20,7 @@ from forerun.state.record import SEGMENT_TOKENS, Record
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=SEGMENT_TOKENS)
 
 
-def test_every_field_is_where_the_page_says() -> None:
+def test_every_field_is_at_the_documented_offset() -> None:
     block = list(range(SEGMENT_TOKENS))
     stored = record("snapshot", tokens=[7, 2**32 - 1], before=block, num_bytes=5)
     head, payload = format.chunks(stored)

@@ -70,7 +70,7 @@ def test_segment_over_and_nearest_agree_with_a_search_of_all(stored: list[list[i
     index.close()
 
 
-def test_nodes_are_told_apart(index: Index) -> None:
+def test_records_of_different_nodes_are_separate(index: Index) -> None:
     block = list(range(1024))
     deep = record("snapshot", tokens=[1], before=block).info
     index.add([info(1), info(2, kind="segment"), deep], 0.0)
@@ -102,7 +102,7 @@ def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) ->
     assert [entry.info for entry in index.snapshots()] == [infos[0], infos[1]]
 
 
-def test_labels_are_kept(index: Index) -> None:
+def test_labels_are_stored(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
     index.label(info(1).key, RecordLabel("mine", "t", 1.0, 2.0))
     assert {entry.info.key: (entry.session, entry.tenant) for entry in index.snapshots()} == {
@@ -138,7 +138,7 @@ def test_a_written_row_and_its_days_total_are_one_transaction(index: Index) -> N
     assert index.inventory() == []
 
 
-def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_that_were_read_before_a_write_are_not_cached(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer comes between the reading of the sums and their keeping."""
     read, writers = index._rows, list[threading.Thread]()
 
@@ -156,7 +156,7 @@ def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeyp
     assert index.totals.record_bytes == file_bytes(info(1))
 
 
-def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
+def test_sessions_are_stored_by_tenant_and_id(index: Index) -> None:
     mine = Session("a", "work", "", 1.0, 1, 5, False, (info(1).key, info(2).key))
     index.note_session(mine)
     index.note_session(replace(mine, tenant="b", keys=()))
@@ -227,7 +227,7 @@ def test_a_memo_is_found_by_name_from_its_own_root_and_replaced(index: Index) ->
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_a_memo_that_is_too_long_or_of_what_is_not_stored_is_not_kept(index: Index, extra: int) -> None:
+def test_a_memo_that_is_too_long_or_without_its_segment_is_not_stored(index: Index, extra: int) -> None:
     index.note_memo(MEMO, ANCHOR)
     assert index.memos(HASHER.root, ["name"]) == []
     index.add([info(1, 2, 3, kind="segment")], 0.0)
@@ -271,7 +271,7 @@ def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], in
     assert not [step for step in plans if "TEMP B-TREE" in step]
 
 
-def test_the_database_gives_room_back_and_bounds_its_log(tmp_path: Path) -> None:
+def test_the_database_frees_deleted_bytes_and_bounds_its_log(tmp_path: Path) -> None:
     index = hold(tmp_path)
     for name, value in (("auto_vacuum", 1), ("journal_mode", "wal"), ("secure_delete", 1)):
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (value,)
@@ -313,7 +313,7 @@ def test_a_row_that_cannot_be_decoded_is_a_bank_error(damage: str, look_up: Call
         look_up(index)
 
 
-def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_database_is_recreated(tmp_path: Path) -> None:
     hold(tmp_path).close()
     (tmp_path / "index.db").write_bytes(b"no database" * 1000)
     index = hold(tmp_path)

@@ -26,7 +26,7 @@ def joined(messages: list[list[int]]) -> list[int]:
     return [*HEAD, *(token for message in messages for token in message)]
 
 
-def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: Path) -> None:
+def test_an_edit_in_the_middle_of_a_long_prompt_reuses_an_intermediate_snapshot(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank")) as bank:
         turn(bank, joined(MESSAGES))
         assert bank.flush(LIMIT_S)
@@ -40,7 +40,7 @@ def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: 
             assert differing_state(restored.cache, read(FAMILY, prompt[: restored.reused_tokens])) == []
 
 
-def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
+def test_a_third_conversation_continues_where_two_diverged(tmp_path: Path) -> None:
     reused = []
     for question in range(3):
         with closing(opened(tmp_path / "bank")) as bank:

@@ -67,7 +67,7 @@ def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, w
     assert writer.skipped == {}
 
 
-def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: DiskTier, writer: Writer) -> None:
+def test_of_a_pinned_conversation_the_last_snapshot_and_the_segments_stay(tier: DiskTier, writer: Writer) -> None:
     first, end = (record("snapshot", tokens=[1, 2][:stop]).info.key for stop in (1, 2))
     write(writer, "pinned", 1, 2, rank_s=1.0)
     tier.index.update_session("", "pinned", name=None, is_pinned=True)
@@ -75,7 +75,7 @@ def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: Disk
     assert tier.index.present([first, end]) == {end}
 
 
-def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
+def test_a_pinned_conversation_that_continues_stays_up_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
     write(writer, "pinned", 1, 2, rank_s=1.0)
     tier.index.update_session("", "pinned", name=None, is_pinned=True)
     longer = write(writer, "pinned", 1, 2, 3, rank_s=1.5)
@@ -83,7 +83,7 @@ def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTie
     assert usable(tier.index, longer).position == 3
 
 
-def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writer: Writer) -> None:
+def test_pins_that_fill_the_quota_stop_writing_and_are_reported(tier: DiskTier, writer: Writer) -> None:
     for number in range(ROOM):
         write(writer, f"pinned {number}", 1, number, rank_s=float(number))
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=True)
@@ -96,7 +96,7 @@ def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writ
     assert usable(tier.index, write(writer, "later", 8, rank_s=100.0)).position == 1
 
 
-def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, writer: Writer, live: list[Session]) -> None:
+def test_what_a_live_conversation_needs_is_evicted_last(tier: DiskTier, writer: Writer, live: list[Session]) -> None:
     live.append(write(writer, "live", 1, 2, rank_s=1.0))
     crowd(writer, 10.0)
     assert usable(tier.index, live[0]).position == 2
@@ -105,7 +105,7 @@ def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, wr
     assert usable(tier.index, live[0]).position == 0
 
 
-def test_one_shots_of_now_go_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
+def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
     long = write(writer, "long", 1, 2, rank_s=retain.rank_s(now_s - 1800, 10, 1.0))
     for number in range(2 * ROOM):
@@ -114,7 +114,7 @@ def test_one_shots_of_now_go_before_a_long_conversation_of_half_an_hour_ago(tier
     assert usable(tier.index, shot).position == 1
 
 
-def test_a_new_conversation_has_its_place_beside_long_ones_of_a_moment_ago_from_its_fourth_turn_on(tier: DiskTier, writer: Writer) -> None:
+def test_a_new_conversation_stays_next_to_recent_long_ones_from_its_fourth_turn(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
     for number in range(ROOM):
         write(writer, f"long {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 50, 1.0))

@@ -1,7 +1,7 @@
 """How long does a conversation of 24,000 tokens take from a disk whose page cache was dropped, against a plain read of the same files?
 
-Records of the bundled model's sizes, with random numbers in them: nothing is computed with them. Three turns have left marks; the last is
-wanted. Interleaved, cold each time: a restore by a bank that was just opened, and a read of the files that it opened. Bytes read are those
+Records of the bundled model's sizes, with random numbers in them, as nothing is computed. Three turns made snapshots; the last is restored.
+Interleaved, cold each time: a restore by a bank that was just opened, and a read of the files that it opened. Bytes read are those
 of all calls that read, the index's included.
 """
 
@@ -54,7 +54,7 @@ def measure(blas: str) -> dict[str, Any]:
 def checks(found: dict[str, Any]) -> dict[str, bool]:
     """What must hold."""
     return {
-        "a restore reads at most 1.05 of the prefix and one mark": found["read_over_needed"] <= BYTES_LIMIT,
+        "a restore reads at most 1.05 of the prefix and one snapshot": found["read_over_needed"] <= BYTES_LIMIT,
         "the page cache was dropped": found["from_disk_bytes"] >= 0.95 * found["needed_bytes"],
         "it takes at most 1.25 of a plain read": found["restore_over_plain_read"]["median"] <= SECONDS_LIMIT,
     }

@@ -1,4 +1,4 @@
-"""The bank over turns of the fake family: forks, limits, damage, strangers. Bits are the business of contracts/test_restore.py."""
+"""The bank over turns of the fake family: forks, limits, damage, other tenants. contracts/test_restore.py checks the bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from forerun.state.store import Arena
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
-TOKEN_BYTES, MARK_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_snapshot
+TOKEN_BYTES, SNAPSHOT_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_snapshot
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def bank(folder: Path) -> Iterator[Bank]:
 
 
 class Home:
-    """A folder and the bank in it, which may be opened anew."""
+    """A folder and the bank in it, which can be reopened."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bank = folder, opened(folder)
@@ -76,7 +76,7 @@ def origin(result: TurnResult) -> tuple[str, int]:
 
 
 def exact(result: TurnResult, prompt: list[int]) -> bool:
-    """Whether the answer is the one of a bank that knows nothing."""
+    """Whether the answer equals that of an empty bank."""
     with closing(opened(None)) as nothing:
         return result.stored == turn(nothing, prompt).stored
 
@@ -146,9 +146,9 @@ def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.Monke
         stored = turn(bank, stored + tiny.words(number, num)).stored
         assert bank.flush(LIMIT_S)
         new = len(stored) - before
-        tail = before % SEGMENT_TOKENS  # an open segment is written anew
+        tail = before % SEGMENT_TOKENS  # an open segment is written again
         assert sum(i.num_bytes for i in written if i.kind == "segment") == (tail + new) * TOKEN_BYTES
-        assert sum(i.num_bytes for i in written if i.kind == "snapshot") == 2 * MARK_BYTES
+        assert sum(i.num_bytes for i in written if i.kind == "snapshot") == 2 * SNAPSHOT_BYTES
     segments = [i for i in inventory(bank) if i.kind == "segment"]
     assert sum(len(i.tokens) for i in segments) == len(stored)  # and what the new one holds is dropped
 
@@ -229,7 +229,7 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
 def test_a_restore_reads_the_segments_below_one_snapshot_and_reports_the_bytes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     first = turn(home.bank, tiny.words("long", 2 * SEGMENT_TOKENS + 100))
     second = turn(home.bank, first.stored + tiny.words(2, 3 * SEGMENT_TOKENS))
-    prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last mark
+    prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last snapshot
     home.reopen()
     read: list[Path] = []
     monkeypatch.setattr(format, "read", lambda path, call=format.read: read.append(path) or call(path))
@@ -260,7 +260,7 @@ def test_two_conversations_with_a_common_prefix_both_continue(home: Home, names:
 
 @pytest.mark.parametrize(("variant", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
 def test_of_two_with_a_common_prefix_the_deeper_snapshot_is_used(home: Home, variant: str, reused: int) -> None:
-    """The first shares more tokens with the prompt, the second has the deeper mark within them."""
+    """The first shares more tokens with the prompt, the second has the deeper snapshot within them."""
     far = turn(home.bank, [*FIRST, *tiny.words("long", 600)]).stored
     near = turn(home.bank, far[:300])
     if variant == "ssd":
@@ -333,7 +333,7 @@ def test_an_edit_of_the_last_turn_continues_in_the_live_cache(bank: Bank) -> Non
 
 def test_snapshots_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
-    turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
+    turn(bank, first.stored + tiny.words(2, 10))  # makes snapshots at positions that the edit fills with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
     assert bank.stats.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
@@ -414,7 +414,7 @@ def test_the_last_snapshot_is_evicted_no_earlier_than_the_segments_that_need_it(
 
 
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
-    """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
+    """Its beginning was written long ago: what others wrote since must be evicted first, or all that follows it is unusable."""
     with closing(opened(folder, disk_limit_bytes=6 << 20)) as bank:
         result = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
         for who in range(12):
@@ -521,7 +521,7 @@ def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path,
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
     with closing(opened(folder)) as bank:
-        assert origin(turn(bank, first[:31] + tiny.words("other", 20))) == ("ssd", 31), "the mark after the first message is lost"
+        assert origin(turn(bank, first[:31] + tiny.words("other", 20))) == ("ssd", 31), "the snapshot after the first message is lost"
 
 
 def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,9 +538,9 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
 def test_a_stuck_disk_does_not_block_requests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, in_vain, wait_for = StuckDisk(monkeypatch), list[float](), threading.Condition.wait_for
 
-    def waiting(*asked: Any) -> bool:
-        is_so = wait_for(*asked)
-        in_vain.extend(asked[2:] if not is_so else ())
+    def waiting(*arguments: Any) -> bool:
+        is_so = wait_for(*arguments)
+        in_vain.extend(arguments[2:] if not is_so else ())
         return is_so
 
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
@@ -549,7 +549,7 @@ def test_a_stuck_disk_does_not_block_requests(folder: Path, monkeypatch: pytest.
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         turn(bank, FIRST)
         num_skipped = bank.stats.skipped["the disk is stuck"]
-        assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits anew"
+        assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits again"
         assert disk.num_written == 0
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
@@ -597,13 +597,13 @@ def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:
 
 
 def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
-    room = 4 << 20
-    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=room)) as bank:
+    limit_bytes = 4 << 20
+    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=limit_bytes)) as bank:
         result = {}
         for who in range(4):
             result[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
             assert bank.flush(LIMIT_S)
-            assert bank.stats.health().disk_bytes <= room
+            assert bank.stats.health().disk_bytes <= limit_bytes
         assert bank.stats.skipped == {}
         sources = [origin(turn(bank, result[who].stored)) for who in (3, 0)]
         assert sources == [("ssd", len(result[3].stored)), ("cold", 0)]
@@ -701,7 +701,7 @@ def test_state_of_another_identity_is_no_candidate(home: Home, field: str) -> No
 
 @pytest.fixture
 def two_turns(folder: Path) -> list[int]:
-    """What is stored of two turns that are on disk: marks at 31, at the end of the first turn, before the suffix, and at the end."""
+    """The stored tokens of two turns on disk: snapshots at 31, at the end of the first turn, before the suffix, and at the end."""
     with closing(opened(folder)) as bank:
         first = turn(bank, FIRST)
         stored = turn(bank, first.stored + tiny.words(2, SEGMENT_TOKENS)).stored
@@ -726,7 +726,7 @@ def damaged(folder: Path, which: Callable[[RecordInfo], bool]) -> int:
         (lambda info: info.kind == "segment" and info.start == 0, 0),
         (lambda info: True, 0),
     ],
-    ids=["last mark", "both late marks", "last segment", "first segment", "everything"],
+    ids=["last snapshot", "both late snapshots", "last segment", "first segment", "everything"],
 )
 def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     folder: Path, two_turns: list[int], which: Callable[[RecordInfo], bool], reused: int
@@ -742,7 +742,7 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
         assert exact(result, prompt)
         assert 1 <= bank.stats.health().quarantined <= num
         assert bank.flush(LIMIT_S)
-    with closing(opened(folder)) as bank:  # what was missing was written anew
+    with closing(opened(folder)) as bank:  # what was missing was written again
         assert origin(turn(bank, result.stored + tiny.words(4, 20))) == ("ssd", len(result.stored))
 
 

@@ -1,4 +1,4 @@
-"""What makes room when the disk's quota is reached: never what is pinned, and what a live conversation needs after all others."""
+"""Eviction when the disk's quota is reached: never what is pinned, and what a live conversation needs last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 
 RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000
-ROOM = 8  # records
+CAPACITY = 8  # records
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def live() -> list[Session]:
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[DiskTier]:
-    tier = opened(tmp_path / "bank", limit_bytes=INDEX_SLACK_BYTES + INDEX_BYTES + ROOM * RECORD_BYTES)
+    tier = opened(tmp_path / "bank", limit_bytes=INDEX_SLACK_BYTES + INDEX_BYTES + CAPACITY * RECORD_BYTES)
     yield tier
     tier.close()
 
@@ -42,7 +42,7 @@ def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
 
 
 def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
-    """A conversation of these tokens: its segment, and marks at its first token and at its end."""
+    """A conversation of these tokens: its segment, and snapshots at its first token and at its end."""
     own = [record("segment", tokens=[*tokens], num_bytes=RECORD_BYTES)]
     own += [record("snapshot", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
     for each in own:
@@ -54,8 +54,8 @@ def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
 
 
 def crowd(writer: Writer, rank_s: float) -> list[Session]:
-    """More one-shots than there is room for, each used later than the one before."""
-    return [write(writer, f"one-shot {n}", 1000 + n, rank_s=rank_s + n) for n in range(2 * ROOM)]
+    """More one-shots than fit, each used later than the one before."""
+    return [write(writer, f"one-shot {n}", 1000 + n, rank_s=rank_s + n) for n in range(2 * CAPACITY)]
 
 
 def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, writer: Writer) -> None:
@@ -84,7 +84,7 @@ def test_a_pinned_conversation_that_continues_stays_up_to_its_new_end(tier: Disk
 
 
 def test_pins_that_fill_the_quota_stop_writing_and_are_reported(tier: DiskTier, writer: Writer) -> None:
-    for number in range(ROOM):
+    for number in range(CAPACITY):
         write(writer, f"pinned {number}", 1, number, rank_s=float(number))
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=True)
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
@@ -108,7 +108,7 @@ def test_what_a_live_conversation_needs_is_evicted_last(tier: DiskTier, writer: 
 def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
     long = write(writer, "long", 1, 2, rank_s=retain.rank_s(now_s - 1800, 10, 1.0))
-    for number in range(2 * ROOM):
+    for number in range(2 * CAPACITY):
         shot = write(writer, f"title {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 1, 1.0))
     assert usable(tier.index, long).position == 2
     assert usable(tier.index, shot).position == 1
@@ -116,7 +116,7 @@ def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(ti
 
 def test_a_new_conversation_stays_next_to_recent_long_ones_from_its_fourth_turn(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
-    for number in range(ROOM):
+    for number in range(CAPACITY):
         write(writer, f"long {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 50, 1.0))
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     had = []

@@ -1,4 +1,4 @@
-"""Marks that a long prompt leaves on the way: what is edited in the middle, or only begins like another, goes on there, bit for bit."""
+"""Intermediate snapshots of a long prompt: an edit in the middle, or another conversation, continues from them bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bank says of state that it could not give: the kind of the miss, and the first token that differs."""
+"""The reason of a miss: its kind, and the first token that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worth keeping: where a prompt leaves marks, which of them stay, and when a prompt goes on in a live cache."""
+"""Retention policy: where a prompt has snapshots, which of them stay, and when a prompt continues in a live cache."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) ->
     assert retain.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING) == expected
 
 
-def on_the_way(ends: list[int], **known: float) -> set[int]:
-    """Marks besides those of every prompt, in one of 10,000 tokens before the suffix whose messages end there."""
+def intermediate(ends: list[int], **reuse: float) -> set[int]:
+    """Intermediate snapshots of a prompt of 10,000 tokens before the suffix, whose messages end at `ends`."""
     tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
     parts = tokens, 10_000, frozenset({END})
-    marked = retain.snapshot_positions(*parts, replace(NOTHING, **known))  # type: ignore[arg-type]
-    assert {ends[0], 10_000, 10_005} <= marked
-    return set(marked - {ends[0], 10_000, 10_005})
+    positions = retain.snapshot_positions(*parts, replace(NOTHING, **reuse))  # type: ignore[arg-type]
+    assert {ends[0], 10_000, 10_005} <= positions
+    return set(positions - {ends[0], 10_000, 10_005})
 
 
 @pytest.mark.parametrize(
-    ("ends", "known", "expected"),
+    ("ends", "reuse", "expected"),
     [
         ([100, 600, 1200, 2300, 2400, 9500], {}, {1200, 2300}),
         ([100, 600, 1200, 2300, 2400, 9500], {"reused": 1200}, {2300}),
@@ -51,21 +51,21 @@ def on_the_way(ends: list[int], **known: float) -> set[int]:
     ],
     ids=[
         "ends",
-        "known ones",
+        "reused ones",
         "costly",
         "too costly",
         "near",
-        "parted",
-        "parted among ends",
-        "parted in the first message",
-        "parted at the end",
+        "diverged",
+        "diverged among ends",
+        "diverged in the first message",
+        "diverged at the end",
         "the same",
     ],
 )
 def test_a_long_prompt_has_intermediate_snapshots_where_they_are_worth_it(
-    ends: list[int], known: dict[str, float], expected: set[int]
+    ends: list[int], reuse: dict[str, float], expected: set[int]
 ) -> None:
-    assert on_the_way(ends, **known) == expected
+    assert intermediate(ends, **reuse) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_long_prompt_has_intermediate_snapshots_where_they_are_worth_it(
     ],
     ids=[
         "none",
-        "cut off while reading",
+        "cancelled during prefill",
         "a later turn, nothing after the suffix",
         "a first turn",
         "a later turn",
         "repeated",
-        "on the way",
+        "intermediate",
     ],
 )
 def test_of_a_turn_the_snapshots_up_to_the_suffix_and_the_last_go_to_disk(new: list[int], message_end: int, expected: set[int]) -> None:

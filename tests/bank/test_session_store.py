@@ -1,4 +1,4 @@
-"""Conversations as objects: what is told of them, what a pin holds, what goes with one that is removed and what stays for the others."""
+"""Conversations as objects: how they are listed, what a pin holds, what is removed with one and what stays for the others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reused(result: TurnResult) -> tuple[str, int]:
     return result.restored.source, result.restored.reused_tokens
 
 
-# --- what is told
+# --- listing
 
 
 def test_a_conversation_is_listed_with_where_it_is(bank: Bank) -> None:
@@ -118,7 +118,7 @@ def test_a_name_and_a_pin_stay_while_the_conversation_continues(folder: Path) ->
 
 
 def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(folder: Path) -> None:
-    """What is short of room for many goes by turns; one that is new would have had those of all that begin alike."""
+    """Eviction goes by turns; a new conversation must not count those of all that share its prefix."""
     with closing(opened(folder)) as bank:
         first = [talk(bank, f"number {i}") for i in range(3)]
         assert [reused(result)[1] for result in first[1:]] == [len(SYSTEM)] * 2

@@ -45,7 +45,7 @@ def wipe(tier: DiskTier) -> None:
 
 
 def load(tier: DiskTier) -> None:
-    """Keep a copy of one of them, out of an archive."""
+    """Import a copy of one of them from an archive."""
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
@@ -58,7 +58,7 @@ RECORDS = {"remove": 2, "wipe": 0, "load": 7}
 
 
 def prepare(folder: Path) -> None:
-    """Two conversations, one with a mark of an earlier turn, and a record that was set aside."""
+    """Two conversations, one with a snapshot of an earlier turn, and a record that was set aside."""
     tier, hasher = opened(folder), PrefixHasher(secret(folder), "", IDENTITY)
 
     def record(kind: Kind, *tokens: int) -> Record:

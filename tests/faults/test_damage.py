@@ -32,7 +32,7 @@ def tier(tmp_path: Path) -> DiskTier:
 
 
 def with_head_checksum(changed: bytearray) -> bytes:
-    """The file with a head checksum that is right for what it says."""
+    """The file with a head checksum that matches its content."""
     end = format.head_bytes(len(SMALL.info.tokens)) - 8
     pack_into("<Q", changed, end, xxh3_64_intdigest(changed[:end]))
     return bytes(changed)
@@ -76,7 +76,7 @@ def test_a_longer_file_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "form", "value", "told"),
+    ("at", "form", "value", "message"),
     [
         (8, "<I", 1, "format version: expected 2, found 1"),
         (12, "<I", 3, "kind 3"),
@@ -88,11 +88,11 @@ def test_a_longer_file_is_refused(path: Path) -> None:
         (88, "<Q", 1, "payload checksum: expected 1"),
     ],
 )
-def test_a_head_that_lies_with_a_right_checksum_is_refused(path: Path, at: int, form: str, value: int, told: str) -> None:
+def test_a_head_that_lies_with_a_right_checksum_is_refused(path: Path, at: int, form: str, value: int, message: str) -> None:
     changed = bytearray(WHOLE)
     pack_into(form, changed, at, value)
     path.write_bytes(with_head_checksum(changed))
-    with pytest.raises(DamagedRecordError, match=told):
+    with pytest.raises(DamagedRecordError, match=message):
         format.read(path)
 
 

@@ -1,4 +1,4 @@
-"""The folder of the disk tier: its modes, its quota, its one writer, what it counts and what it mends when it is opened."""
+"""The folder of the disk tier: its modes, quota, one writer, byte count, and repairs when it is opened."""
 
 from __future__ import annotations
 
@@ -293,9 +293,7 @@ def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(reconcile, "step", lambda folder, *_: met.append(folder) or [])
     monkeypatch.setattr(files, "size", lambda path, call=files.size: met.append(path) or call(path))
     tier = opened(tmp_path)
-    assert (
-        len(met) == len(set(met)) + met.count(tmp_path / "lock") - 1 < 300
-    )  # each folder once, in the background, and the few files beside
+    assert len(met) == len(set(met)) + met.count(tmp_path / "lock") - 1 < 300  # each folder once, in the background, and a few other files
     assert not [path for path in met if len(path.name) == 32]
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()

@@ -1,4 +1,4 @@
-"""The record file is what docs/record-format.md says, byte by byte."""
+"""The record file is as documented in docs/record-format.md, byte by byte."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_written_row_and_its_days_total_are_one_transaction(index: Index) -> N
 
 
 def test_totals_that_were_read_before_a_write_are_not_cached(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer comes between the reading of the sums and their keeping."""
+    """A write between the read of the sums and their caching."""
     read, writers = index._rows, list[threading.Thread]()
 
     def overtaken(sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -170,11 +170,11 @@ def test_sessions_are_stored_by_tenant_and_id(index: Index) -> None:
 
 
 def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, result = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
-    writer = threading.Thread(target=index.note_session, args=[result])
+    look_up, new = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
+    writer = threading.Thread(target=index.note_session, args=[new])
 
     def session(self: Index, tenant: str, id: str) -> Session | None:
-        found = look(self, tenant, id)
+        found = look_up(self, tenant, id)
         writer.start()
         writer.join(0.2)
         return found
@@ -327,8 +327,8 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
-    result = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
+    message = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (hold, view):
-        with pytest.raises(BankError, match=result):
+        with pytest.raises(BankError, match=message):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

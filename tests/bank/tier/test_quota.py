@@ -1,4 +1,4 @@
-"""How much of the disk the bank takes: as set, or a share of what is free; and a limit within which nothing could be kept."""
+"""The disk limit: as set, or a share of the free bytes; and a limit too low for any conversation."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ def restore(context: RestoreContext[L]) -> Restored[L]:
         due = 0 if has_waited else _due(context)  # before the look-up: what is written in between is found, or waited for in vain
         found, plan = _look_up(context)
         in_ram, stored = reach.snapshot.position if reach else 0, plan.position if plan else 0
-        if due > max(in_ram, stored):
+        if context.sources.saver and due > max(in_ram, stored):
             has_waited = True
-            _wait(context)
+            context.sources.saver.writer.wait_for(context.chain.reaches, _WRITE_WAIT_S)
         elif reach and reach.value_tokens >= stored and reach.can_be_taken_over(context.session):
             return _taken_over(context, reach, found)
         elif reach and in_ram > stored:
@@ -132,11 +132,6 @@ def _due(context: RestoreContext[L]) -> int:
     """
     waiting = context.sources.saver.writer.waiting() if context.sources.saver else []
     return max((record.info.stop for record in waiting if context.chain.reaches(record)), default=0)
-
-
-def _wait(context: RestoreContext[L]) -> None:
-    if context.sources.saver:
-        context.sources.saver.writer.wait_for(context.chain.reaches, _WRITE_WAIT_S)
 
 
 def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMatch | None) -> Restored[L]:

@@ -47,8 +47,7 @@ class DiskSaver:
             stored |= self.disk.index.present([u.info.key for u in units])
         except BankError:
             stored.clear()
-        missing = (u for u in units if u.info.key not in stored)
-        live.pending.extend(u for u in missing if u.snapshot is None or u.snapshot.position in wanted)
+        live.pending.extend(u for u in units if u.info.key not in stored and (u.snapshot is None or u.snapshot.position in wanted))
         self.writer.touch({u.info.key: self._rank_s(live, u) for u in units if u.info.key in stored}, live.used_s)
         stored |= {u.info.key for u in live.pending}
         live.session_row = live.session_of(u.info.key for u in units if u.info.key in stored)

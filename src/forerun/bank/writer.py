@@ -116,7 +116,7 @@ class Writer:
     def waiting(self) -> list[Record]:
         """Queued records, the one being written included."""
         with self._state:
-            return self._records()
+            return [job.record for job in self._queue if job.record]
 
     def noting(self) -> list[Session]:
         """Queued rows of conversations, the latest last."""
@@ -127,7 +127,7 @@ class Writer:
         """Wait until no wanted record is queued, at most `limit_s` seconds. Returns whether some were and none is now."""
 
         def waits() -> bool:
-            return any(map(is_wanted, self._records()))
+            return any(map(is_wanted, self.waiting()))
 
         with self._state:
             return waits() and self._state.wait_for(lambda: not waits(), limit_s)
@@ -141,9 +141,6 @@ class Writer:
 
     def _has_done_more(self, num_done: int) -> bool:
         return self._num_done > num_done
-
-    def _records(self) -> list[Record]:
-        return [job.record for job in self._queue if job.record]
 
     def _add(self, job: WriteJob) -> None:
         with self._state:

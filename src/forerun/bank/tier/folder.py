@@ -46,7 +46,6 @@ def _set_aside(folder: Path, version: int) -> None:
     if records.is_dir():  # if not, this was interrupted before
         files.make_folder(folder / QUARANTINE)
         files.move(records, aside)
-        files.sync_folder(folder / QUARANTINE)
     if aside.is_dir():
         log.warning(
             "the conversations in %s are in format %d, which this version of forerun cannot read; it reads %d. They were moved to %s:"

@@ -46,9 +46,7 @@ class MemoryTier:
                 self.index.remove([key])
                 self._num_bytes -= self._records.pop(key).info.num_bytes
 
-    def set_aside(self, key: str) -> None:
-        """Delete the record."""
-        self.delete(key)
+    set_aside = delete
 
     @property
     def num_bytes(self) -> int:

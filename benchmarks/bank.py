@@ -2,7 +2,7 @@
 
     python benchmarks/bank.py [--parts look_up written saving restoring] [--dry-run] [--out FILE]
 
-A part that is not asked for stays in FILE as it is. What is measured, and how, is told in `benchmarks/banked/`.
+A part that is not requested stays in FILE as it is. `benchmarks/banked/` describes what is measured, and how.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PARTS = {"look_up": look_up, "written": written, "saving": saving, "restoring": 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
         print(*(f"{name}: {PARTS[name].CONFIG}" for name in options.parts), sep="\n")
         return
-    known = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
-    publish(options.out, known | {name: measured(name) for name in options.parts})
+    previous = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    publish(options.out, previous | {name: measured(name) for name in options.parts})
 
 
 def measured(name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""How long does it take to get a stored conversation back? From disk with the page cache dropped, against a plain read; and from RAM.
+"""How long does it take to restore a stored conversation? From disk with the page cache dropped, against a plain read; and from RAM.
 
     python benchmarks/restore.py [--tokens 12000] [--repeats 9] [--dry-run] [--out FILE]
 
-A real conversation of that length is read into a bank once. Then, interleaved: a restore from disk by a bank that was just opened, a plain
+A conversation of that length is prefilled into a bank once. Then, interleaved: a restore from disk by a bank that was just opened, a plain
 read of the same files, and restores from RAM (as a live cache, and as records). Each restore ends when every array is there.
 """
 
@@ -37,20 +37,20 @@ HEADROOM_TOKENS = 256
 
 
 class Arms:
-    """The conversation, and the ways of getting it back; each returns seconds."""
+    """The conversation, and the ways to restore it; each returns seconds."""
 
     def __init__(self, loaded: LoadedModel, folder: Path, num_tokens: int) -> None:
         self.loaded, self.folder = loaded, folder
         self.tokens = [int(t) for t in mx.random.randint(0, 8000, (num_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
         self.live = self._open(disk=False)
-        self._read(self.live)
+        self._prefill(self.live)
         bank = self._open(disk=True)
-        self._read(bank)
+        self._prefill(bank)
         bank.flush(60)
         bank.close()
         self.files = sorted(p for p in (folder / "records").rglob("*") if p.is_file())
         self.records = self._open(disk=False)
-        self._read(self.records)
+        self._prefill(self.records)
         self.records.restore(self.tokens, tenant="", session="another", layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
 
     def ssd(self) -> float:
@@ -71,23 +71,23 @@ class Arms:
         return time.perf_counter() - start
 
     def ram_live(self) -> float:
-        return self._restore(self.live, "ram", give_back=True)
+        return self._restore(self.live, "ram", stores_again=True)
 
     def ram_records(self) -> float:
         return self._restore(self.records, "ram")
 
-    def _restore(self, bank: Bank, source: str, *, give_back: bool = False) -> float:
+    def _restore(self, bank: Bank, source: str, *, stores_again: bool = False) -> float:
         start = time.perf_counter()
         restored = bank.restore(self.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         mx.eval(restored.cache.arrays())
         seconds = time.perf_counter() - start
         assert (restored.source, restored.reused_tokens) == (source, len(self.tokens)), restored
-        if give_back:
+        if stores_again:
             bank.remember(restored.cache, self.tokens, restored.snapshots, FinishedTurn(restored.session, "", 1, 0, 0))
         return seconds
 
-    def _read(self, bank: Bank) -> None:
-        empty = bank.bypass("bypass", session=None, layout=Contiguous(), headroom_tokens=len(self.tokens) + HEADROOM_TOKENS)
+    def _prefill(self, bank: Bank) -> None:
+        empty = bank.bypass("bypass", prompt_tokens=len(self.tokens), session=None, layout=Contiguous(), headroom_tokens=HEADROOM_TOKENS)
         for _ in prefill(self.loaded.family, empty.cache, self.tokens, ()):
             pass
         bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], FinishedTurn(empty.session, "", 1, 0, 1))
@@ -109,11 +109,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=12_000)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would read {options.tokens} tokens once, then restore them {options.repeats} times in each of four ways ({BLAS})")
+        print(f"would prefill {options.tokens} tokens once, then restore them {options.repeats} times in each of four ways ({BLAS})")
         return
     loaded = load(DEMO_MODEL, EXACT, "float32", lambda doing, done_frac: None)
     with tempfile.TemporaryDirectory() as folder:

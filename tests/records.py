@@ -1,4 +1,4 @@
-"""Records for tests of the bank: small, different from each other, and hung on a real chain; and what lies in a bank's folder."""
+"""Records for tests of the bank: small, distinct, in a real chain; and the files of a bank's folder."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ HASHER = PrefixHasher(SECRET, "", IDENTITY)
 
 
 def record(kind: Kind = "segment", *, tokens: list[int] | None = None, num_bytes: int = 1000, before: list[int] | None = None) -> Record:
-    """A record after the tokens `before` (whole blocks), with a payload that follows from its tokens."""
+    """A record after the tokens `before` (whole blocks), with a payload derived from its tokens."""
     tokens, before = tokens if tokens is not None else [1, 2, 3], before or []
     assert len(before) % SEGMENT_TOKENS == 0
     parent = HASHER.nodes(before)[-1]
     payload = memoryview(random.Random(f"{kind}{tokens}{before}").randbytes(num_bytes))
-    return Record(kind, HASHER.key(kind, parent, tokens), HASHER.root, parent, len(before), tuple(tokens), payload)
+    return Record.of(HASHER.info(kind, parent, len(before), tuple(tokens)), payload)
 
 
 def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int = 1 << 30) -> DiskTier:
-    """The tier in the folder, when rows and files agree; what fails on the way lets go of it."""
+    """The tier in the folder, once rows and files agree; a failure releases the folder."""
     index = hold(folder)
     try:
         tier = DiskTier(folder, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit_bytes, index=index)
@@ -43,7 +43,7 @@ def opened(folder: Path, *, limit_bytes: int = 1 << 30, daily_limit_bytes: int =
 
 
 class StuckDisk:
-    """A disk that writes no record before `may_write` is set. num_written: how many it wrote; some if somebody waited for it in vain."""
+    """A disk that writes no record before `may_write` is set. num_written: how many it wrote, some only after a wait that ended in vain."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.num_written, put = threading.Event(), 0, DiskTier.put

@@ -34,7 +34,7 @@ TINY = tiny.family()
 CONTIGUOUS = Contiguous()
 IDENTITY = Identity("weights", "mtp1", "tokenizer", "template", "float32", "exact")
 SEEDED = replace(NEUTRAL, seed=7)
-SUFFIX = 5  # tokens at the end of a prompt that the next turn may render otherwise
+SUFFIX = 5  # tokens at the end of a prompt that the next turn may render differently
 
 
 def opened(
@@ -61,8 +61,8 @@ def tokenizer() -> Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a turn gave. stored: the tokens that its state holds; logits [vocab]: those after the prompt."""
+class TurnResult:
+    """A finished turn. stored: the tokens of its state. logits [vocab]: those after the prompt."""
 
     restored: Restored[Any]
     stored: list[int]
@@ -70,7 +70,7 @@ class Told:
 
 
 def generation(family: Family, cache: Cache[Any], prompt: Sequence[int], **other: Any) -> Generation:
-    """An answer to the prompt that `cache` holds: 20 seeded tokens without drafts, unless told otherwise."""
+    """An answer to the prompt that `cache` holds: 20 seeded tokens without drafts, unless `other` changes that."""
     given: dict[str, Any] = {"sampling": SEEDED, "max_tokens": 20, "stop_ids": frozenset(), "stop": (), "depth": 0, **other}
     answer, policy = Answer(tokenizer(), given.pop("stop"), ""), DepthPolicy((given.pop("depth"),))
     return Generation(StepTable(family, eager_reason="test"), cache, prompt, given.pop("sampling"), answer, policy=policy, **given)
@@ -85,13 +85,13 @@ def turn(
     session: str | None = None,
     layout: Any = CONTIGUOUS,
     **other: Any,
-) -> Told:
-    """One turn: restore, read, answer, remember."""
+) -> TurnResult:
+    """One turn: restore, prefill, answer, remember."""
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
     snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
-    known = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, family.spec.snapshot_tokens)
-    for new in prefill(family, restored.cache, prompt, retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), known)):
+    reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
+    for new in prefill(family, restored.cache, prompt, retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse)):
         snapshots += new
     found = logits(family, restored.cache)
     answer = generation(family, restored.cache, prompt, **other)
@@ -99,9 +99,9 @@ def turn(
         pass
     stored = answer.store()
     snapshots.append(restored.cache.snapshot())
-    turned = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.left)
-    bank.remember(restored.cache, stored, snapshots, turned)
-    return Told(restored, stored, found)
+    finished = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.unsaved)
+    bank.remember(restored.cache, stored, snapshots, finished)
+    return TurnResult(restored, stored, found)
 
 
 @cache
@@ -110,5 +110,5 @@ def _cold(tokens: tuple[int, ...]) -> Cache[Contiguous]:
 
 
 def cold(tokens: Sequence[int]) -> Cache[Contiguous]:
-    """The tiny model's state after these tokens, read from nothing. Shared: look, do not touch."""
+    """The tiny model's state after a prefill of these tokens. Shared: not to be modified."""
     return _cold(tuple(tokens))

@@ -1,11 +1,11 @@
-"""Kill a process that holds a bank, over and over: what comes back must be right to the last bit, and every byte accounted for.
+"""Kill a process that holds a bank, again and again: what is restored must be right to the last bit, and every byte accounted for.
 
     python tools/crash_loop.py [--cycles 1000] [--seed 0] [--out FILE]
 
-Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under `reference` numerics, and compares the
-logits after every prompt with those of the same prompt read from nothing; it is killed (SIGKILL) at a random moment. Exit code 1 if a logit
+Each cycle a child opens the bank and takes turns of a few conversations on a tiny random model under `exact` numerics, and compares the
+logits after every prompt with those of a cold prefill of the same prompt; it is killed (SIGKILL) at a random moment. Exit code 1 if a logit
 was wrong, a byte is unaccounted for, the folder held more than its cap and one entry, or a request was not served. After FOLDER_CYCLES it
-begins with an empty folder: a folder full of what was used lately takes nothing new, and then there is little to come back. Run it from the
+begins with an empty folder: a folder full of recently used records stores nothing new, and then there is little to restore. Run it from the
 root of the repository.
 """
 
@@ -36,12 +36,12 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = loop(Path(folder), asked.cycles, asked.seed)
+        found = loop(Path(folder), options.cycles, options.seed)
     print(json.dumps(found))
-    if asked.out:
-        asked.out.write_text(json.dumps(_evidence() | found, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(_evidence() | found, indent=1) + "\n")
     return int(any(found[fault] for fault in FAULTS))
 
 
@@ -58,7 +58,7 @@ def loop(folder: Path, cycles: int, seed: int) -> dict[str, int]:
 
 
 def cycle_of(nursery: subprocess.Popen[str], number: int, rng: random.Random) -> Counter[str]:
-    """Let a child say some words (a turn is one or two), and kill it a moment later. Returns what it said."""
+    """Let a child report some words (a turn is one or two), and kill it a moment later. Returns what it reported."""
     print(number, file=_stream(nursery.stdin), flush=True)
     lines, found = _stream(nursery.stdout), Counter[str]()
     child = int(lines.readline())
@@ -75,7 +75,7 @@ def cycle_of(nursery: subprocess.Popen[str], number: int, rng: random.Random) ->
 
 
 def nurse(home: Path) -> None:
-    """Start a child for each cycle, whose number is read; say the child's when it is ready to open the bank, and of what it died."""
+    """Start a child for each cycle, whose number is read from stdin. The child prints its id when ready; then its status is printed."""
     import forerun.bank.bank
     import forerun.decode.generate
     import forerun.models.load  # noqa: F401 - before the fork, as long as it computes nothing: a child has none of MLX's threads

@@ -1,8 +1,8 @@
-"""What does it cost to look a prompt up among 10, 1,000 and 100,000 stored conversations of 49,192 tokens?
+"""What does it cost to look up a prompt among 10, 1,000 and 100,000 stored conversations of 49,192 tokens?
 
 Rows of the index only, no payloads. Every thousand conversations share their first 48 blocks (a system prompt, tools and files that agents
-begin with) and differ in a last block of 40 tokens, with a mark at its end. A look-up is what a restore does before it reads a record: the
-hashes of the prompt's blocks, their rows, the deepest mark, and the nearest conversation. The database's pages are warm.
+begin with) and differ in a last block of 40 tokens, with a snapshot at its end. A look-up is what a restore does before it reads: the
+hashes of the prompt's blocks, their rows, the deepest snapshot, and the nearest conversation. The database's pages are warm.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import random
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forerun.bank.match import PrefixChain, match
 from forerun.bank.tier.folder import hold
-from forerun.state.record import Identity, PrefixHasher, RecordInfo
+from forerun.state.record import Identity, Kind, PrefixHasher
 
 CONVERSATIONS = (10, 1_000, 100_000)
 LOOK_UPS = 100
@@ -72,7 +72,7 @@ def row(num: int, look_ups: int) -> dict[str, Any]:
 
 
 def look_up(tier: Any, hasher: Any, prompt: list[int]) -> int:
-    """As a restore does it. Returns the position of the deepest mark."""
+    """As a restore does it. Returns the position of the deepest snapshot."""
     found = match([tier], hasher, PrefixChain.of(hasher, prompt))
     plan = next(found.plans())
     assert found.nearest()[0] == plan.position
@@ -91,11 +91,10 @@ def fill(index: Any, hasher: Any, num: int) -> None:
         tokens = tokens_of(first)
         nodes = hasher.nodes(tokens)
         blocks = [tuple(tokens[i * 1024 : (i + 1) * 1024]) for i in range(BLOCKS)]
-        keys = [hasher.key("segment", node, block) for node, block in zip(nodes, blocks, strict=False)]
-        rows = [RecordInfo("segment", keys[i], hasher.root, nodes[i], i * 1024, blocks[i], 1 << 20) for i in range(BLOCKS)]
+        rows = [replace(hasher.info("segment", nodes[i], i * 1024, blocks[i]), num_bytes=1 << 20) for i in range(BLOCKS)]
         for number in range(first, min(first + GROUP, num)):
             own = random.Random(f"tail {number}")
             tail = tuple(own.randrange(VOCAB) for _ in range(TAIL_TOKENS))
-            place = (hasher.root, nodes[-1], BLOCKS * 1024, tail, 1 << 20)
-            rows += [RecordInfo(kind, hasher.key(kind, nodes[-1], tail), *place) for kind in ("segment", "snapshot")]
+            infos = (hasher.info(kind, nodes[-1], BLOCKS * 1024, tail) for kind in get_args(Kind))
+            rows += [replace(info, num_bytes=1 << 20) for info in infos]
         index.add(rows, 0.0)

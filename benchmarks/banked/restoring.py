@@ -1,7 +1,7 @@
 """How long does a conversation of 24,000 tokens take from a disk whose page cache was dropped, against a plain read of the same files?
 
-Records of the bundled model's sizes, with random numbers in them: nothing is computed with them. Three turns have left marks; the last is
-wanted. Interleaved, cold each time: a restore by a bank that was just opened, and a read of the files that it opened. Bytes read are those
+Records of the bundled model's sizes, with random numbers in them, as nothing is computed. Three turns made snapshots; the last is restored.
+Interleaved, cold each time: a restore by a bank that was just opened, and a read of the files that it opened. Bytes read are those
 of all calls that read, the index's included.
 """
 
@@ -27,7 +27,7 @@ from forerun.bank.tier.folder import hold, secret
 from forerun.kernels.numerics import FAST
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.layout import Contiguous
-from forerun.state.record import Identity, Kind, Record
+from forerun.state.record import Identity, Kind, Record, RecordInfo
 from forerun.state.records import materialise
 from forerun.state.store import Arena
 
@@ -54,7 +54,7 @@ def measure(blas: str) -> dict[str, Any]:
 def checks(found: dict[str, Any]) -> dict[str, bool]:
     """What must hold."""
     return {
-        "a restore reads at most 1.05 of the prefix and one mark": found["read_over_needed"] <= BYTES_LIMIT,
+        "a restore reads at most 1.05 of the prefix and one snapshot": found["read_over_needed"] <= BYTES_LIMIT,
         "the page cache was dropped": found["from_disk_bytes"] >= 0.95 * found["needed_bytes"],
         "it takes at most 1.25 of a plain read": found["restore_over_plain_read"]["median"] <= SECONDS_LIMIT,
     }
@@ -80,7 +80,7 @@ class Stored:
         mx.eval(restored.cache.arrays())
         seconds, after = time.perf_counter() - start, counted()
         bank.close()
-        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.reason
+        assert (restored.source, restored.reused_tokens) == ("ssd", TURNS[-1]), restored.miss_reason
         self.read_bytes.append(after["rchar"] - before["rchar"])
         self.from_disk_bytes.append(after["read_bytes"] - before["read_bytes"])
         return seconds
@@ -120,7 +120,7 @@ class Stored:
     def _record(self, kind: Kind, start: int, stop: int) -> Record:
         num_bytes = self.spec.bytes_per_snapshot if kind == "snapshot" else (stop - start) * self.spec.bytes_per_token
         payload = np.random.default_rng(stop).standard_normal(num_bytes // 4, np.float32).data.cast("B")
-        return Record(kind, "", "", "", start, tuple(self.tokens[start:stop]), payload)
+        return Record.of(RecordInfo(kind, "", "", "", start, tuple(self.tokens[start:stop])), payload)
 
     def _open(self) -> Bank:
         identity = Identity("benchmark", "benchmark", "benchmark", "benchmark", "float32", "fast")

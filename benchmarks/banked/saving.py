@@ -1,7 +1,7 @@
 """What does saving a conversation add to a request that runs meanwhile? The bundled model's engine; pairs of an answer, interleaved.
 
-Before each answer a prompt of its own is read: with saving, it is kept, and all of it is pending when the answer begins; without, the same
-prompt bypasses the bank. The answer itself bypasses it, without drafts, so that a step is a token.
+Before each answer another prompt is prefilled: with saving, it is stored, all of it pending when the answer begins; without, it
+bypasses the bank. The answer itself bypasses it, without drafts, so that a step is a token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many bytes does a turn write, and how many must it? Ten turns of a conversation on the bundled model, through its engine.
 
-A turn must write its new tokens' rows and its marks. What more it writes is told apart: the rows of the block that was not full, which is
-written anew; heads of records; the index and its log. The first turn's marks are three, later ones' two.
+A turn must write its new tokens' rows and its snapshots. What else it writes is listed separately: the rows of the block that was not full,
+which is written again; heads of records; the index and its log. The first turn makes three snapshots, later ones two.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ async def conversation(folder: Path, blas: str) -> list[dict[str, Any]]:
     """What each turn wrote."""
     messages: list[dict[str, Any]] = []
     async with running(folder, blas) as engine:
-        await said(engine, Chat(({"role": "user", "content": "Hello."},), (), {"enable_thinking": False}), "bypass")
+        await answered(engine, Chat(({"role": "user", "content": "Hello."},), (), {"enable_thinking": False}), "bypass")
         turns = []
-        for asked in questions(engine):
-            messages.append({"role": "user", "content": asked})
+        for question in questions(engine):
+            messages.append({"role": "user", "content": question})
             turn, text = await one(engine, folder, tuple(messages))
             turns.append(turn)
             messages.append({"role": "assistant", "content": text})
@@ -67,19 +67,19 @@ async def one(engine: LocalEngine, folder: Path, messages: tuple[dict[str, Any],
     spec, log = engine.worker.model().family.spec, Log(folder)
     with puts() as put, log.watch():
         before = counted()["wchar"]
-        text, new_tokens = await said(engine, Chat(messages, (), {"enable_thinking": False}), "use")
+        text, new_tokens = await answered(engine, Chat(messages, (), {"enable_thinking": False}), "use")
         await until_written(engine)
         written = counted()["wchar"] - before
-    floor = new_tokens * spec.bytes_per_token + put["marks"] * spec.bytes_per_snapshot
-    records = put["segment_bytes"] + put["mark_bytes"]
-    parts = {"segment_bytes": put["segment_bytes"], "mark_bytes": put["mark_bytes"], "log_bytes": log.num_bytes}
+    floor = new_tokens * spec.bytes_per_token + put["snapshots"] * spec.bytes_per_snapshot
+    records = put["segment_bytes"] + put["snapshot_bytes"]
+    parts = {"segment_bytes": put["segment_bytes"], "snapshot_bytes": put["snapshot_bytes"], "log_bytes": log.num_bytes}
     rewritten = put["segment_tokens"] - new_tokens
-    turn = {"new_tokens": new_tokens, "rewritten_tokens": rewritten, "marks": put["marks"], "bytes": written, **parts}
+    turn = {"new_tokens": new_tokens, "rewritten_tokens": rewritten, "snapshots": put["snapshots"], "bytes": written, **parts}
     return turn | {"index_bytes": written - records - log.num_bytes, "floor": floor}, text
 
 
-async def said(engine: LocalEngine, prompt: Prompt, bank: BankUse) -> tuple[str, int]:
-    """The answer, and how many tokens the state has more than before: the answer's last one is not read any more."""
+async def answered(engine: LocalEngine, prompt: Prompt, bank: BankUse) -> tuple[str, int]:
+    """The answer, and how many tokens the state has more than before: the answer's last one is not computed."""
     text, new_tokens = "", 0
     async for _, event in events(await submit(engine, prompt, max_tokens=ANSWER_TOKENS, bank=bank)):
         if isinstance(event, Content):
@@ -96,9 +96,9 @@ def puts() -> Iterator[Counter[str]]:
 
     def noted(tier: DiskTier, record: Record) -> None:
         put(tier, record)
-        found[f"{record.kind}_bytes"] += format.file_bytes(record.info)
-        found["marks" if record.kind == "snapshot" else "segments"] += 1
-        found["segment_tokens"] += len(record.tokens) if record.kind == "segment" else 0
+        found[f"{record.info.kind}_bytes"] += format.file_bytes(record.info)
+        found["snapshots" if record.info.kind == "snapshot" else "segments"] += 1
+        found["segment_tokens"] += len(record.info.tokens) if record.info.kind == "segment" else 0
 
     DiskTier.put = noted  # type: ignore[method-assign, assignment]
     try:
@@ -108,7 +108,7 @@ def puts() -> Iterator[Counter[str]]:
 
 
 def questions(engine: LocalEngine) -> Iterator[str]:
-    """What is asked, each with a piece of the package's own text, cut to its tokens."""
+    """What is question, each with a piece of the package's own text, cut to its tokens."""
     rest = "\n".join(package_sources().values())
     for number in range(TURNS):
         budget = LATER_TOKENS if number else FIRST_TOKENS

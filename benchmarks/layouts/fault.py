@@ -17,17 +17,17 @@ REASON = "context_above_threshold"
 
 def spoil() -> None:
     """Patch the fault into the package of this process."""
-    from forerun.bank.restore import Restoring
+    from forerun.bank import restore
     from forerun.decode.compiled import StepTable
     from forerun.engine import turn
     from forerun.state.layout import PAGE_TOKENS, Paged
     from forerun.state.records import relayout_as_chosen
 
-    load_as_asked = Restoring._load
+    load_as_asked = restore._load
 
-    def load(restoring: Any, plan: Any) -> Any:
-        is_on_disk = any(place.is_on_disk for place in plan.places)
-        return load_as_asked(replace(restoring, layout=Paged(PAGE_TOKENS)) if is_on_disk else restoring, plan)
+    def load(context: Any, plan: Any) -> Any:
+        is_on_disk = any(location.is_on_disk for location in plan.locations)
+        return load_as_asked(replace(context, layout=Paged(PAGE_TOKENS)) if is_on_disk else context, plan)
 
     def arrange(cache: Any, layout: Any) -> Any:
         return cache if isinstance(cache.layout, Paged) else relayout_as_chosen(cache, layout)
@@ -43,7 +43,7 @@ def spoil() -> None:
 
         return step
 
-    Restoring._load = load  # type: ignore[method-assign, assignment]
+    restore._load = load
     turn.relayout_as_chosen = arrange  # type: ignore[attr-defined]
     StepTable.forward, StepTable.draft = falling_back(StepTable.forward), falling_back(StepTable.draft)  # type: ignore[method-assign]
 

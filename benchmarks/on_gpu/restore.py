@@ -108,7 +108,7 @@ class Restores:
         mx.eval(restored.cache.arrays())
         mx.synchronize()
         taken = time.perf_counter() - start
-        assert (restored.source, restored.reused_tokens) == (source, len(self._tokens)), restored.reason.text
+        assert (restored.source, restored.reused_tokens) == (source, len(self._tokens)), restored.miss_reason.text
         return taken, restored
 
     def _steps(self, cache: Cache[Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The bank over turns of the fake family: forks, limits, damage, strangers. Bits are the business of contracts/test_restore.py."""
+"""The bank over turns of the fake family: forks, limits, damage, other tenants. contracts/test_restore.py checks the bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import StuckDisk, path_of
 from tests.running import differing, read
-from tests.talking import IDENTITY, SUFFIX, Told
+from tests.talking import IDENTITY, SUFFIX, TurnResult
 from tests.waiting import LIMIT_S
 
 from forerun.bank import restore, writer
@@ -38,7 +38,7 @@ from forerun.state.store import Arena
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
 FIRST = [*tiny.words("system", 30), tiny.END, *tiny.words("question", 100)]
-TOKEN_BYTES, MARK_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_snapshot
+TOKEN_BYTES, SNAPSHOT_BYTES = FAMILY.spec.bytes_per_token, FAMILY.spec.bytes_per_snapshot
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def bank(folder: Path) -> Iterator[Bank]:
 
 
 class Home:
-    """A folder and the bank in it, which may be opened anew."""
+    """A folder and the bank in it, which can be reopened."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bank = folder, opened(folder)
@@ -71,14 +71,14 @@ def home(folder: Path) -> Iterator[Home]:
     home.bank.close()
 
 
-def origin(session_info: Told) -> tuple[str, int]:
-    return session_info.restored.source, session_info.restored.reused_tokens
+def origin(result: TurnResult) -> tuple[str, int]:
+    return result.restored.source, result.restored.reused_tokens
 
 
-def exact(session_info: Told, prompt: list[int]) -> bool:
-    """Whether the answer is the one of a bank that knows nothing."""
+def exact(result: TurnResult, prompt: list[int]) -> bool:
+    """Whether the answer equals that of an empty bank."""
     with closing(opened(None)) as nothing:
-        return session_info.stored == turn(nothing, prompt).stored
+        return result.stored == turn(nothing, prompt).stored
 
 
 def inventory(bank: Bank) -> list[RecordInfo]:
@@ -99,10 +99,10 @@ def damage(folder: Path, info: RecordInfo) -> None:
 # --- one conversation
 
 
-def test_the_first_turn_finds_nothing_and_says_so(bank: Bank) -> None:
-    session_info = turn(bank, FIRST)
-    assert origin(session_info) == ("cold", 0)
-    assert session_info.restored.reason.words == "no stored conversation begins like this prompt"
+def test_the_first_turn_is_cold_and_reports_why(bank: Bank) -> None:
+    result = turn(bank, FIRST)
+    assert origin(result) == ("cold", 0)
+    assert result.restored.miss_reason.text == "no stored conversation begins like this prompt"
 
 
 def test_a_conversation_keeps_its_name(home: Home) -> None:
@@ -115,16 +115,16 @@ def test_a_conversation_keeps_its_name(home: Home) -> None:
 
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_the_first_request_again_reads_its_suffix_at_most(home: Home, variant: str) -> None:
+def test_a_repeated_first_request_computes_at_most_its_suffix(home: Home, variant: str) -> None:
     turn(home.bank, FIRST)
     if variant == "ssd":
         home.reopen()
-    session_info = turn(home.bank, FIRST)
-    assert session_info.restored.source == variant
-    assert session_info.restored.reused_tokens >= len(FIRST) - SUFFIX
+    result = turn(home.bank, FIRST)
+    assert result.restored.source == variant
+    assert result.restored.reused_tokens >= len(FIRST) - SUFFIX
 
 
-def test_a_name_that_is_given_is_kept(bank: Bank) -> None:
+def test_a_requested_session_id_is_used(bank: Bank) -> None:
     first = turn(bank, FIRST, session="mine")
     assert first.restored.session == "mine"
     assert origin(turn(bank, first.stored + tiny.words(2, 40), session="mine")) == ("ram", len(first.stored))
@@ -146,20 +146,20 @@ def test_a_turn_writes_about_its_own_bytes(bank: Bank, monkeypatch: pytest.Monke
         stored = turn(bank, stored + tiny.words(number, num)).stored
         assert bank.flush(LIMIT_S)
         new = len(stored) - before
-        tail = before % SEGMENT_TOKENS  # an open segment is written anew
+        tail = before % SEGMENT_TOKENS  # an open segment is written again
         assert sum(i.num_bytes for i in written if i.kind == "segment") == (tail + new) * TOKEN_BYTES
-        assert sum(i.num_bytes for i in written if i.kind == "snapshot") == 2 * MARK_BYTES
+        assert sum(i.num_bytes for i in written if i.kind == "snapshot") == 2 * SNAPSHOT_BYTES
     segments = [i for i in inventory(bank) if i.kind == "segment"]
     assert sum(len(i.tokens) for i in segments) == len(stored)  # and what the new one holds is dropped
 
 
 @pytest.mark.parametrize("num", [SEGMENT_TOKENS - 1, SEGMENT_TOKENS, SEGMENT_TOKENS + 1])
 def test_a_conversation_may_end_at_the_border_of_a_segment(home: Home, num: int) -> None:
-    session_info = turn(home.bank, tiny.words("border", num - 19))
-    assert len(session_info.stored) == num
+    result = turn(home.bank, tiny.words("border", num - 19))
+    assert len(result.stored) == num
     for token in (5, 6):
         home.reopen()
-        assert origin(turn(home.bank, [*session_info.stored, token])) == ("ssd", num)
+        assert origin(turn(home.bank, [*result.stored, token])) == ("ssd", num)
 
 
 def test_capturing_is_bounded(bank: Bank) -> None:
@@ -173,24 +173,24 @@ def test_capturing_is_bounded(bank: Bank) -> None:
 
 
 def test_a_hit_in_ram_copies_nothing_however_long_the_conversation(bank: Bank) -> None:
-    session_info = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+    result = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
     while bank.capture_one():
         pass
     (live,) = bank._live
     buffers = [id(array) for array in live.cache.store.buffers]
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    restored = bank.restore(session_info.stored, tenant="", session=None, layout=Contiguous(), headroom_tokens=20)
-    assert (restored.source, restored.reused_tokens) == ("ram", len(session_info.stored))
+    restored = bank.restore(result.stored, tenant="", session=None, layout=Contiguous(), headroom_tokens=20)
+    assert (restored.source, restored.reused_tokens) == ("ram", len(result.stored))
     assert [id(array) for array in restored.cache.store.buffers] == buffers
     assert mx.get_peak_memory() - before < 16 * TOKEN_BYTES
 
 
-def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_takes_memory_for_the_queue_and_one_unit_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, unit_bytes = StuckDisk(monkeypatch), SEGMENT_TOKENS * TOKEN_BYTES
     monkeypatch.setattr(writer, "QUEUE_BYTES", 2 * unit_bytes)
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
+        result = turn(bank, tiny.words("long", 8 * SEGMENT_TOKENS))
         held, before = bank.stats.ram_bytes, mx.get_active_memory()
         mx.reset_peak_memory()
         while bank.capture_one():
@@ -199,19 +199,19 @@ def test_saving_holds_the_queue_and_one_unit_beside_the_conversation(folder: Pat
         assert bank.stats.health().pending_writes > 6
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, session_info.stored)) == ("ram", len(session_info.stored))
+        assert origin(turn(bank, result.stored)) == ("ram", len(result.stored))
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_drafting_changes_nothing_of_what_is_reused(folder: Path, is_restarted: bool) -> None:
     found = []
     for depth in (0, 3):
-        home, session_info = Home(folder / str(depth)), []
+        home, result = Home(folder / str(depth)), []
         for number in range(3):
-            session_info.append(turn(home.bank, (session_info[-1].stored if session_info else FIRST) + tiny.words(number, 50), depth=depth))
+            result.append(turn(home.bank, (result[-1].stored if result else FIRST) + tiny.words(number, 50), depth=depth))
             if is_restarted:
                 home.reopen()
-        found.append([origin(each) for each in session_info])
+        found.append([origin(each) for each in result])
         home.bank.close()
     assert found[0] == found[1]
 
@@ -220,16 +220,16 @@ def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank)
     tokens = tiny.words(0, 50)
     broken, other = read(FAMILY, tokens), read(FAMILY, tokens)
     broken.is_broken = True
-    for cache, session_info in ((broken, tokens), (other, tokens[:-1])):
+    for cache, result in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
-            bank.remember(cache, session_info, [cache.snapshot()], FinishedTurn("s", "", 1, 0, 1))
+            bank.remember(cache, result, [cache.snapshot()], FinishedTurn("s", "", 1, 0, 1))
     assert bank.stats.health().sessions == 0
 
 
-def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_reads_the_segments_below_one_snapshot_and_reports_the_bytes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     first = turn(home.bank, tiny.words("long", 2 * SEGMENT_TOKENS + 100))
     second = turn(home.bank, first.stored + tiny.words(2, 3 * SEGMENT_TOKENS))
-    prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last mark
+    prompt = second.stored[: 4 * SEGMENT_TOKENS + 50] + tiny.words("edited", 20)  # its rows are stored far beyond the last snapshot
     home.reopen()
     read: list[Path] = []
     monkeypatch.setattr(format, "read", lambda path, call=format.read: read.append(path) or call(path))
@@ -245,52 +245,52 @@ def test_a_restore_reads_the_segments_below_one_mark_and_says_how_much(home: Hom
 
 @pytest.mark.parametrize("names", [(None, None), ("a", "b")])
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_two_conversations_with_one_beginning_both_go_on(home: Home, names: tuple[Any, Any], variant: str) -> None:
-    session_info = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
+def test_two_conversations_with_a_common_prefix_both_continue(home: Home, names: tuple[Any, Any], variant: str) -> None:
+    result = [turn(home.bank, FIRST[:31] + tiny.words(who, 60), session=name) for who, name in zip("ab", names, strict=True)]
     for number in range(3):
         if variant == "ssd":
             home.reopen()
         for i, name in enumerate(names):
-            prompt = session_info[i].stored + tiny.words((i, number), 30)
+            prompt = result[i].stored + tiny.words((i, number), 30)
             after = turn(home.bank, prompt, session=name)
-            assert origin(after) == (variant, len(session_info[i].stored))
+            assert origin(after) == (variant, len(result[i].stored))
             assert exact(after, prompt)
-            session_info[i] = after
+            result[i] = after
 
 
 @pytest.mark.parametrize(("variant", "reused"), [("ram", 300), ("ssd", 300 - SUFFIX)])
-def test_of_two_that_begin_alike_the_one_that_can_be_taken_up_further_on_counts(home: Home, variant: str, reused: int) -> None:
-    """The first shares more tokens with the prompt, the second has the deeper mark within them."""
+def test_of_two_with_a_common_prefix_the_deeper_snapshot_is_used(home: Home, variant: str, reused: int) -> None:
+    """The first shares more tokens with the prompt, the second has the deeper snapshot within them."""
     far = turn(home.bank, [*FIRST, *tiny.words("long", 600)]).stored
     near = turn(home.bank, far[:300])
     if variant == "ssd":
         home.reopen()
-    session_info = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
+    result = turn(home.bank, [*far[:600], *tiny.words("edited", 30)])
     assert near.restored.reused_tokens == 31
-    assert origin(session_info) == (variant, reused)
-    assert session_info.restored.reason.shared_tokens == 600
+    assert origin(result) == (variant, reused)
+    assert result.restored.miss_reason.shared_tokens == 600
 
 
 def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
     first = turn(bank, FIRST, session="a")
     prompt = first.stored + tiny.words(2, 40)
-    session_info = [turn(bank, prompt, session=name) for name in ("a", "b", "a", "b")]
-    assert [t.restored.session for t in session_info] == ["a", "b", "a", "b"]
-    assert [t.restored.source for t in session_info] == ["ram"] * 4
-    assert len({tuple(t.stored) for t in session_info}) == 1
+    result = [turn(bank, prompt, session=name) for name in ("a", "b", "a", "b")]
+    assert [t.restored.session for t in result] == ["a", "b", "a", "b"]
+    assert [t.restored.source for t in result] == ["ram"] * 4
+    assert len({tuple(t.stored) for t in result}) == 1
 
 
 def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluated: list[str] = []
-    settle = Ram.settle
-    monkeypatch.setattr(Ram, "settle", lambda ram, live: (evaluated.append(live.session), settle(ram, live)))
-    session_info = {name: turn(bank, FIRST, session=name) for name in "ab"}
+    offloaded: list[str] = []
+    offload = Ram.offload
+    monkeypatch.setattr(Ram, "offload", lambda ram, live: (offloaded.append(live.session), offload(ram, live)))
+    result = {name: turn(bank, FIRST, session=name) for name in "ab"}
     for number in range(3):
         for name in "ab":
-            session_info[name] = turn(bank, session_info[name].stored + tiny.words(number, 30), session=name)
-            assert session_info[name].restored.source == "ram"
-    assert session_info["a"].stored == session_info["b"].stored
-    assert len(evaluated) <= 1
+            result[name] = turn(bank, result[name].stored + tiny.words(number, 30), session=name)
+            assert result[name].restored.source == "ram"
+    assert result["a"].stored == result["b"].stored
+    assert len(offloaded) <= 1
 
 
 def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
@@ -306,22 +306,22 @@ def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_
 def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     for who in range(5):
         turn(bank, tiny.words(("talk", who), SEGMENT_TOKENS + 50))
-    session_info = turn(bank, FIRST + tiny.words("mine", SEGMENT_TOKENS))
+    result = turn(bank, FIRST + tiny.words("mine", SEGMENT_TOKENS))
     compared: list[int] = []
     monkeypatch.setattr(
         LiveConversation,
         "block",
         lambda live, depth, call=LiveConversation.block: compared.append(len(found := call(live, depth))) or found,
     )
-    assert bank.restore(session_info.stored, tenant="other", session=None, layout=Contiguous(), headroom_tokens=0).source == "cold"
+    assert bank.restore(result.stored, tenant="other", session=None, layout=Contiguous(), headroom_tokens=0).source == "cold"
     assert compared == []
-    reach = bank._live.best(PrefixChain.of(bank._hasher(""), session_info.stored), None, ())
+    reach = bank._live.best(PrefixChain.of(bank._hasher(""), result.stored), None, ())
     assert reach is not None
-    assert reach.snapshot.position == len(session_info.stored)
+    assert reach.snapshot.position == len(result.stored)
     assert len(compared) <= 2
 
 
-def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
+def test_an_edit_of_the_last_turn_continues_in_the_live_cache(bank: Bank) -> None:
     first = turn(bank, FIRST)
     second = turn(bank, first.stored + tiny.words(2, 10))
     assert bank.flush(LIMIT_S)
@@ -331,9 +331,9 @@ def test_an_edit_of_the_last_turn_goes_on_in_the_live_cache(bank: Bank) -> None:
     assert bank.stats.health().sessions == 1
 
 
-def test_marks_of_what_was_cut_off_are_gone(bank: Bank) -> None:
+def test_snapshots_of_what_was_cut_off_are_gone(bank: Bank) -> None:
     first = turn(bank, FIRST)
-    turn(bank, first.stored + tiny.words(2, 10))  # leaves marks at places that the edit will fill with other tokens
+    turn(bank, first.stored + tiny.words(2, 10))  # makes snapshots at positions that the edit fills with other tokens
     edited = turn(bank, first.stored + tiny.words("edited", 100))
     assert bank.stats.health().sessions == 1
     prompt = edited.stored[: len(first.stored) + 50] + tiny.words(3, 20)
@@ -357,29 +357,29 @@ def test_a_cache_is_never_in_two_hands(bank: Bank) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError])
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "b")])
-def test_what_cannot_be_copied_is_skipped_and_said_and_ends_no_turn(
+def test_what_cannot_be_copied_is_skipped_and_counted_and_ends_no_turn(
     bank: Bank, names: tuple[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(live: LiveConversation, unit: CaptureUnit) -> Record:
         raise error("no room")
 
-    session_info = turn(bank, FIRST, session=names[0])
+    result = turn(bank, FIRST, session=names[0])
     with monkeypatch.context() as patched:
         patched.setattr(LiveConversation, "capture", failing)
         for number in range(3):
-            prompt = session_info.stored + tiny.words(number, 20)
-            session_info = turn(bank, prompt, session=names[1])
-            assert exact(session_info, prompt)
+            prompt = result.stored + tiny.words(number, 20)
+            result = turn(bank, prompt, session=names[1])
+            assert exact(result, prompt)
         assert bank.stats.skipped["it could not be copied"] > 0
-    session_info = turn(bank, session_info.stored + tiny.words("after", 20), session=names[1])
-    assert session_info.restored.source == "ram"
+    result = turn(bank, result.stored + tiny.words("after", 20), session=names[1])
+    assert result.restored.source == "ram"
     assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 0
     bank.trim()
-    assert origin(turn(bank, session_info.stored, session=names[1])) == ("ssd", len(session_info.stored))
+    assert origin(turn(bank, result.stored, session=names[1])) == ("ssd", len(result.stored))
 
 
-def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) -> None:
+def test_offloaded_records_and_live_conversations_are_evicted_by_one_order(folder: Path) -> None:
     with closing(opened(None)) as bank:
         old = turn(bank, tiny.words("old", 300))
         both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
@@ -391,19 +391,19 @@ def test_settled_records_and_live_conversations_go_by_one_order(folder: Path) ->
 
 
 def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
-    session_info = turn(bank, FIRST)
+    result = turn(bank, FIRST)
     for number in range(4):
-        session_info = turn(bank, session_info.stored + tiny.words(number, 20))
+        result = turn(bank, result.stored + tiny.words(number, 20))
     assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 2 * bank.stats.ram_bytes
     for title in range(20):
         turn(bank, tiny.words(("title", title), 200))
-    assert origin(turn(bank, session_info.stored + tiny.words("next", 20))) == ("ram", len(session_info.stored))
+    assert origin(turn(bank, result.stored + tiny.words("next", 20))) == ("ram", len(result.stored))
 
 
-def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: Bank) -> None:
-    session_info = turn(bank, tiny.words("mine", 300))
-    turn(bank, session_info.stored + tiny.words("next", 20))
+def test_the_last_snapshot_is_evicted_no_earlier_than_the_segments_that_need_it(bank: Bank) -> None:
+    result = turn(bank, tiny.words("mine", 300))
+    turn(bank, result.stored + tiny.words("next", 20))
     assert bank.flush(LIMIT_S)
     assert bank._disk
     entries = bank._disk.index.lowest(20, ())
@@ -414,16 +414,16 @@ def test_the_last_mark_goes_no_earlier_than_what_is_of_no_use_without_it(bank: B
 
 
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:
-    """Its beginning was written long ago: what others wrote since must go before it, or all that follows it is of no use."""
+    """Its beginning was written long ago: what others wrote since must be evicted first, or all that follows it is unusable."""
     with closing(opened(folder, disk_limit_bytes=6 << 20)) as bank:
-        session_info = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
+        result = turn(bank, tiny.words("mine", 2 * SEGMENT_TOKENS))
         for who in range(12):
             turn(bank, tiny.words(("other", who), 2 * SEGMENT_TOKENS))
-            session_info = turn(bank, session_info.stored + tiny.words(who, 20))
+            result = turn(bank, result.stored + tiny.words(who, 20))
             assert bank.flush(LIMIT_S)
         assert bank.stats.skipped == {}
     with closing(opened(folder)) as bank:
-        assert origin(turn(bank, session_info.stored + tiny.words("next", 20))) == ("ssd", len(session_info.stored))
+        assert origin(turn(bank, result.stored + tiny.words("next", 20))) == ("ssd", len(result.stored))
 
 
 def test_the_beginning_of_a_conversation_is_used_with_every_turn(folder: Path) -> None:
@@ -445,56 +445,56 @@ def test_a_conversation_larger_than_the_quota_does_not_eat_its_own_beginning(fol
     with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
         turn(bank, tiny.words("large", 9 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped["no room: quota"] > 0
+        assert bank.stats.skipped["no disk capacity: quota"] > 0
         assert next(info.start for info in inventory(bank) if info.kind == "segment") == 0
 
 
-def test_who_was_not_used_for_longest_goes_first(bank: Bank) -> None:
-    session_info = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
-    session_info["a"] = turn(bank, session_info["a"].stored + tiny.words(2, 20))
+def test_the_least_recently_used_is_evicted_first(bank: Bank) -> None:
+    result = {who: turn(bank, tiny.words(who, 300)) for who in "abc"}
+    result["a"] = turn(bank, result["a"].stored + tiny.words(2, 20))
     assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = bank.stats.ram_bytes - 1
     assert bank.trim() == 1
-    sources = {who: origin(turn(bank, session_info[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
+    sources = {who: origin(turn(bank, result[who].stored + tiny.words(3, 20)))[0] for who in "acb"}
     assert sources == {"a": "ram", "b": "ssd", "c": "ram"}
 
 
 def test_what_leaves_ram_was_captured_before(folder: Path) -> None:
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        session_info = turn(bank, FIRST)
+        result = turn(bank, FIRST)
         assert bank.stats.health().sessions == 0
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ssd", len(session_info.stored))
+        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ssd", len(result.stored))
 
 
 def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
     prompt = tiny.words("large", 2 * SEGMENT_TOKENS)
     with closing(opened(folder, ram_limit_bytes=SEGMENT_TOKENS * TOKEN_BYTES)) as bank:
-        session_info = turn(bank, prompt)
+        result = turn(bank, prompt)
         assert bank.flush(LIMIT_S)
         assert bank.stats.ram_bytes <= SEGMENT_TOKENS * TOKEN_BYTES
-        again = turn(bank, session_info.stored + tiny.words(2, 20))
-        assert origin(again) == ("ssd", len(session_info.stored))
-        assert exact(again, session_info.stored + tiny.words(2, 20))
+        again = turn(bank, result.stored + tiny.words(2, 20))
+        assert origin(again) == ("ssd", len(result.stored))
+        assert exact(again, result.stored + tiny.words(2, 20))
 
 
 def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
     monkeypatch.setattr(restore, "_WRITE_WAIT_S", LIMIT_S)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        session_info = turn(bank, FIRST)
+        result = turn(bank, FIRST)
         assert bank.stats.health().pending_writes > 0
         threading.Timer(0.2, disk.may_write.set).start()
-        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ssd", len(session_info.stored))
+        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ssd", len(result.stored))
 
 
-def test_a_slow_disk_keeps_nobody_waiting_who_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_delays_no_request_that_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, FIRST)
+        result = turn(bank, FIRST)
         while bank.capture_one():
             pass
-        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
+        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ram", len(result.stored))
         assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
         assert disk.num_written == 0
         disk.may_write.set()
@@ -505,21 +505,23 @@ def test_the_next_turn_waits_for_no_disk_and_all_is_saved_after_it(folder: Path,
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
     first = [*FIRST, *tiny.words("large", 3 * SEGMENT_TOKENS)]
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, first)
-        again = turn(bank, session_info.stored + tiny.words(2, 20))
-        assert origin(again) == ("ram", len(session_info.stored))
+        result = turn(bank, first)
+        again = turn(bank, result.stored + tiny.words(2, 20))
+        assert origin(again) == ("ram", len(result.stored))
         assert disk.num_written == 0
-        edited = turn(bank, again.stored[: len(session_info.stored) + 3] + tiny.words("edit", 20))
-        assert origin(edited) == ("ram", len(session_info.stored))
+        edited = turn(bank, again.stored[: len(result.stored) + 3] + tiny.words("edit", 20))
+        assert origin(edited) == ("ram", len(result.stored))
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
         assert bank.stats.skipped == {}, "an edit is no fault"
         back = turn(bank, again.stored)
-        assert "not stored: the conversation was taken up again before" in back.restored.reason.words, "what was cut off by the edit"
+        assert "not stored: the conversation was edited before it was written" in back.restored.miss_reason.text, (
+            "what was cut off by the edit"
+        )
     with closing(opened(folder)) as bank:
         assert origin(turn(bank, edited.stored)) == ("ssd", len(edited.stored))
     with closing(opened(folder)) as bank:
-        assert origin(turn(bank, first[:31] + tiny.words("other", 20))) == ("ssd", 31), "the mark after the first message is lost"
+        assert origin(turn(bank, first[:31] + tiny.words("other", 20))) == ("ssd", 31), "the snapshot after the first message is lost"
 
 
 def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,18 +529,18 @@ def test_what_is_larger_than_ram_and_queue_streams_to_a_slow_disk(folder: Path, 
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
     monkeypatch.setattr(DiskTier, "put", lambda tier, record: (time.sleep(0.02), put(tier, record))[1])
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
-        session_info = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
+        result = turn(bank, tiny.words("large", 4 * SEGMENT_TOKENS))
         assert bank.flush(LIMIT_S)
         assert bank.stats.skipped == {}
-        assert origin(turn(bank, session_info.stored)) == ("ssd", len(session_info.stored))
+        assert origin(turn(bank, result.stored)) == ("ssd", len(result.stored))
 
 
-def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_disk_does_not_block_requests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, in_vain, wait_for = StuckDisk(monkeypatch), list[float](), threading.Condition.wait_for
 
-    def waiting(*asked: Any) -> bool:
-        is_so = wait_for(*asked)
-        in_vain.extend(asked[2:] if not is_so else ())
+    def waiting(*arguments: Any) -> bool:
+        is_so = wait_for(*arguments)
+        in_vain.extend(arguments[2:] if not is_so else ())
         return is_so
 
     monkeypatch.setattr(writer, "QUEUE_BYTES", 1)
@@ -546,14 +548,14 @@ def test_a_disk_that_does_nothing_holds_no_request_up_for_ever(folder: Path, mon
     monkeypatch.setattr(threading.Condition, "wait_for", waiting)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         turn(bank, FIRST)
-        num_skipped = bank.stats.skipped["the disk does nothing"]
-        assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits anew"
+        num_skipped = bank.stats.skipped["the disk is stuck"]
+        assert 0 < in_vain.count(writer.STUCK_S) < num_skipped, "each record waits again"
         assert disk.num_written == 0
         disk.may_write.set()
         assert bank.flush(LIMIT_S)
-        session_info = turn(bank, tiny.words("after", 200))
+        result = turn(bank, tiny.words("after", 200))
         assert bank.flush(LIMIT_S)
-        assert origin(turn(bank, session_info.stored)) == ("ssd", len(session_info.stored))
+        assert origin(turn(bank, result.stored)) == ("ssd", len(result.stored))
 
 
 def test_what_passes_to_the_writer_during_a_look_is_pending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,39 +591,39 @@ def test_something_is_pending_until_the_conversation_itself_is_noted(folder: Pat
 
 def test_without_a_disk_what_leaves_ram_is_gone(bank: Bank) -> None:
     with closing(opened(None, ram_limit_bytes=0)) as forgetful:
-        session_info = turn(forgetful, FIRST)
+        result = turn(forgetful, FIRST)
         assert (forgetful.stats.ram_bytes, forgetful.stats.health().sessions) == (0, 0)
-        assert origin(turn(forgetful, session_info.stored)) == ("cold", 0)
+        assert origin(turn(forgetful, result.stored)) == ("cold", 0)
 
 
 def test_the_oldest_leaves_a_full_disk(folder: Path) -> None:
-    room = 4 << 20
-    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=room)) as bank:
-        session_info = {}
+    limit_bytes = 4 << 20
+    with closing(opened(folder, ram_limit_bytes=0, disk_limit_bytes=limit_bytes)) as bank:
+        result = {}
         for who in range(4):
-            session_info[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
+            result[who] = turn(bank, tiny.words(who, 4 * SEGMENT_TOKENS))
             assert bank.flush(LIMIT_S)
-            assert bank.stats.health().disk_bytes <= room
+            assert bank.stats.health().disk_bytes <= limit_bytes
         assert bank.stats.skipped == {}
-        sources = [origin(turn(bank, session_info[who].stored)) for who in (3, 0)]
-        assert sources == [("ssd", len(session_info[3].stored)), ("cold", 0)]
+        sources = [origin(turn(bank, result[who].stored)) for who in (3, 0)]
+        assert sources == [("ssd", len(result[3].stored)), ("cold", 0)]
 
 
-def test_a_disk_without_room_is_said_and_serves_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_requests_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tier: DiskTier, record: Record) -> None:
         raise BankFullError("no space left", reason="disk")
 
     monkeypatch.setattr(DiskTier, "put", full)
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, FIRST)
+        result = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped == {"no room: disk": 4}
-        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
+        assert bank.stats.skipped == {"no disk capacity: disk": 4}
+        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ram", len(result.stored))
 
 
-def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_records_are_reported_until_turns_are_written_completely_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tier: DiskTier, record: Record) -> None:
-        if record.kind == "snapshot":
+        if record.info.kind == "snapshot":
             raise BankFullError("no space left", reason="disk")
         put(tier, record)
 
@@ -630,11 +632,11 @@ def test_what_could_not_be_written_is_told_until_turns_are_written_whole_again(f
         with monkeypatch.context() as patched:
             patched.setattr(DiskTier, "put", full)
             for number in range(3):
-                session_info = turn(bank, tiny.words(number, 200))
+                result = turn(bank, tiny.words(number, 200))
                 assert bank.flush(LIMIT_S)
-                assert bank.stats.skipped["no room: disk"] > 0, "though its segment was written"
+                assert bank.stats.skipped["no disk capacity: disk"] > 0, "though its segment was written"
         for _ in range(2):
-            session_info = turn(bank, session_info.stored + tiny.words("after", 20))
+            result = turn(bank, result.stored + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
         assert bank.stats.skipped == {}
 
@@ -643,12 +645,12 @@ def test_the_daily_budget_stops_writing_and_no_request(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 20_000
-        session_info = turn(bank, FIRST)
+        result = turn(bank, FIRST)
         assert bank.flush(LIMIT_S)
-        assert bank.stats.skipped["no room: daily write budget"] > 0
+        assert bank.stats.skipped["no disk capacity: daily write budget"] > 0
         health = bank.stats.health()
         assert 0 < health.written_today_bytes <= health.daily_write_limit_bytes == 20_000
-        assert origin(turn(bank, session_info.stored + tiny.words(2, 20))) == ("ram", len(session_info.stored))
+        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ram", len(result.stored))
 
 
 def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
@@ -671,27 +673,27 @@ def test_health_counts_conversations_wherever_they_are(home: Home) -> None:
 
 
 def test_another_tenant_finds_nothing(home: Home) -> None:
-    session_info = turn(home.bank, FIRST, tenant="alice")
-    assert origin(turn(home.bank, session_info.stored, tenant="bob")) == ("cold", 0)
+    result = turn(home.bank, FIRST, tenant="alice")
+    assert origin(turn(home.bank, result.stored, tenant="bob")) == ("cold", 0)
     home.reopen()
-    assert origin(turn(home.bank, session_info.stored, tenant="bob")) == ("ssd", len(session_info.stored) - SUFFIX)  # his own by now
-    assert origin(turn(home.bank, session_info.stored, tenant="")) == ("cold", 0)
-    assert origin(turn(home.bank, session_info.stored, tenant="alice")) == ("ssd", len(session_info.stored))
+    assert origin(turn(home.bank, result.stored, tenant="bob")) == ("ssd", len(result.stored) - SUFFIX)  # his own by now
+    assert origin(turn(home.bank, result.stored, tenant="")) == ("cold", 0)
+    assert origin(turn(home.bank, result.stored, tenant="alice")) == ("ssd", len(result.stored))
 
 
 def test_another_tenant_cannot_name_a_session_of_mine(bank: Bank) -> None:
-    session_info = turn(bank, FIRST, tenant="alice", session="work")
-    assert origin(turn(bank, session_info.stored, tenant="bob", session="work")) == ("cold", 0)
+    result = turn(bank, FIRST, tenant="alice", session="work")
+    assert origin(turn(bank, result.stored, tenant="bob", session="work")) == ("cold", 0)
 
 
 @pytest.mark.parametrize("field", ["weights", "mtp_head", "tokenizer", "template", "kv_dtype", "numerics"])
 def test_state_of_another_identity_is_no_candidate(home: Home, field: str) -> None:
-    session_info = turn(home.bank, FIRST)
+    result = turn(home.bank, FIRST)
     other: dict[str, Any] = {field: "other"}
     home.reopen(identity=replace(IDENTITY, **other))
-    assert origin(turn(home.bank, session_info.stored)) == ("cold", 0)
+    assert origin(turn(home.bank, result.stored)) == ("cold", 0)
     home.reopen()
-    assert origin(turn(home.bank, session_info.stored)) == ("ssd", len(session_info.stored))
+    assert origin(turn(home.bank, result.stored)) == ("ssd", len(result.stored))
 
 
 # --- damage
@@ -699,7 +701,7 @@ def test_state_of_another_identity_is_no_candidate(home: Home, field: str) -> No
 
 @pytest.fixture
 def two_turns(folder: Path) -> list[int]:
-    """What is stored of two turns that are on disk: marks at 31, at the end of the first turn, before the suffix, and at the end."""
+    """The stored tokens of two turns on disk: snapshots at 31, at the end of the first turn, before the suffix, and at the end."""
     with closing(opened(folder)) as bank:
         first = turn(bank, FIRST)
         stored = turn(bank, first.stored + tiny.words(2, SEGMENT_TOKENS)).stored
@@ -724,7 +726,7 @@ def damaged(folder: Path, which: Callable[[RecordInfo], bool]) -> int:
         (lambda info: info.kind == "segment" and info.start == 0, 0),
         (lambda info: True, 0),
     ],
-    ids=["last mark", "both late marks", "last segment", "first segment", "everything"],
+    ids=["last snapshot", "both late snapshots", "last segment", "first segment", "everything"],
 )
 def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     folder: Path, two_turns: list[int], which: Callable[[RecordInfo], bool], reused: int
@@ -733,25 +735,35 @@ def test_a_damaged_record_is_set_aside_and_the_next_best_taken(
     assert num
     prompt, expected = two_turns + tiny.words(3, 20), reused if reused >= 0 else len(two_turns) + reused
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, prompt)
-        assert origin(session_info) == ("ssd" if expected else "cold", expected)
-        assert session_info.restored.reason.words.startswith("set aside: ")
-        assert "checksum" in session_info.restored.reason.words
-        assert exact(session_info, prompt)
+        result = turn(bank, prompt)
+        assert origin(result) == ("ssd" if expected else "cold", expected)
+        assert result.restored.miss_reason.text.startswith("set aside: ")
+        assert "checksum" in result.restored.miss_reason.text
+        assert exact(result, prompt)
         assert 1 <= bank.stats.health().quarantined <= num
         assert bank.flush(LIMIT_S)
-    with closing(opened(folder)) as bank:  # what was missing was written anew
-        assert origin(turn(bank, session_info.stored + tiny.words(4, 20))) == ("ssd", len(session_info.stored))
+    with closing(opened(folder)) as bank:  # what was missing was written again
+        assert origin(turn(bank, result.stored + tiny.words(4, 20))) == ("ssd", len(result.stored))
 
 
-def test_a_record_that_vanished_is_passed_over(folder: Path, two_turns: list[int]) -> None:
+def test_damaged_token_ids_in_the_index_are_a_miss(folder: Path, two_turns: list[int]) -> None:
+    with closing(opened(folder)) as bank:
+        assert bank._disk is not None
+        bank._disk.index._connection.execute("UPDATE record SET tokens = substr(tokens, 1, length(tokens) - 1)")
+        result = turn(bank, two_turns)
+        assert origin(result) == ("cold", 0)
+        assert "the bank failed" in result.restored.miss_reason.text
+        assert exact(result, two_turns)
+
+
+def test_a_record_that_vanished_is_skipped(folder: Path, two_turns: list[int]) -> None:
     with closing(opened(folder)) as bank:
         last = [info for info in inventory(bank) if info.kind == "snapshot"][-1]
         assert (last.kind, last.stop) == ("snapshot", len(two_turns))
         path_of(folder, last.key).unlink()
-        session_info = turn(bank, two_turns)
-        assert origin(session_info) == ("ssd", len(two_turns) - 19 - SUFFIX)
-        assert exact(session_info, two_turns)
+        result = turn(bank, two_turns)
+        assert origin(result) == ("ssd", len(two_turns) - 19 - SUFFIX)
+        assert exact(result, two_turns)
 
 
 def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path, two_turns: list[int]) -> None:
@@ -761,7 +773,7 @@ def test_a_record_of_another_model_under_the_right_name_is_refused(folder: Path,
         bank._sources = replace(bank._sources, arena=strange)
         restored = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
         assert (restored.source, restored.reused_tokens) == ("cold", 0)
-        assert "does not fit" in restored.reason.words
+        assert "does not fit" in restored.miss_reason.text
         assert bank.stats.health().quarantined > 0
         again = bank.restore(two_turns, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
-        assert "does not fit" not in again.reason.words
+        assert "does not fit" not in again.miss_reason.text

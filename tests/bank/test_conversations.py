@@ -1,5 +1,5 @@
 """Random trees of conversations on one bank, through restarts, kills, short RAM and damage: every turn is as if nothing had been stored,
-and as long as nothing was lost, a conversation goes on from its very end."""
+and as long as nothing was lost, a conversation continues from its very end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import tiny
+from tests import talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import path_of
 from tests.running import differing_state, greedy, read
-from tests.talking import opened, turn
+from tests.talking import opened
 from tests.waiting import LIMIT_S
 
 from forerun.state.cache import Cache
@@ -40,7 +40,7 @@ def answer(prompt: Sequence[int]) -> list[int]:
 
 @dataclass
 class ChatSession:
-    """A conversation: whose it is, what is stored of it, and whether the bank has had no reason to lose any of it."""
+    """A conversation: its owner, its stored tokens, and whether the bank had no reason to lose any of it."""
 
     tenant: str
     session: str | None
@@ -49,30 +49,30 @@ class ChatSession:
 
 
 class World:
-    """A bank and those who talk on it."""
+    """A bank and its conversations."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bank = folder, opened(folder, family=FAMILY)
         self.talks = [ChatSession("alice", None), ChatSession("alice", "named"), ChatSession("bob", None)]
         self.num_turns = 0
 
-    def say(self, which: int, kept: float, num: int, depth: int, layout: Layout) -> None:
-        """A turn in this layout that keeps this share of what is stored; less than all of it is a new branch."""
+    def turn(self, which: int, frac: float, num: int, depth: int, layout: Layout) -> None:
+        """A turn in this layout, after this fraction of the stored tokens; less than all of them is a new branch."""
         talk, self.num_turns = self.talks[which % len(self.talks)], self.num_turns + 1
-        cut = len(talk.stored) if kept > 0.5 else len(SYSTEM) + int(2 * kept * (len(talk.stored) - len(SYSTEM)))
+        cut = len(talk.stored) if frac > 0.5 else len(SYSTEM) + int(2 * frac * (len(talk.stored) - len(SYSTEM)))
         prompt = talk.stored[:cut] + tiny.words(self.num_turns, num)
-        asked: dict[str, Any] = {"sampling": GREEDY, "max_tokens": NUM, "depth": depth}
-        session_info = turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **asked)
-        reused = session_info.restored.reused_tokens
+        options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": NUM, "depth": depth}
+        result = talking.turn(self.bank, prompt, family=FAMILY, layout=layout, tenant=talk.tenant, session=talk.session, **options)
+        reused = result.restored.reused_tokens
         assert reused <= cut
-        assert (session_info.restored.source == "cold") == (reused == 0)
-        assert session_info.stored == [*prompt, *answer(prompt)][: len(session_info.stored)]
-        assert len(session_info.stored) == len(prompt) + NUM - 1
-        assert session_info.restored.cache.layout == layout
-        assert differing_state(session_info.restored.cache, fresh(tuple(session_info.stored))) == []
+        assert (result.restored.source == "cold") == (reused == 0)
+        assert result.stored == [*prompt, *answer(prompt)][: len(result.stored)]
+        assert len(result.stored) == len(prompt) + NUM - 1
+        assert result.restored.cache.layout == layout
+        assert differing_state(result.restored.cache, fresh(tuple(result.stored))) == []
         if talk.is_intact and cut == len(talk.stored):
             assert reused == cut
-        after = ChatSession(talk.tenant, talk.session, session_info.stored, is_intact=True)
+        after = ChatSession(talk.tenant, talk.session, result.stored, is_intact=True)
         if cut < len(talk.stored):
             self.talks.append(after)
         else:
@@ -111,14 +111,14 @@ class World:
 
 
 lengths, layouts = st.sampled_from([1, 20, 300, SEGMENT_TOKENS - 69, 1200]), st.sampled_from([Contiguous(), Paged(16), Paged(64)])
-says = st.tuples(st.just("say"), st.integers(0, 30), st.floats(0, 1), lengths, st.sampled_from([0, 3]), layouts)
+turns = st.tuples(st.just("turn"), st.integers(0, 30), st.floats(0, 1), lengths, st.sampled_from([0, 3]), layouts)
 others = st.one_of(
     st.tuples(st.just("restart"), st.booleans()), st.tuples(st.just("press")), st.tuples(st.just("damage"), st.integers(0, 1 << 20))
 )
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(st.lists(st.one_of(says, says, others), min_size=3, max_size=14))
+@given(st.lists(st.one_of(turns, turns, others), min_size=3, max_size=14))
 def test_nothing_that_happens_changes_an_answer(moves: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder) / "bank")

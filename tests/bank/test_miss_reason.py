@@ -1,4 +1,4 @@
-"""What a bank says of state that it could not give: the kind of the miss, and the first token that differs."""
+"""The reason of a miss: its kind, and the first token that differs."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def bank(folder: Path) -> Iterator[Bank]:
 
 
 def reason(bank: Bank, prompt: list[int], tenant: str = "") -> MissReason:
-    return bank.restore(prompt, tenant=tenant, session=None, layout=Contiguous(), headroom_tokens=0).reason
+    return bank.restore(prompt, tenant=tenant, session=None, layout=Contiguous(), headroom_tokens=0).miss_reason
 
 
 def stored(folder: Path, prompt: list[int], **other: int) -> list[int]:
     """What is stored of a turn by a bank that is closed again."""
     with closing(opened(folder, **other)) as bank:
-        session_info = turn(bank, prompt).stored
+        result = turn(bank, prompt).stored
         assert bank.flush(LIMIT_S)
-    return session_info
+    return result
 
 
 def test_what_begins_like_nothing_is_new(bank: Bank) -> None:
@@ -54,87 +54,87 @@ def test_what_begins_like_nothing_is_new(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
-def test_what_goes_on_where_it_ended_missed_nothing(variant: str, folder: Path) -> None:
+def test_a_conversation_that_continues_from_its_end_missed_nothing(variant: str, folder: Path) -> None:
     with closing(opened(folder)) as bank:
-        session_info = turn(bank, FIRST).stored
+        result = turn(bank, FIRST).stored
         assert bank.flush(LIMIT_S)
         if variant == "ram":
-            assert reason(bank, session_info + tiny.words(2, 20)).kind == ""
+            assert reason(bank, result + tiny.words(2, 20)).kind == ""
     with closing(opened(folder)) as bank:
-        assert reason(bank, session_info + tiny.words(2, 20)) == MissReason("", "", len(session_info), ())
+        assert reason(bank, result + tiny.words(2, 20)) == MissReason("", "", len(result), ())
 
 
 @pytest.mark.parametrize("at", [40, SEGMENT_TOKENS + 60])
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
 def test_an_edit_is_found_to_the_token(at: int, variant: str, folder: Path) -> None:
-    session_info = stored(folder, FIRST + tiny.words("long", SEGMENT_TOKENS))
-    edited = [*session_info[:at], tiny.END, *tiny.words("edited", 50)]
+    result = stored(folder, FIRST + tiny.words("long", SEGMENT_TOKENS))
+    edited = [*result[:at], tiny.END, *tiny.words("edited", 50)]
     with closing(opened(folder)) as bank:
         if variant == "ram":
-            session_info = turn(bank, session_info).stored
+            result = turn(bank, result).stored
         found = reason(bank, edited)
     assert (found.kind, found.shared_tokens) == ("differs", at)
-    assert found.stored == tuple(session_info[at : at + SHOWN_TOKENS])
-    assert f"goes on otherwise after {at:,} tokens" in found.words
+    assert found.stored == tuple(result[at : at + SHOWN_TOKENS])
+    assert f"diverges after {at:,} tokens" in found.text
 
 
-def test_leaving_between_marks_is_said(bank: Bank) -> None:
-    session_info = turn(bank, FIRST).stored
-    assert reason(bank, session_info[:60]).kind == "no snapshot"
-    assert reason(bank, session_info[:60]).words == "the prompt is stored up to token 60; the last mark before that is at 31"
+def test_leaving_between_snapshots_is_reported(bank: Bank) -> None:
+    result = turn(bank, FIRST).stored
+    assert reason(bank, result[:60]).kind == "no snapshot"
+    assert reason(bank, result[:60]).text == "the prompt is stored up to token 60; the last snapshot before that is at 31"
 
 
 def test_what_was_evicted_from_disk_is_called_so(folder: Path) -> None:
     free_bytes = INDEX_SLACK_BYTES + 5 * SEGMENT_TOKENS * FAMILY.spec.bytes_per_token
-    session_info = stored(folder, tiny.words("mine", SEGMENT_TOKENS), disk_limit_bytes=free_bytes)
+    result = stored(folder, tiny.words("mine", SEGMENT_TOKENS), disk_limit_bytes=free_bytes)
     for other in range(3):
         stored(folder, tiny.words(other, 3 * SEGMENT_TOKENS), disk_limit_bytes=free_bytes)
     with closing(opened(folder)) as bank:
-        found = reason(bank, session_info + tiny.words(2, 20))
-        assert (found.kind, "the disk quota was reached" in found.words) == ("evicted", True)
+        found = reason(bank, result + tiny.words(2, 20))
+        assert (found.kind, "the disk quota was reached" in found.text) == ("evicted", True)
 
 
 def test_what_was_evicted_from_ram_is_called_so() -> None:
     with closing(opened(None, ram_limit_bytes=0)) as bank:
-        session_info = turn(bank, FIRST).stored
-        found = reason(bank, session_info + tiny.words(2, 20))
-        assert (found.kind, "RAM was short" in found.words) == ("evicted", True)
+        result = turn(bank, FIRST).stored
+        found = reason(bank, result + tiny.words(2, 20))
+        assert (found.kind, "RAM was short" in found.text) == ("evicted", True)
 
 
-def test_what_was_never_stored_says_why_not(folder: Path) -> None:
+def test_what_was_never_stored_is_reported_with_the_reason(folder: Path) -> None:
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         bank._disk.daily_limit_bytes = 0
-        session_info = turn(bank, FIRST).stored
+        result = turn(bank, FIRST).stored
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
-        found = reason(bank, session_info)
-        assert (found.kind, "no room: daily write budget" in found.words) == ("not stored", True)
+        found = reason(bank, result)
+        assert (found.kind, "no disk capacity: daily write budget" in found.text) == ("not stored", True)
 
 
-def test_damage_is_said_at_once_and_later(folder: Path) -> None:
-    session_info = stored(folder, FIRST)
+def test_damage_is_reported_at_once_and_later(folder: Path) -> None:
+    result = stored(folder, FIRST)
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         for info in bank._disk.index.inventory():
             path_of(folder, info.key).write_bytes(b"damaged")
         for _ in range(2):
-            assert reason(bank, session_info).kind == "damaged"
+            assert reason(bank, result).kind == "damaged"
 
 
 def test_state_of_another_identity_names_what_differs(folder: Path) -> None:
-    session_info = stored(folder, FIRST)
+    result = stored(folder, FIRST)
     with closing(opened(folder, identity=replace(IDENTITY, template="other", weights="other"))) as bank:
-        found = reason(bank, session_info)
-        assert (found.kind, found.words) == ("identity", "it is stored under another identity: weights and template differ")
-        assert reason(bank, session_info, tenant="stranger").kind == "new"
+        found = reason(bank, result)
+        assert (found.kind, found.text) == ("identity", "it is stored under another identity: weights and template differ")
+        assert reason(bank, result, tenant="stranger").kind == "new"
 
 
 def test_an_index_that_fails_is_one_more_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session_info = stored(folder, FIRST)
+    result = stored(folder, FIRST)
     with closing(opened(folder)) as bank:
         assert bank._disk is not None
         bank._disk.index._connection.execute("DROP TABLE lost")
-        restored = bank.restore(session_info, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
-        assert (restored.reused_tokens, restored.reason.kind) == (len(session_info), "failed")
-        assert "no such table" in restored.reason.words
+        restored = bank.restore(result, tenant="", session=None, layout=Contiguous(), headroom_tokens=0)
+        assert (restored.reused_tokens, restored.miss_reason.kind) == (len(result), "failed")
+        assert "no such table" in restored.miss_reason.text

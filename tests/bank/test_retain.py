@@ -1,4 +1,4 @@
-"""What is worth keeping: where a prompt leaves marks, which of them stay, and when a prompt goes on in a live cache."""
+"""Retention policy: where a prompt has snapshots, which of them stay, and when a prompt continues in a live cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = 0
 NOTHING = retain.Reuse(reused=0, shared=0, snapshot_tokens=100.0)
 
 
-def test_a_prompt_leaves_marks_at_its_first_message_before_its_suffix_and_at_its_end() -> None:
+def test_a_prompt_has_snapshots_after_its_first_message_before_its_suffix_and_at_its_end() -> None:
     tokens = [5, 6, END, 7, 8, END, 9, 10]
     assert retain.snapshot_positions(tokens, 6, frozenset({END}), NOTHING) == {3, 6, 8}
 
@@ -26,17 +26,17 @@ def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) ->
     assert retain.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING) == expected
 
 
-def on_the_way(ends: list[int], **known: float) -> set[int]:
-    """Marks besides those of every prompt, in one of 10,000 tokens before the suffix whose messages end there."""
+def intermediate(ends: list[int], **reuse: float) -> set[int]:
+    """Intermediate snapshots of a prompt of 10,000 tokens before the suffix, whose messages end at `ends`."""
     tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
     parts = tokens, 10_000, frozenset({END})
-    marked = retain.snapshot_positions(*parts, replace(NOTHING, **known))  # type: ignore[arg-type]
-    assert {ends[0], 10_000, 10_005} <= marked
-    return set(marked - {ends[0], 10_000, 10_005})
+    positions = retain.snapshot_positions(*parts, replace(NOTHING, **reuse))  # type: ignore[arg-type]
+    assert {ends[0], 10_000, 10_005} <= positions
+    return set(positions - {ends[0], 10_000, 10_005})
 
 
 @pytest.mark.parametrize(
-    ("ends", "known", "expected"),
+    ("ends", "reuse", "expected"),
     [
         ([100, 600, 1200, 2300, 2400, 9500], {}, {1200, 2300}),
         ([100, 600, 1200, 2300, 2400, 9500], {"reused": 1200}, {2300}),
@@ -51,21 +51,21 @@ def on_the_way(ends: list[int], **known: float) -> set[int]:
     ],
     ids=[
         "ends",
-        "known ones",
+        "reused ones",
         "costly",
         "too costly",
         "near",
-        "parted",
-        "parted among ends",
-        "parted in the first message",
-        "parted at the end",
+        "diverged",
+        "diverged among ends",
+        "diverged in the first message",
+        "diverged at the end",
         "the same",
     ],
 )
-def test_a_long_prompt_leaves_marks_on_the_way_where_they_are_worth_it(
-    ends: list[int], known: dict[str, float], expected: set[int]
+def test_a_long_prompt_has_intermediate_snapshots_where_they_are_worth_it(
+    ends: list[int], reuse: dict[str, float], expected: set[int]
 ) -> None:
-    assert on_the_way(ends, **known) == expected
+    assert intermediate(ends, **reuse) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_a_long_prompt_leaves_marks_on_the_way_where_they_are_worth_it(
     ],
     ids=[
         "none",
-        "cut off while reading",
+        "cancelled during prefill",
         "a later turn, nothing after the suffix",
         "a first turn",
         "a later turn",
         "repeated",
-        "on the way",
+        "intermediate",
     ],
 )
-def test_of_a_turn_the_marks_up_to_the_suffix_and_the_last_go_to_disk(new: list[int], message_end: int, expected: set[int]) -> None:
+def test_of_a_turn_the_snapshots_up_to_the_suffix_and_the_last_go_to_disk(new: list[int], message_end: int, expected: set[int]) -> None:
     assert retain.for_disk(new, message_end) == expected
 
 
@@ -101,14 +101,14 @@ def test_a_conversation_of_many_turns_outlasts_one_of_a_single_turn_but_not_for_
     assert retain.rank_s(now_s, 2, 1.0) > title > retain.rank_s(now_s - hour_s, 1, 1.0)
 
 
-def test_a_mark_is_worth_what_it_saves_against_its_size() -> None:
+def test_a_snapshot_is_worth_what_it_saves_against_its_size() -> None:
     assert retain.snapshot_value_frac(0, 100.0) == 0.0
     assert retain.snapshot_value_frac(100, 100.0) == 0.5
     assert retain.snapshot_value_frac(10, 100.0) < 0.1 < 0.9 < retain.snapshot_value_frac(1000, 100.0) < 1.0
 
 
 @pytest.mark.parametrize("num", range(9))
-def test_the_first_mark_and_the_latest_stay_in_ram(num: int) -> None:
+def test_the_first_snapshot_and_the_latest_stay_in_ram(num: int) -> None:
     positions = list(range(10, 10 + num))
     staying = retain.in_ram(positions)
     assert staying == set(positions if num <= 5 else [positions[0], *positions[-4:]])

@@ -1,4 +1,4 @@
-"""Conversations as objects: what is told of them, what a pin holds, what goes with one that is removed and what stays for the others."""
+"""Conversations as objects: how they are listed, what a pin holds, what is removed with one and what stays for the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests import records, talking, tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.records import bytes_under, files_under
-from tests.talking import Told
+from tests.talking import TurnResult
 from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
@@ -45,41 +45,41 @@ def disk_of(bank: Bank) -> DiskTier:
     return bank._disk
 
 
-def talk(bank: Bank, session: str | None, num: int = 200, **other: str) -> Told:
+def talk(bank: Bank, session: str | None, num: int = 200, **other: str) -> TurnResult:
     return turn(bank, [*SYSTEM, *tiny.words(session, num)], session=session, **other)
 
 
-def on(bank: Bank, session_info: Told, session: str | None, num: int = 20) -> Told:
-    return turn(bank, session_info.stored + tiny.words((session, len(session_info.stored)), num), session=session)
+def on(bank: Bank, result: TurnResult, session: str | None, num: int = 20) -> TurnResult:
+    return turn(bank, result.stored + tiny.words((session, len(result.stored)), num), session=session)
 
 
-def reused(session_info: Told) -> tuple[str, int]:
-    return session_info.restored.source, session_info.restored.reused_tokens
+def reused(result: TurnResult) -> tuple[str, int]:
+    return result.restored.source, result.restored.reused_tokens
 
 
-# --- what is told
+# --- listing
 
 
-def test_a_conversation_is_told_of_where_it_is(bank: Bank) -> None:
-    session_info = talk(bank, "mine")
+def test_a_conversation_is_listed_with_where_it_is(bank: Bank) -> None:
+    result = talk(bank, "mine")
     info = bank.sessions.one("", "mine")
-    assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(session_info.stored), False)
+    assert (info.id, info.name, info.turns, info.tokens, info.pinned) == ("mine", "", 1, len(result.stored), False)
     assert (info.state, info.stored_tokens, info.ram_bytes > 0) == ("writing", 0, True)
     assert bank.flush(LIMIT_S)
     info = bank.sessions.one("", "mine")
-    assert (info.state, info.stored_tokens, info.reason) == ("ssd", len(session_info.stored), "")
-    assert info.disk_bytes > len(session_info.stored) * TOKEN_BYTES
+    assert (info.state, info.stored_tokens, info.reason) == ("ssd", len(result.stored), "")
+    assert info.disk_bytes > len(result.stored) * TOKEN_BYTES
     bank._ram_limit_bytes = 0
     bank.trim()
     assert bank.sessions.one("", "mine").ram_bytes == 0
 
 
-def test_what_could_not_be_written_is_told_with_the_reason(folder: Path) -> None:
+def test_what_could_not_be_written_is_listed_with_the_reason(folder: Path) -> None:
     with closing(opened(folder, disk_limit_bytes=INDEX_SLACK_BYTES + 1000)) as bank:
         talk(bank, "mine")
         assert bank.flush(LIMIT_S)
         info = bank.sessions.one("", "mine")
-        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no room: size")
+        assert (info.state, info.stored_tokens, info.reason) == ("skipped", 0, "not stored: no disk capacity: size")
 
 
 def test_without_a_disk_all_is_in_ram() -> None:
@@ -88,29 +88,29 @@ def test_without_a_disk_all_is_in_ram() -> None:
         info = bank.sessions.one("", "mine")
         assert (info.state, info.disk_bytes, info.stored_tokens) == ("ram", 0, 0)
         assert bank.sessions.all("", 10) == [info]
-        with pytest.raises(BadRequestError, match="nothing is kept on disk"):
-            bank.sessions.snapshot("", "mine", name="x", is_pinned=None)
+        with pytest.raises(BadRequestError, match="nothing is stored on disk"):
+            bank.sessions.update("", "mine", name="x", is_pinned=None)
 
 
 def test_the_list_is_by_last_use_and_of_one_owner(bank: Bank) -> None:
-    session_info = talk(bank, "first")
+    result = talk(bank, "first")
     talk(bank, "second")
     assert bank.flush(LIMIT_S)
     bank._ram_limit_bytes = 0
     bank.trim()
-    on(bank, session_info, "first")
+    on(bank, result, "first")
     talk(bank, "theirs", tenant="bob")
     assert [info.id for info in bank.sessions.all("", 10)] == ["first", "second"]
     assert [info.id for info in bank.sessions.all("", 1)] == ["first"]
     assert [info.id for info in bank.sessions.all("bob", 10)] == ["theirs"]
 
 
-def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> None:
+def test_a_name_and_a_pin_stay_while_the_conversation_continues(folder: Path) -> None:
     with closing(opened(folder)) as bank:
-        session_info = talk(bank, "mine")
-        bank.sessions.snapshot("", "mine", name="a walk", is_pinned=True)
-        bank.sessions.snapshot("", "mine", name=None, is_pinned=None)
-        on(bank, session_info, "mine")
+        result = talk(bank, "mine")
+        bank.sessions.update("", "mine", name="a walk", is_pinned=True)
+        bank.sessions.update("", "mine", name=None, is_pinned=None)
+        on(bank, result, "mine")
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         info = bank.sessions.one("", "mine")
@@ -118,10 +118,10 @@ def test_a_name_and_a_pin_stay_while_the_conversation_goes_on(folder: Path) -> N
 
 
 def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(folder: Path) -> None:
-    """What is short of room for many goes by turns; one that is new would have had those of all that begin alike."""
+    """Eviction goes by turns; a new conversation must not count those of all that share its prefix."""
     with closing(opened(folder)) as bank:
         first = [talk(bank, f"number {i}") for i in range(3)]
-        assert [reused(session_info)[1] for session_info in first[1:]] == [len(SYSTEM)] * 2
+        assert [reused(result)[1] for result in first[1:]] == [len(SYSTEM)] * 2
         bank.sessions.fork("", "number 0", fork_id="fork", name="")
         assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
@@ -135,11 +135,11 @@ def test_a_conversation_of_its_own_id_that_only_begins_alike_has_had_no_turns(fo
 
 @pytest.mark.parametrize("session", ["mine", None])
 def test_a_conversation_counts_its_turns_over_restarts(session: str | None, folder: Path) -> None:
-    session_info = None
+    result = None
     for _ in range(2):
         with closing(opened(folder)) as bank:
             for _ in range(3):
-                session_info = on(bank, session_info, session) if session_info else talk(bank, session)
+                result = on(bank, result, session) if result else talk(bank, session)
             assert bank.flush(LIMIT_S)
     with closing(opened(folder)) as bank:
         assert [info.turns for info in bank.sessions.all("", 10)] == [6]
@@ -148,16 +148,16 @@ def test_a_conversation_counts_its_turns_over_restarts(session: str | None, fold
 # --- owners
 
 
-@pytest.mark.parametrize("act", ["one", "remove", "snapshot", "fork"])
+@pytest.mark.parametrize("act", ["one", "remove", "update", "fork"])
 def test_another_owners_conversation_is_not_there(bank: Bank, act: str) -> None:
-    session_info = talk(bank, "mine", tenant="ann")
+    result = talk(bank, "mine", tenant="ann")
     assert bank.flush(LIMIT_S)
-    arguments = {"snapshot": {"name": "x", "is_pinned": True}, "fork": {"fork_id": "theirs", "name": ""}}.get(act, {})
+    arguments = {"update": {"name": "x", "is_pinned": True}, "fork": {"fork_id": "theirs", "name": ""}}.get(act, {})
     with pytest.raises(UnknownSessionError):
         getattr(bank.sessions, act)("bob", "mine", **arguments)
     bank.sessions.wipe("bob")
     assert bank.sessions.all("bob", 10) == []
-    assert turn(bank, session_info.stored, tenant="bob", session="mine").restored.source == "cold"
+    assert turn(bank, result.stored, tenant="bob", session="mine").restored.source == "cold"
     assert bank.sessions.one("ann", "mine").name == ""
 
 
@@ -166,19 +166,19 @@ def test_what_still_waits_for_the_disk_is_of_the_conversation_and_is_not_copied_
     copied: list[str] = []
 
     def waiting(tier: DiskTier, record: Record) -> None:
-        copied.append(record.key)
+        copied.append(record.info.key)
         assert may_write.wait(20)
         put(tier, record)
 
     monkeypatch.setattr(DiskTier, "put", waiting)
-    session_info = talk(bank, "mine", SEGMENT_TOKENS + 100)
-    on(bank, session_info, "mine", 60)
+    result = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    on(bank, result, "mine", 60)
     may_write.set()
     assert bank.flush(10)
     index = disk_of(bank).index
     session = index.session("", "mine")
     assert session
-    assert len(session_info.stored) in {info.stop for info in index.find(session.keys).values() if info.kind == "snapshot"}
+    assert len(result.stored) in {info.stop for info in index.find(session.keys).values() if info.kind == "snapshot"}
     assert len(copied) == len(set(copied))
 
 
@@ -187,10 +187,10 @@ def test_what_still_waits_for_the_disk_is_of_the_conversation_and_is_not_copied_
 
 @pytest.mark.parametrize("variant", ["live", "pending", "records", "disk"])
 def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: Bank, variant: str) -> None:
-    session_info = talk(bank, "mine", SEGMENT_TOKENS + 100)
+    result = talk(bank, "mine", SEGMENT_TOKENS + 100)
     if variant == "records":
         talk(bank, "other")
-        turn(bank, session_info.stored, session="beside")
+        turn(bank, result.stored, session="beside")
         bank.sessions.remove("", "beside")
         bank.sessions.remove("", "other")
     elif variant != "pending":
@@ -204,7 +204,7 @@ def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: B
     assert disk_of(bank).num_bytes == bytes_under(folder)
     with pytest.raises(UnknownSessionError):
         bank.sessions.remove("", "mine")
-    assert turn(bank, session_info.stored, session="mine").restored.source == "cold"
+    assert turn(bank, result.stored, session="mine").restored.source == "cold"
 
 
 @pytest.mark.parametrize("removed", ["first", "second"])
@@ -214,11 +214,11 @@ def test_what_another_conversation_needs_stays(folder: Path, removed: str) -> No
         second = on(bank, first, "second", 60)
         assert bank.flush(LIMIT_S)
         bank.sessions.remove("", removed)
-        kept, session_info = ("second", second) if removed == "first" else ("first", first)
-        assert bank.sessions.one("", kept).stored_tokens == len(session_info.stored)
+        kept, result = ("second", second) if removed == "first" else ("first", first)
+        assert bank.sessions.one("", kept).stored_tokens == len(result.stored)
     with closing(opened(folder)) as bank:
         assert [info.id for info in bank.sessions.all("", 10)] == [kept]
-        assert reused(on(bank, session_info, kept)) == ("ssd", len(session_info.stored))
+        assert reused(on(bank, result, kept)) == ("ssd", len(result.stored))
         assert disk_of(bank).wait_until_reconciled(LIMIT_S)
         words = first.stored if removed == "first" else second.stored[len(first.stored) :]
         if removed == "second":
@@ -236,11 +236,11 @@ def test_what_another_conversation_needs_that_is_not_written_yet_stays(folder: P
         assert reused(on(bank, second, "second")) == ("ssd", len(second.stored))
 
 
-def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> None:
-    session_info = [talk(bank, "mine")]
+def test_earlier_snapshots_and_branches_of_a_conversation_are_removed_with_it(bank: Bank) -> None:
+    result = [talk(bank, "mine")]
     for number in range(8):
-        session_info.append(turn(bank, session_info[-1].stored + tiny.words(number, 40), session="mine"))
-    turn(bank, session_info[-2].stored + tiny.words("edited", 40), session="mine")
+        result.append(turn(bank, result[-1].stored + tiny.words(number, 40), session="mine"))
+    turn(bank, result[-2].stored + tiny.words("edited", 40), session="mine")
     assert bank.flush(LIMIT_S)
     bank.sessions.remove("", "mine")
     assert disk_of(bank).index.inventory() == []
@@ -248,9 +248,9 @@ def test_earlier_marks_and_branches_of_a_conversation_go_with_it(bank: Bank) -> 
 
 def test_a_removal_reads_the_other_conversations_twice_however_much_goes(bank: Bank) -> None:
     talk(bank, "other")
-    session_info = talk(bank, "mine", 2 * SEGMENT_TOKENS)
+    result = talk(bank, "mine", 2 * SEGMENT_TOKENS)
     for number in range(3):
-        session_info = on(bank, session_info, "mine", 60 + number)
+        result = on(bank, result, "mine", 60 + number)
     assert bank.flush(10)
     statements: list[str] = []
     disk_of(bank).index._connection.set_trace_callback(statements.append)
@@ -261,21 +261,21 @@ def test_a_removal_reads_the_other_conversations_twice_however_much_goes(bank: B
 
 def test_a_lost_index_still_leads_to_all_of_a_conversation_that_was_used_since(folder: Path) -> None:
     with closing(opened(folder)) as bank:
-        session_info = talk(bank, "mine")
+        result = talk(bank, "mine")
         assert bank.flush(LIMIT_S)
     (folder / "index.db").unlink()
     with closing(opened(folder)) as bank:
         assert disk_of(bank).wait_until_reconciled(LIMIT_S)
-        on(bank, session_info, "mine")
+        on(bank, result, "mine")
         assert bank.flush(LIMIT_S)
         bank.sessions.remove("", "mine")
         assert disk_of(bank).index.inventory() == []
 
 
-def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
+def test_what_was_wiped_can_begin_again(bank: Bank) -> None:
     for _ in range(2):
-        session_info = talk(bank, "mine")
-        assert session_info.restored.source == "cold"
+        result = talk(bank, "mine")
+        assert result.restored.source == "cold"
         assert bank.flush(LIMIT_S)
         assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
         bank.sessions.wipe("")
@@ -286,35 +286,35 @@ def test_what_was_wiped_may_begin_anew(bank: Bank) -> None:
 
 @pytest.mark.parametrize("variant", ["ram", "ssd"])
 @pytest.mark.parametrize("removed", ["mine", "fork"])
-def test_a_fork_begins_alike_goes_on_for_itself_and_outlives_the_other(folder: Path, variant: str, removed: str) -> None:
+def test_a_fork_shares_the_prefix_continues_alone_and_outlives_the_other(folder: Path, variant: str, removed: str) -> None:
     with closing(opened(folder)) as bank:
-        session_info = {"mine": talk(bank, "mine", 300)}
+        result = {"mine": talk(bank, "mine", 300)}
         made = bank.sessions.fork("", "mine", fork_id="fork", name="the other way")
-        assert (made.id, made.name, made.tokens, made.state) == ("fork", "the other way", len(session_info["mine"].stored), "ssd")
+        assert (made.id, made.name, made.tokens, made.state) == ("fork", "the other way", len(result["mine"].stored), "ssd")
         before = {info.key for info in disk_of(bank).index.inventory()}
-        session_info["fork"] = session_info["mine"]
+        result["fork"] = result["mine"]
         for who in ("fork", "mine"):
             if variant == "ssd":
                 bank._ram_limit_bytes = 0
                 bank.trim()
-            after = on(bank, session_info[who], who, 40)
-            assert (after.restored.reused_tokens, after.restored.session) == (len(session_info[who].stored), who)
-            session_info[who] = after
+            after = on(bank, result[who], who, 40)
+            assert (after.restored.reused_tokens, after.restored.session) == (len(result[who].stored), who)
+            result[who] = after
         assert bank.flush(LIMIT_S)
-        assert session_info["mine"].stored != session_info["fork"].stored
+        assert result["mine"].stored != result["fork"].stored
         bank.sessions.remove("", removed)
         (kept,) = bank.sessions.all("", 10)
-        assert kept.stored_tokens == len(session_info[kept.id].stored)
+        assert kept.stored_tokens == len(result[kept.id].stored)
         assert not before & {info.key for info in disk_of(bank).index.inventory() if info.kind == "segment"}
     with closing(opened(folder)) as bank:
-        assert reused(on(bank, session_info[kept.id], kept.id)) == ("ssd", len(session_info[kept.id].stored))
+        assert reused(on(bank, result[kept.id], kept.id)) == ("ssd", len(result[kept.id].stored))
 
 
 def test_a_fork_copies_nothing_and_needs_an_id_of_its_own(bank: Bank) -> None:
     talk(bank, "mine", 300)
     assert bank.flush(LIMIT_S)
     before = disk_of(bank).index.totals.record_bytes
-    bank.sessions.snapshot("", "mine", name=None, is_pinned=True)
+    bank.sessions.update("", "mine", name=None, is_pinned=True)
     made = bank.sessions.fork("", "mine", fork_id=None, name="")
     assert (len(made.id), made.pinned) == (12, False)
     assert disk_of(bank).index.totals.record_bytes == before
@@ -334,12 +334,12 @@ def traces(folder: Path, tokens: list[int]) -> list[str]:
 @pytest.mark.parametrize("act", ["remove", "wipe", "in the folder"])
 def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -> None:
     with closing(opened(folder)) as bank:
-        session_info = [talk(bank, "secret", 300)]
+        result = [talk(bank, "secret", 300)]
         for number in range(3):
-            session_info.append(on(bank, session_info[-1], "secret", 30 + number))
+            result.append(on(bank, result[-1], "secret", 30 + number))
         other = talk(bank, "other", tenant="bob") if act == "wipe" else None
         assert bank.flush(LIMIT_S)
-        own = session_info[-1].stored[len(SYSTEM) :]
+        own = result[-1].stored[len(SYSTEM) :]
         assert len(traces(folder, own)) > 3
         disk_of(bank).set_aside(max(disk_of(bank).index.inventory(), key=lambda info: (info.kind == "snapshot", info.stop)).key)
         disk_of(bank).index.note_lost(disk_of(bank).index.inventory(), "evicted", "for the test", 1.0)
@@ -360,7 +360,7 @@ def test_what_is_removed_leaves_no_bytes_in_the_folder(folder: Path, act: str) -
     assert traces(folder, own) == []
 
 
-def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
+def test_a_process_that_only_looks_blocks_none(folder: Path) -> None:
     opened(folder).close()
     stop = threading.Event()
     looking = threading.Thread(target=lambda: [holder(folder) for _ in iter(stop.is_set, True)])
@@ -373,19 +373,19 @@ def test_who_only_looks_is_in_nobodys_way(folder: Path) -> None:
 
 def test_without_a_disk_what_is_in_ram_goes() -> None:
     with closing(opened(None)) as bank:
-        session_info = {who: talk(bank, who) for who in ("mine", "other")}
-        turn(bank, session_info["mine"].stored, session="beside")  # makes records of it
+        result = {who: talk(bank, who) for who in ("mine", "other")}
+        turn(bank, result["mine"].stored, session="beside")  # makes records of it
         bank.sessions.remove("", "mine")
         bank.sessions.remove("", "beside")
-        assert turn(bank, session_info["mine"].stored, session="new").restored.reused_tokens <= len(SYSTEM)
-        assert reused(on(bank, session_info["other"], "other")) == ("ram", len(session_info["other"].stored))
-        bank.note_unstored(tuple(session_info["other"].stored), "", "for the test")
+        assert turn(bank, result["mine"].stored, session="new").restored.reused_tokens <= len(SYSTEM)
+        assert reused(on(bank, result["other"], "other")) == ("ram", len(result["other"].stored))
+        bank.note_unstored(tuple(result["other"].stored), "", "for the test")
         assert bank.sessions.wipe("") == 2
         assert bank._memory.index._rows("SELECT * FROM lost") == []
         assert (bank.sessions.all("", 10), bank.stats.ram_bytes) == ([], 0)
 
 
-def test_who_holds_a_folder_says_where_it_answers(folder: Path) -> None:
+def test_the_holder_of_a_folder_publishes_its_address(folder: Path) -> None:
     assert holder(folder) is None
     with closing(opened(folder)) as bank:
         assert holder(folder) == ""

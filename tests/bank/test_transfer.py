@@ -1,4 +1,4 @@
-"""Conversations in archives: what goes out comes back, state only if it is signed; nothing in one is believed before it is checked."""
+"""Conversations in archives: an export can be imported, with state only if it is signed; nothing in an archive is trusted unchecked."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def packed(bank: Bank, key: bytes = KEY, *, with_state: bool = True, tenant: str
 
 
 @pytest.fixture(scope="module")
-def session_info(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], bytes]:
+def exported_session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], bytes]:
     """What is stored of a conversation, and its signed archive with state."""
     with closing(opened(tmp_path_factory.mktemp("bank") / "bank")) as bank:
         stored = turn(bank, PROMPT, session="mine").stored
         stored = turn(bank, stored + tiny.words(2, 30), session="mine").stored
-        bank.sessions.snapshot("", "mine", name="a walk", is_pinned=True)
+        bank.sessions.update("", "mine", name="a walk", is_pinned=True)
         return stored, packed(bank)
 
 
 @pytest.fixture
-def archive(session_info: tuple[list[int], bytes]) -> bytes:
-    return session_info[1]
+def archive(exported_session: tuple[list[int], bytes]) -> bytes:
+    return exported_session[1]
 
 
 def members(archive: bytes) -> list[Member]:
@@ -80,15 +80,15 @@ def manifest_with(archive: bytes, **changed: Any) -> bytes:
     return tar_of([(MANIFEST, json.dumps(json.loads(manifest) | changed).encode()), *rest])
 
 
-def taken_in(folder: Path, archive: bytes, *, tenant: str = "bob") -> Bank:
+def imported(folder: Path, archive: bytes, *, tenant: str = "bob") -> Bank:
     bank = opened(folder)
     bank.sessions.take(tenant, "theirs", Archive.read(io.BytesIO(archive)))
     return bank
 
 
-def test_a_conversation_goes_on_in_another_bank_bit_for_bit(session_info: tuple[list[int], bytes], tmp_path: Path) -> None:
-    stored, archive = session_info
-    with closing(taken_in(tmp_path / "bank", archive)) as bank:
+def test_a_conversation_continues_in_another_bank_bit_for_bit(exported_session: tuple[list[int], bytes], tmp_path: Path) -> None:
+    stored, archive = exported_session
+    with closing(imported(tmp_path / "bank", archive)) as bank:
         info = bank.sessions.one("bob", "theirs")
         assert (info.name, info.turns, info.tokens, info.state, info.pinned) == ("a walk", 2, len(stored), "ssd", False)
         after = turn(bank, stored + tiny.words(3, 20), tenant="bob", session="theirs")
@@ -99,8 +99,8 @@ def test_a_conversation_goes_on_in_another_bank_bit_for_bit(session_info: tuple[
             bank.sessions.take("bob", "theirs", Archive.read(io.BytesIO(archive)))
 
 
-def test_an_archive_is_a_tar_that_people_can_read(session_info: tuple[list[int], bytes]) -> None:
-    stored, archive = session_info
+def test_an_archive_is_a_tar_that_people_can_read(exported_session: tuple[list[int], bytes]) -> None:
+    stored, archive = exported_session
     (first, manifest), (second, tokens), *records = members(archive)
     assert (first, second, [name for name, _ in records]) == (MANIFEST, TOKENS, [f"records/{number}" for number in range(len(records))])
     assert tokens == token_bytes(stored)
@@ -127,24 +127,24 @@ def test_only_the_conversation_itself_goes_out(tmp_path: Path) -> None:
 
 
 def full(folder: Path, *, is_pinned: bool) -> Bank:
-    """A bank whose disk has no room for more unless something goes."""
+    """A bank whose disk holds no more unless something is evicted."""
     bank = opened(folder)
     for number in range(6):
         turn(bank, tiny.words(f"other {number}", 2 * SEGMENT_TOKENS), session=str(number))
-        bank.sessions.snapshot("", str(number), name=None, is_pinned=is_pinned)
+        bank.sessions.update("", str(number), name=None, is_pinned=is_pinned)
     bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES  # type: ignore[union-attr]
     return bank
 
 
-def test_room_is_made_for_what_comes_in(session_info: tuple[list[int], bytes], tmp_path: Path) -> None:
-    stored, archive = session_info
+def test_an_import_evicts_what_it_needs(exported_session: tuple[list[int], bytes], tmp_path: Path) -> None:
+    stored, archive = exported_session
     with closing(full(tmp_path / "bank", is_pinned=False)) as bank:
         made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
         assert (made.state, made.stored_tokens) == ("ssd", len(stored))
         assert bank._disk.num_bytes == bytes_under(tmp_path / "bank") <= bank._disk.limit_bytes  # type: ignore[union-attr]
 
 
-def test_what_has_no_room_beside_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
+def test_an_import_that_does_not_fit_next_to_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
     with closing(full(tmp_path / "bank", is_pinned=True)) as bank:
         with pytest.raises(BankFullError, match="pinned conversations take"):
             bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
@@ -157,15 +157,15 @@ def test_what_is_removed_while_it_goes_out_is_not_there(num_read: int, tmp_path:
     with closing(opened(tmp_path / "bank")) as bank:
         turn(bank, PROMPT, session="mine")
         disk, session = bank.sessions.written("", "mine")
-        place, read_before = stored.usable(disk.index, session), pack(disk, session, KEY, with_state=True)
+        prefix, exported = stored.usable(disk.index, session), pack(disk, session, KEY, with_state=True)
         for _ in range(num_read):
-            next(read_before)
+            next(exported)
         bank.sessions.remove("", "mine")
         with pytest.raises(UnknownSessionError):
-            list(read_before)
-        monkeypatch.setattr(transfer, "usable", lambda index, session: place)  # as it was a moment ago
+            list(exported)
+        monkeypatch.setattr(transfer, "usable", lambda index, session: prefix)  # as it was a moment ago
         monkeypatch.setattr(disk.index, "identity", lambda root: IDENTITY.fields)
-        monkeypatch.setattr(disk.index, "find", lambda keys: {info.key: info for info in place.infos})
+        monkeypatch.setattr(disk.index, "find", lambda keys: {info.key: info for info in prefix.infos})
         with pytest.raises(UnknownSessionError):
             pack(disk, session, KEY, with_state=True)
 
@@ -226,7 +226,7 @@ def plain(member: Member) -> bytes:
 
 
 def huge(name: str, num_bytes: int) -> Callable[[bytes], bytes]:
-    """A member that says it is huge, of which nothing comes."""
+    """A member whose header claims a huge size, without data."""
 
     def change(archive: bytes) -> bytes:
         header = tarfile.TarInfo(name)
@@ -249,7 +249,7 @@ REFUSED: dict[str, Callable[[bytes], bytes]] = {
     "more": lambda archive: tar_of([*members(archive), ("records/9", b"x")]),
     "fewer": lambda archive: tar_of(members(archive)[:-1]),
     "other order": lambda archive: tar_of([*members(archive)[:2], *members(archive)[:1:-1]]),
-    "state of another length": lambda archive: manifest_with(archive, snapshots=json.loads(members(archive)[0][1])["marks"][:-1]),
+    "state of another length": lambda archive: manifest_with(archive, snapshots=json.loads(members(archive)[0][1])["snapshots"][:-1]),
     "a symbolic link": linked(tarfile.SYMTYPE),
     "a hard link": linked(tarfile.LNKTYPE),
     "a device": linked(tarfile.CHRTYPE),
@@ -264,10 +264,10 @@ REFUSED: dict[str, Callable[[bytes], bytes]] = {
     "a field of the wrong type": lambda archive: manifest_with(archive, num_tokens="3"),
     "dots for an id": lambda archive: manifest_with(archive, id=".."),
     "an unknown field": lambda archive: manifest_with(archive, path="/etc"),
-    "another format": lambda archive: manifest_with(archive, format="forerun session 2"),
-    "a mark beyond the end": lambda archive: manifest_with(archive, snapshots=[1 << 20]),
-    "marks in no order": lambda archive: manifest_with(archive, snapshots=[5, 5]),
-    "no marks": lambda archive: manifest_with(archive, snapshots=[]),
+    "another format": lambda archive: manifest_with(archive, format="forerun session 1"),
+    "a snapshot beyond the end": lambda archive: manifest_with(archive, snapshots=[1 << 20]),
+    "snapshots in no order": lambda archive: manifest_with(archive, snapshots=[5, 5]),
+    "no snapshots": lambda archive: manifest_with(archive, snapshots=[]),
     "too many parts": lambda archive: manifest_with(archive, parts=[{"num_bytes": 0, "sha256": "0" * 64}] * 20_000),
     "a part too large": lambda archive: manifest_with(archive, parts=[{"num_bytes": 1 << 50, "sha256": "0" * 64}]),
     "a part that is missing": lambda archive: manifest_with(archive, parts=json.loads(members(archive)[0][1])["parts"][:2]),
@@ -286,16 +286,16 @@ def test_what_is_no_archive_is_refused_and_leaves_nothing(archive: bytes, change
     assert {path.name for path in tmp_path.iterdir()} == {"bank"}
 
 
-def test_what_is_kept_is_what_the_digests_tell(archive: bytes) -> None:
+def test_the_payloads_match_the_digests_of_the_manifest(archive: bytes) -> None:
     manifest, data = json.loads(members(archive)[0][1]), members(archive)[2:]
     assert [part["sha256"] for part in manifest["parts"]] == [sha256(content).hexdigest() for _, content in data]
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_changed_byte_is_believed(session_info: tuple[list[int], bytes], data: st.DataObject) -> None:
-    """Whatever is changed in the archive, what is taken is what was signed."""
-    stored, archive = session_info
+def test_no_changed_byte_is_believed(exported_session: tuple[list[int], bytes], data: st.DataObject) -> None:
+    """Whatever is changed in the archive, only what was signed is imported."""
+    stored, archive = exported_session
     at, bit = data.draw(st.integers(0, 6000) | st.integers(0, len(archive) - 1)), data.draw(st.integers(0, 7))
     changed = archive[:at] + bytes([archive[at] ^ (1 << bit)]) + archive[at + 1 :]
     try:

@@ -18,7 +18,7 @@ def stats(found: dict[str, Any]) -> list[str]:
     """The page's words, with the result's figures."""
     rows = [f"{row['median_ms']:.1f}" for row in found["look_up"]["measured"]]
     total, over, saving, cold = found["written"]["total"], found["written"]["over_floor"], found["saving"], found["restoring"]
-    parts = [100 * total[name] / total["bytes"] for name in ("segment_bytes", "mark_bytes")]
+    parts = [100 * total[name] / total["bytes"] for name in ("segment_bytes", "snapshot_bytes")]
     ratio = saving["saving_over_not"]
     return [
         f"takes {rows[0]} ms at 10 stored conversations, {rows[1]} at 1,000 and {rows[2]} at 100,000",

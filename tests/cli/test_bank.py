@@ -15,7 +15,7 @@ from tests.request_log.test_analysis import RAM
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.cli.conversations import ago
 from forerun.request_log.entry import Content, decode, encode
 from forerun.values import Miss, TextPrompt
@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
     for each in (SEGMENT, SNAPSHOT):
         tier.put(each)
-    tier.index.label(SEGMENT.key, Label("refactor", "", 1e9, 1e9))
-    tier.index.label(SNAPSHOT.key, Label("refactor", "", 2e9, 2e9))
-    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.key, SNAPSHOT.key)))
+    tier.index.label(SEGMENT.info.key, RecordLabel("refactor", "", 1e9, 1e9))
+    tier.index.label(SNAPSHOT.info.key, RecordLabel("refactor", "", 2e9, 2e9))
+    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.info.key, SNAPSHOT.info.key)))
     tier.close()
     return tmp_path / "bank"
 
@@ -79,8 +79,8 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
 def test_show_prints_a_conversation_and_its_snapshots(forerun: Forerun, folder: Path) -> None:
     shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
     assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
-    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["snapshots"]] == [(SNAPSHOT.key, 3, False)]
-    assert SNAPSHOT.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
+    assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["snapshots"]] == [(SNAPSHOT.info.key, 3, False)]
+    assert SNAPSHOT.info.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
 
 
 def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
@@ -195,18 +195,18 @@ def test_a_conversation_must_be_one(forerun: Forerun, folder: Path) -> None:
 def test_verify_finds_the_damaged_record(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert (ran.code, ran.out) == (0, "2 records read, 0 damaged\n")
-    damage(folder, SNAPSHOT.key)
+    damage(folder, SNAPSHOT.info.key)
     ran = forerun("bank", "verify", "--bank-dir", folder, "--json")
     found = json.loads(ran.out)
     assert (ran.code, found["records"], len(found["damaged"])) == (1, 2, 1)
     assert "quarantines damaged records by itself" in forerun("bank", "verify", "--bank-dir", folder).out
-    assert SNAPSHOT.key in found["damaged"][0]
+    assert SNAPSHOT.info.key in found["damaged"][0]
     assert "checksum" in found["damaged"][0]
 
 
 def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
     content = bytearray((folder / "index.db").read_bytes())
-    content[content.rfind(SNAPSHOT.key.encode())] ^= 1  # the key is in the row and in its index
+    content[content.rfind(SNAPSHOT.info.key.encode())] ^= 1  # the key is in the row and in its index
     (folder / "index.db").write_bytes(content)
     ran = forerun("bank", "verify", "--bank-dir", folder)
     assert ran.code == 1
@@ -214,7 +214,7 @@ def test_verify_finds_a_damaged_index(forerun: Forerun, folder: Path) -> None:
 
 
 def test_reading_changes_nothing_even_if_a_record_is_damaged(forerun: Forerun, folder: Path) -> None:
-    damage(folder, SNAPSHOT.key)
+    damage(folder, SNAPSHOT.info.key)
     before = sorted((folder / "records").rglob("*"))
     for command in ("ls", "verify"):
         forerun("bank", command, "--bank-dir", folder)
@@ -226,7 +226,7 @@ def test_prune_removes_the_least_recently_used(forerun: Forerun, folder: Path) -
     pruned = json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "220kB", "--json").out)
     assert pruned["removed"] == 1
     assert pruned["bytes"] <= 220_000
-    assert list((folder / "records").rglob(SNAPSHOT.key)) != []
+    assert list((folder / "records").rglob(SNAPSHOT.info.key)) != []
     assert "1 record removed" in forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0").out
 
 

@@ -133,13 +133,13 @@ def other(name: str) -> list[Life]:
 
 
 SELDOM = [f"other {name}" for name in IDENTITY.fields if name not in ("weights", "numerics")]
-NO_ROOM = "not stored: no room: "
+NO_ROOM = "not stored: no disk capacity: "
 REASONS: dict[str, tuple[list[Life], str, str]] = {
     "new": ([Life(asks(PROMPT))], "new", "no stored conversation begins like this prompt"),
     "another tenant's": ([Life(asks(PROMPT)), Life(asks(PROMPT, tenant="b"))], "new", "no stored conversation begins like this prompt"),
     "edited": ([Life(edited)], "differs", "content of message 1 (user)"),
     "a tool edited": ([Life(with_another_tool)], "differs", "in tool look"),
-    "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no snapshot", "stored up to token 30; no mark lies before that"),
+    "between marks": ([Life(asks(PROMPT, PROMPT[:30]))], "no snapshot", "stored up to token 30; there is no snapshot before that"),
     "RAM was short": ([Life(asks(PROMPT, PROMPT), {"ram_limit_bytes": 1, "folder": None})], "evicted", "RAM was short"),
     "the quota": (
         [

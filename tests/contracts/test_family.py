@@ -79,8 +79,8 @@ def test_verified_and_kept_rows_equal_single_steps(family: Family, kept: int) ->
 def test_a_restored_cache_equals_one_that_never_left_memory(family: Family, layout: Any) -> None:
     left, (snapshot,) = snapshots(family, TOKENS[:100], [70])
     own = tuple(TOKENS[:70])
-    segment = Record("segment", HASHER.key("segment", HASHER.root, own), HASHER.root, HASHER.root, 0, own, extract(left, 0, 70))
-    end = Record("snapshot", HASHER.key("snapshot", HASHER.root, own), HASHER.root, HASHER.root, 0, own, extract_snapshot(snapshot))
+    segment = Record.of(HASHER.info("segment", HASHER.root, 0, own), extract(left, 0, 70))
+    end = Record.of(HASHER.info("snapshot", HASHER.root, 0, own), extract_snapshot(snapshot))
     restored = materialise(Arena(family.spec), [segment], end, layout, NUM)
     assert differing_state(restored, after(family, 70)) == []
     assert differing_state(read(family, TOKENS, restored), after(family, NUM)) == []

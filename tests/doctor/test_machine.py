@@ -59,11 +59,11 @@ def test_a_bank_with_a_damaged_record(tmp_path: Path) -> None:
     tier.put(RECORD)
     tier.close()
     assert re.search(r"1 records in [\d.]+ .?B at", only(machine.bank(settings)).text)
-    path = tmp_path / "records" / RECORD.key[:2] / RECORD.key
+    path = tmp_path / "records" / RECORD.info.key[:2] / RECORD.info.key
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     finding = only(machine.bank(settings))
     assert finding.status == "failure"
-    assert RECORD.key in finding.text
+    assert RECORD.info.key in finding.text
 
 
 def test_a_port_in_use() -> None:

@@ -35,7 +35,7 @@ def test_a_restore_that_returns_another_state(monkeypatch: pytest.MonkeyPatch) -
     assert numbers._restore(family, TOKENS).status == "ok"
 
     def missing(bank: Bank, tokens: list[int], *, layout: L, headroom_tokens: int, **other: object) -> Restored[L]:
-        return bank.bypass("bypass", session=None, layout=layout, headroom_tokens=headroom_tokens)
+        return bank.bypass("bypass", prompt_tokens=len(tokens), session=None, layout=layout, headroom_tokens=headroom_tokens)
 
     monkeypatch.setattr(Bank, "restore", missing)
     assert numbers._restore(family, TOKENS).text == "a conversation restored from ram and ssd differs"

@@ -247,7 +247,7 @@ def test_a_miss_names_the_edited_message_with_both_texts(tmp_path: Path) -> None
             assert (missed.kind, missed.where, missed.field) == ("differs", "message 1 (user)", "content")
             assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
             assert "red?" in missed.stored_text
-            assert "goes on otherwise" in received.report.reason
+            assert "diverges after" in received.report.reason
 
     asyncio.run(scenario())
 

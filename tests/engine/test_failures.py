@@ -98,7 +98,7 @@ def test_a_full_disk_ends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyP
             with monkeypatch.context() as patched:
                 patched.setattr(os, "write", full)
                 first = (await events(await rig.ask(PROMPT)))[-1]
-                await until(lambda: bank.stats.skipped.get("no room: disk"))
+                await until(lambda: bank.stats.skipped.get("no disk capacity: disk"))
                 assert gauges_of(bank)["bank_unwritten_records"][1]() == sum(bank.stats.skipped.values()) > 0
             again = (await events(await rig.ask(PROMPT)))[-1]
             assert isinstance(first, Done)

@@ -11,7 +11,7 @@ from tests.running import differing, greedy, read
 from tests.talking import SEEDED, generation
 
 from forerun.state.layout import Contiguous
-from forerun.state.record import Record
+from forerun.state.record import Record, RecordInfo
 from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.values import GREEDY, Sampling
@@ -39,11 +39,11 @@ def test_its_tokens_depend_on_every_token_before() -> None:
 def test_its_state_is_restored() -> None:
     family = FakeFamily(scattered(VOCAB), VOCAB)
     cache = read(family, PROMPT)
-    segment = Record("segment", "", "", "", 0, tuple(PROMPT), extract(cache, 0, len(PROMPT)))
-    snapshot = Record("snapshot", "", "", "", 0, tuple(PROMPT), extract_snapshot(cache.snapshot()))
-    restored = materialise(Arena(family.spec), [segment], snapshot, Contiguous(), 10)
-    assert differing(restored, cache) == []
-    assert greedy(family, restored, 20) == greedy(family, cache, 20)
+    segment = Record.of(RecordInfo("segment", "", "", "", 0, tuple(PROMPT)), extract(cache, 0, len(PROMPT)))
+    snapshot = Record.of(RecordInfo("snapshot", "", "", "", 0, tuple(PROMPT)), extract_snapshot(cache.snapshot()))
+    back = materialise(Arena(family.spec), [segment], snapshot, Contiguous(), 10)
+    assert differing(back, cache) == []
+    assert greedy(family, back, 20) == greedy(family, cache, 20)
 
 
 @pytest.mark.parametrize(("layer", "depth"), [(0, 0), (1, 2)])

@@ -53,7 +53,7 @@ def test_a_conversation_continues_in_its_own_memory() -> None:
         prompt = [*turn(bank, tiny.words("own", 600)).stored, *tiny.words("more", 10)]
         turn(bank, tiny.words("other", 100))
         mx.clear_cache()
-        live = bank.own(prompt, tenant="", session=None)
+        live = bank.resumable(prompt, tenant="", session=None)
         assert live is not None
         other_bytes = bank.stats.ram_bytes - live.num_bytes
         base = mx.get_active_memory() - live.num_bytes - other_bytes // 2

@@ -55,7 +55,7 @@ def test_without_a_bank_the_report_gives_the_reason(has_ram: bool) -> None:
             health, report = rig.engine.health(), done.report
             assert (health.status, report.source) == (("ok", "ram") if has_ram else ("degraded", "cold"))
             if not has_ram:
-                assert health.reasons == (report.reason,) == ("nothing is kept of conversations: bank_ram_bytes and bank_disk_bytes are 0",)
+                assert health.reasons == (report.reason,) == ("no conversation is stored: bank_ram_bytes and bank_disk_bytes are 0",)
                 assert report.miss is not None
                 assert report.miss.kind == "bypass"
 

@@ -32,7 +32,7 @@ class Failure:
         return number == self.at if self.moment != "from then on" else number >= self.at >= 0 and self._writes(name, args)
 
     def _writes(self, name: str, args: tuple[Any, ...]) -> bool:
-        """Whether the call needs a disk with room (ENOSPC), or one that may be written to (EROFS)."""
+        """Whether the call needs free bytes on the disk (ENOSPC), or a writable disk (EROFS)."""
         if name.startswith("sql"):
             return not name.removeprefix("sql ").startswith(_READS)
         if name == "open":
@@ -59,7 +59,7 @@ class Failure:
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose statements are counted while `failure` is set, if a file holds the database."""
+    """A connection whose statements are counted while `failure` is set, unless it is in memory."""
 
     failure: Failure | None = None
 

@@ -27,7 +27,7 @@ from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import secret
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.transfer import keep, pack
 from forerun.state.record import Kind, PrefixHasher, Record
 
@@ -45,7 +45,7 @@ def wipe(tier: DiskTier) -> None:
 
 
 def load(tier: DiskTier) -> None:
-    """Keep a copy of one of them, out of an archive."""
+    """Import a copy of one of them from an archive."""
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
@@ -58,23 +58,23 @@ RECORDS = {"remove": 2, "wipe": 0, "load": 7}
 
 
 def prepare(folder: Path) -> None:
-    """Two conversations, one with a mark of an earlier turn, and a record that was set aside."""
+    """Two conversations, one with a snapshot of an earlier turn, and a record that was set aside."""
     tier, hasher = opened(folder), PrefixHasher(secret(folder), "", IDENTITY)
 
     def record(kind: Kind, *tokens: int) -> Record:
-        return Record(kind, hasher.key(kind, hasher.root, tokens), hasher.root, hasher.root, 0, tokens, memoryview(bytes(tokens)))
+        return Record.of(hasher.info(kind, hasher.root, 0, tokens), memoryview(bytes(tokens)))
 
     for number, name in enumerate(NAMES):
         own = [record("segment", 7, number), record("snapshot", 7, number)]
         earlier = [record("snapshot", 7, number, 9)] if name == "mine" else []
         for each in own + earlier:
             tier.put(each)
-            tier.index.label(each.key, Label(name, "", 1.0, 1.0))
-        tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.key for each in own)))
+            tier.index.label(each.info.key, RecordLabel(name, "", 1.0, 1.0))
+        tier.index.note_session(Session("", name, "", 1.0, 1, 2, False, tuple(each.info.key for each in own)))
     tier.index.note_identity(hasher.root, "", IDENTITY.fields, 1.0)
     damaged = record("segment", 8)
     tier.put(damaged)
-    tier.set_aside(damaged.key)
+    tier.set_aside(damaged.info.key)
     tier.close()
 
 

@@ -1,4 +1,4 @@
-"""The n-th call to the system or to SQLite fails while a turn is restored, answered, saved and others make room for it: the request is
+"""The n-th call to the system or to SQLite fails while a turn is restored, answered and saved, and others are evicted: the request is
 served with the right answer, every byte is counted afterwards, and the next turn is right too."""
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def answer(prompt: tuple[int, ...]) -> list[int]:
 
 
 def turn(bank: Bank, prompt: list[int]) -> list[int]:
-    """A turn, whose answer is the one without anything stored. Returns what is stored of it."""
-    told = talking.turn(bank, prompt, family=FAMILY, sampling=GREEDY, max_tokens=NUM)
-    assert told.stored == [*prompt, *answer(tuple(prompt))][: len(told.stored)]
-    return told.stored
+    """A turn, whose answer must be the one without a bank. Returns its stored tokens."""
+    result = talking.turn(bank, prompt, family=FAMILY, sampling=GREEDY, max_tokens=NUM)
+    assert result.stored == [*prompt, *answer(tuple(prompt))][: len(result.stored)]
+    return result.stored
 
 
 def bank_in(folder: Path) -> Bank:
@@ -53,12 +53,12 @@ def bank_in(folder: Path) -> Bank:
 
 
 def restore_and_save(bank: Bank, stored: list[int]) -> None:
-    """A conversation comes back from disk, goes on, and is saved."""
+    """A conversation is restored from disk, continued, and saved."""
     turn(bank, stored + tiny.words(2, 20))
 
 
 def evict(bank: Bank, stored: list[int]) -> None:
-    """Another conversation needs the room of the first."""
+    """Another conversation needs the bytes of the first."""
     turn(bank, tiny.words("other", 200))
 
 
@@ -79,7 +79,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
 
 
 def calls_of(work: Callable[[Bank, list[int]], None], folder: Path, stored: list[int], at: int, moment: Moment) -> int:
-    """Do the work while call number `at` fails, in a folder that has little room left. Returns the number of calls."""
+    """Do the work while call number `at` fails, in a folder that is nearly full. Returns the number of calls."""
     with closing(bank_in(folder)) as bank:
         assert bank._disk is not None
         bank._disk.limit_bytes = bank._disk.num_bytes + INDEX_SLACK_BYTES + 20_000
@@ -112,7 +112,7 @@ def test_every_call_may_fail(
 
 @pytest.mark.parametrize("code", [errno.EROFS, pytest.param(errno.ENOSPC, marks=pytest.mark.long)], ids=["read-only", "full"])
 def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: tuple[Path, list[int]], tmp_path: Path) -> None:
-    """What is stored is still read; when it may be written again, the conversation goes on as if nothing had been."""
+    """What is stored is still read; when the disk can be written again, the conversation continues as if nothing had happened."""
     whole, stored = model
     sources: list[str] = []
     at, num_calls = -1, 1
@@ -128,7 +128,7 @@ def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: 
                 sources.append(talking.turn(bank, stored, family=FAMILY, sampling=GREEDY, max_tokens=NUM).restored.source)
                 assert bank.flush(LIMIT_S)
             num_calls = len(failure.calls)
-            assert bool(bank.stats.skipped) == bool(failure.failed), "what is not written is said"
+            assert bool(bank.stats.skipped) == bool(failure.failed), "what is not written is reported"
             last = turn(bank, last + tiny.words("after", 20))
             assert bank.flush(LIMIT_S)
         with closing(bank_in(folder)) as bank:
@@ -138,11 +138,11 @@ def test_the_disk_may_refuse_to_be_written_from_any_moment_on(code: int, model: 
             assert (again.restored.source, again.restored.reused_tokens) == ("ssd", len(last))
         shutil.rmtree(folder)
         at += 9
-    assert sources.count("ssd") >= len(sources) - 1 > 8  # a file that is gone while its row cannot go hides what replaces it
+    assert sources.count("ssd") >= len(sources) - 1 > 8  # a row that cannot be deleted, of a file that is gone, hides its replacement
 
 
 def test_memory_may_be_short_at_any_moment(model: tuple[Path, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a record, a cache for what was read, a copy for the disk: one that has no room costs time, and never the answer."""
+    """Reading a record, a cache for it, a copy for the disk: a failed allocation costs time, never the answer."""
     whole, stored = model
     allocated: list[str] = []
 

@@ -23,7 +23,7 @@ WHOLE = b"".join(format.chunks(SMALL))
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / SMALL.key
+    return tmp_path / SMALL.info.key
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def tier(tmp_path: Path) -> DiskTier:
 
 
 def with_head_checksum(changed: bytearray) -> bytes:
-    """The file with a head checksum that is right for what it says."""
-    end = format.head_bytes(len(SMALL.tokens)) - 8
+    """The file with a head checksum that matches its content."""
+    end = format.head_bytes(len(SMALL.info.tokens)) - 8
     pack_into("<Q", changed, end, xxh3_64_intdigest(changed[:end]))
     return bytes(changed)
 
@@ -76,9 +76,9 @@ def test_a_longer_file_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "form", "value", "told"),
+    ("at", "form", "value", "message"),
     [
-        (8, "<I", 2, "format version: expected 1, found 2"),
+        (8, "<I", 1, "format version: expected 2, found 1"),
         (12, "<I", 3, "kind 3"),
         (64, "<Q", 1, "start 1"),
         (72, "<I", 1025, "at most 1024 tokens, found 1025"),
@@ -88,11 +88,11 @@ def test_a_longer_file_is_refused(path: Path) -> None:
         (88, "<Q", 1, "payload checksum: expected 1"),
     ],
 )
-def test_a_head_that_lies_with_a_right_checksum_is_refused(path: Path, at: int, form: str, value: int, told: str) -> None:
+def test_a_head_that_lies_with_a_right_checksum_is_refused(path: Path, at: int, form: str, value: int, message: str) -> None:
     changed = bytearray(WHOLE)
     pack_into(form, changed, at, value)
     path.write_bytes(with_head_checksum(changed))
-    with pytest.raises(DamagedRecordError, match=told):
+    with pytest.raises(DamagedRecordError, match=message):
         format.read(path)
 
 
@@ -100,17 +100,17 @@ def test_damage_is_set_aside_counted_and_gone(tier: DiskTier, tmp_path: Path) ->
     folder, other = tmp_path / "bank", record(tokens=[9])
     tier.put(SMALL)
     tier.put(other)
-    path_of(folder, SMALL.key).write_bytes(WHOLE[:-1] + bytes([WHOLE[-1] ^ 1]))
+    path_of(folder, SMALL.info.key).write_bytes(WHOLE[:-1] + bytes([WHOLE[-1] ^ 1]))
     with pytest.raises(DamagedRecordError, match="payload checksum"):
-        tier.get_many([other.key, SMALL.key])
+        tier.get_many([other.info.key, SMALL.info.key])
     assert tier.quarantined == 1
-    assert (folder / "quarantine" / SMALL.key).exists()
+    assert (folder / "quarantine" / SMALL.info.key).exists()
     assert tier.index.inventory() == [other.info]
     with pytest.raises(KeyError):
-        tier.get(SMALL.key)
+        tier.get(SMALL.info.key)
     assert tier.num_bytes == bytes_under(folder)
     tier.put(SMALL)
-    assert tier.get(SMALL.key) == SMALL
+    assert tier.get(SMALL.info.key) == SMALL
     tier.close()
 
 
@@ -118,11 +118,11 @@ def test_swapped_files_are_refused(tier: DiskTier, tmp_path: Path) -> None:
     one, two = record(tokens=[1]), record(tokens=[2])
     tier.put(one)
     tier.put(two)
-    first, second = path_of(tmp_path / "bank", one.key), path_of(tmp_path / "bank", two.key)
+    first, second = path_of(tmp_path / "bank", one.info.key), path_of(tmp_path / "bank", two.info.key)
     first.write_bytes(second.read_bytes())
-    with pytest.raises(DamagedRecordError, match=f"expected segment {one.key}.*found segment {two.key}"):
-        tier.get(one.key)
-    assert tier.get(two.key) == two
+    with pytest.raises(DamagedRecordError, match=f"expected segment {one.info.key}.*found segment {two.info.key}"):
+        tier.get(one.info.key)
+    assert tier.get(two.info.key) == two
     tier.close()
 
 
@@ -141,7 +141,7 @@ def test_a_foreign_file_is_set_aside_at_opening(content: bytes, tier: DiskTier, 
 
 
 def test_a_damaged_index_serves_nothing_wrong(tmp_path: Path) -> None:
-    stored = {given.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(8))}
+    stored = {given.info.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(8))}
     tier = opened(tmp_path)
     for given in stored.values():
         tier.put(given)
@@ -157,7 +157,7 @@ def test_a_damaged_index_serves_nothing_wrong(tmp_path: Path) -> None:
             served += 1
         (tmp_path / "index.db").write_bytes(whole)
         for given in stored.values():
-            path_of(tmp_path, given.key).write_bytes(b"".join(format.chunks(given)))
+            path_of(tmp_path, given.info.key).write_bytes(b"".join(format.chunks(given)))
     assert served > 300
 
 
@@ -173,12 +173,12 @@ def test_every_byte_of_every_record_of_a_store_may_be_wrong(tmp_path: Path) -> N
     for given in stored:
         tier.put(given)
     for given in stored:
-        path = path_of(tmp_path, given.key)
+        path = path_of(tmp_path, given.info.key)
         whole = path.read_bytes()
         for at, byte in enumerate(whole):
             path.write_bytes(whole[:at] + bytes([byte ^ 1]) + whole[at + 1 :])
             with pytest.raises(DamagedRecordError):
-                tier.get(given.key)
+                tier.get(given.info.key)
             tier.put(given)
         assert all(tier.get(each.key) == each for each in stored)
     assert tier.num_bytes == bytes_under(tmp_path)
@@ -189,7 +189,7 @@ def test_every_byte_of_every_record_of_a_store_may_be_wrong(tmp_path: Path) -> N
 @pytest.mark.usefixtures("watched_calls")
 def test_any_byte_of_the_index_may_be_wrong(tmp_path: Path) -> None:
     """Every seventh that is not zero, and some of the others."""
-    stored = {given.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(3))}
+    stored = {given.info.key: given for given in (record(tokens=list(range(i, i + 300))) for i in range(3))}
     tier = opened(tmp_path)
     for given in stored.values():
         tier.put(given)

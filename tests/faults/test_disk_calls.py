@@ -30,13 +30,13 @@ def leave_as_after_a_crash(folder: Path) -> None:
     tier = opened(folder)
     for given in (KEPT, DAMAGED, ORPHAN, LOST):
         tier.put(given)
-    tier.index.remove([ORPHAN.key])
+    tier.index.remove([ORPHAN.info.key])
     tier.close()
-    path_of(folder, LOST.key).unlink()
-    path_of(folder, LOST.key).with_suffix(".tmp").write_bytes(b"half")
-    damaged = bytearray(path_of(folder, DAMAGED.key).read_bytes())
+    path_of(folder, LOST.info.key).unlink()
+    path_of(folder, LOST.info.key).with_suffix(".tmp").write_bytes(b"half")
+    damaged = bytearray(path_of(folder, DAMAGED.info.key).read_bytes())
     damaged[-1] ^= 1
-    path_of(folder, DAMAGED.key).write_bytes(damaged)
+    path_of(folder, DAMAGED.info.key).write_bytes(damaged)
 
 
 def prepared(folder: Path) -> DiskTier:
@@ -51,10 +51,10 @@ def held(tier: DiskTier) -> set[str]:
 def check(tier: DiskTier, folder: Path) -> None:
     """What must hold whatever failed before."""
     assert tier.num_bytes == bytes_under(folder)
-    assert tier.get(KEPT.key) == KEPT
-    for key in held(tier) - {DAMAGED.key}:
+    assert tier.get(KEPT.info.key) == KEPT
+    for key in held(tier) - {DAMAGED.info.key}:
         try:
-            assert tier.get(key).key == key
+            assert tier.get(key).info.key == key
         except KeyError:
             assert key not in held(tier)
     assert tier.num_bytes == bytes_under(folder)
@@ -62,19 +62,19 @@ def check(tier: DiskTier, folder: Path) -> None:
 
 def put_new(tier: DiskTier) -> None:
     tier.put(NEW)
-    assert tier.get(NEW.key) == NEW
+    assert tier.get(NEW.info.key) == NEW
 
 
 def get_damaged(tier: DiskTier) -> None:
     with pytest.raises(DamagedRecordError):
-        tier.get(DAMAGED.key)
-    assert DAMAGED.key not in held(tier)
+        tier.get(DAMAGED.info.key)
+    assert DAMAGED.info.key not in held(tier)
     assert tier.quarantined == 1
 
 
 def delete_damaged(tier: DiskTier) -> None:
-    tier.delete(DAMAGED.key)
-    assert DAMAGED.key not in held(tier)
+    tier.delete(DAMAGED.info.key)
+    assert DAMAGED.info.key not in held(tier)
 
 
 def clear_quarantine(tier: DiskTier) -> None:
@@ -126,7 +126,7 @@ def test_every_call_of_opening_may_fail(moment: Moment, tmp_path: Path) -> None:
             open_and_close(folder)
         tier = opened(folder)
         check(tier, folder)
-        assert ORPHAN.key in held(tier)
+        assert ORPHAN.info.key in held(tier)
         tier.close()
 
 
@@ -147,7 +147,7 @@ def test_a_put_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for at in range(len(calls_of_put(tmp_path / "model"))):
         folder = tmp_path / str(at)
         tier = prepared(folder)
-        before = set(folder.rglob("*")) | {path_of(folder, NEW.key).parent}
+        before = set(folder.rglob("*")) | {path_of(folder, NEW.info.key).parent}
         with failing(at, "before"), pytest.raises(BankError):
             tier.put(NEW)
         assert set(folder.rglob("*")) <= before
@@ -159,7 +159,7 @@ def test_a_folder_that_a_power_cut_may_undo_is_not_left(tmp_path: Path) -> None:
     tier = prepared(tmp_path / "bank")
     with failing(at, "before"), pytest.raises(BankError):
         tier.put(NEW)
-    assert not path_of(tmp_path / "bank", NEW.key).parent.exists()
+    assert not path_of(tmp_path / "bank", NEW.info.key).parent.exists()
     tier.close()
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_cleared_away_is_counted(tmp_path: Path, monkeypatch: pyt
         patch.setattr(os, "unlink", lambda *_: (_ for _ in ()).throw(PermissionError()))
         with pytest.raises(BankError):
             tier.put(NEW)
-    assert path_of(tmp_path / "bank", NEW.key).with_suffix(".tmp").exists()
+    assert path_of(tmp_path / "bank", NEW.info.key).with_suffix(".tmp").exists()
     check(tier, tmp_path / "bank")
     put_new(tier)
     check(tier, tmp_path / "bank")

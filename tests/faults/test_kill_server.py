@@ -84,7 +84,7 @@ def next_turn(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def talk_until_killed(nursery: Nursery, messages: list[dict[str, Any]], rng: random.Random) -> int:
-    """Take some turns, adding them to `messages`, and go on until the kill, a moment later. Returns how many tokens were on disk."""
+    """Take some turns, adding them to `messages`, and continue until the kill, a moment later. Returns how many tokens were on disk."""
     safe_tokens, killing = 0, threading.Timer(rng.uniform(0, LONGEST_WAIT_S), nursery.kill)
     try:
         for number in count(-rng.randrange(1, 4)):
@@ -106,7 +106,7 @@ def test_ten_kills(nursery: Nursery) -> None:
     rng, messages, safe_tokens = random.Random(5), [SYSTEM], 0
     for _ in range(NUM_KILLS):
         nursery.start()
-        wait_for(lambda: nursery.health()["disk_bytes"] == bytes_under(nursery.folder))  # what the kill left is mended in the background
+        wait_for(lambda: nursery.health()["disk_bytes"] == bytes_under(nursery.folder))  # what the kill left is repaired in the background
         asked = next_turn(messages)
         answer, plain = nursery.ask(asked), nursery.ask(asked, "bypass")
         assert answer["choices"] == plain["choices"]

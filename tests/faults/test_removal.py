@@ -56,7 +56,7 @@ def test_every_call_of_a_removal_may_fail(act: str, moment: Moment, model: Path,
         tier = opened(folder)
         with failing(at, moment) as failure, suppress(BankError, KeyError):
             ACTS[act](tier)
-        gc.collect()  # what the error still holds: a cursor that was never read to its end reads on
+        gc.collect()  # what the error still holds: a cursor that was not read to its end keeps reading
         num_calls = len(failure.calls) if at < 0 else num_calls
         assert tier.num_bytes == bytes_under(folder)
         tier.close()

@@ -22,11 +22,11 @@ def work(folder: Path, done: Path, seed: int) -> None:
         given = record(tokens=[rng.randrange(30)], num_bytes=rng.choice([10, 5000, 300_000]))
         if rng.random() < 0.6:
             tier.put(given)
-            os.write(log, f"+{given.key}\n".encode())
-            tier.get(given.key)
+            os.write(log, f"+{given.info.key}\n".encode())
+            tier.get(given.info.key)
         else:
-            os.write(log, f"-{given.key}\n".encode())
-            tier.delete(given.key)
+            os.write(log, f"-{given.info.key}\n".encode())
+            tier.delete(given.info.key)
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from forerun.bank.bank import Bank
-from forerun.bank.match import Plan
-from forerun.bank.restore import Restored, Restoring
+from forerun.bank.match import RestorePlan
+from forerun.bank.restore import RestoreContext, Restored
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
@@ -26,14 +26,12 @@ from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 
-class Right(Restoring[L]):
-    def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
-        return materialise(self.stock.arena, [], None, self.layout, self.headroom_tokens), 0
+def load(context: RestoreContext[L], plan: RestorePlan) -> tuple[Cache[L], int] | None:
+    return materialise(context.sources.arena, [], None, context.layout, context.headroom_tokens), 0
 
 
-class InOneLayout(Restoring[L]):
-    def _load(self, plan: Plan) -> tuple[Cache[L], int] | None:
-        return materialise(self.stock.arena, [], None, Paged(16), self.headroom_tokens), 0  # arg-type
+def load_in_one_layout(context: RestoreContext[L], plan: RestorePlan) -> tuple[Cache[L], int] | None:
+    return materialise(context.sources.arena, [], None, Paged(16), context.headroom_tokens), 0  # arg-type
 
 
 class BankOfOneLayout(Bank):

@@ -31,14 +31,14 @@ def segments_of(cache: Cache[Any], tokens: list[int]) -> list[Record]:
     for start, parent in zip(range(0, len(tokens), SEGMENT_TOKENS), HASHER.nodes(tokens), strict=False):
         own = tuple(tokens[start : start + SEGMENT_TOKENS])
         payload = extract(cache, start, start + len(own))
-        found.append(Record("segment", HASHER.key("segment", parent, own), HASHER.root, parent, start, own, payload))
+        found.append(Record.of(HASHER.info("segment", parent, start, own), payload))
     return found
 
 
 def snapshot_record(snapshot: Snapshot, tokens: list[int]) -> Record:
     start = snapshot.position // SEGMENT_TOKENS * SEGMENT_TOKENS
     parent, own = HASHER.nodes(tokens)[start // SEGMENT_TOKENS], tuple(tokens[start : snapshot.position])
-    return Record("snapshot", HASHER.key("snapshot", parent, own), HASHER.root, parent, start, own, extract_snapshot(snapshot))
+    return Record.of(HASHER.info("snapshot", parent, start, own), extract_snapshot(snapshot))
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Stored state: the tiers that keep records, what is kept, and the one way by which a conversation comes back."""
+"""Stored state: the tiers that hold records, the retention policy, and the one path by which state is restored."""

@@ -1,7 +1,7 @@
-"""A conversation in one file: a tar archive with a manifest, the token ids, and the records of its state if it is signed.
+"""A conversation in one file: a tar archive with a manifest, the token ids, and, if it is signed, the records of its state.
 
-Reading believes nothing: members come in a fixed order under fixed names (which are never paths), as plain files only, and every size is
-bounded before anything of it is read. Knows no tier and no chain.
+Reading trusts nothing: members come in a fixed order under fixed names (which are never used as paths), as plain files only, and every size
+is checked before its bytes are read. Knows no tier and no chain.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ArchiveMember(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What the archive holds. marks: after how many tokens the conversation can be taken up. parts: the segments of all tokens in order,
-    then these marks; none: no state. signature: of all else, "" for none.
+    """What the archive holds. snapshots: positions at which the conversation can be resumed. parts: the segments of all tokens in order,
+    then these snapshots; empty: no state. signature: HMAC-SHA256 of everything else, "" for none.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    format: Literal["forerun session 1"] = "forerun session 1"
+    format: Literal["forerun session 2"] = "forerun session 2"
     id: str = Field(min_length=1, max_length=200, pattern=SESSION_ID)
     name: str = Field(max_length=200)
     turns: int = Field(ge=0)
@@ -57,16 +57,16 @@ class Manifest(BaseModel):
     signature: str = Field(default="", max_length=64)
 
     def signed(self, key: bytes) -> Manifest:
-        """The same with its signature by this key."""
+        """The manifest, signed with this key."""
         return self.model_copy(update={"signature": self._signature(key)})
 
     def is_signed_by(self, key: bytes) -> bool:
-        """Whether its signature is by this key; by no key, none is."""
+        """Whether it is signed with this key; never with an empty key."""
         return bool(key) and hmac.compare_digest(self._signature(key).encode(), self.signature.encode())
 
     def _signature(self, key: bytes) -> str:
-        told = self.model_copy(update={"signature": ""}).model_dump_json()
-        return hmac.new(key, told.encode(), "sha256").hexdigest()
+        unsigned = self.model_copy(update={"signature": ""}).model_dump_json()
+        return hmac.new(key, unsigned.encode(), "sha256").hexdigest()
 
 
 def chunks(manifest: Manifest, tokens: tuple[int, ...], payloads: Iterable[memoryview]) -> Iterator[bytes | memoryview]:
@@ -80,7 +80,7 @@ def chunks(manifest: Manifest, tokens: tuple[int, ...], payloads: Iterable[memor
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive that is being read."""
+    """An archive whose payloads are read from `stream` on demand."""
 
     manifest: Manifest
     tokens: tuple[int, ...]
@@ -88,26 +88,26 @@ class Archive:
 
     @classmethod
     def read(cls, stream: BinaryIO) -> Archive:
-        """The archive, its payloads still to come. Raises BadRequestError."""
+        """Read manifest and tokens; the payloads follow in the stream. Raises BadRequestError."""
         try:
             manifest = Manifest.model_validate_json(_read(stream, MANIFEST, MOST_MANIFEST_BYTES))
         except ValidationError as error:
             first = error.errors()[0]
             raise _refused(f"{MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         if not all(before < snapshot for before, snapshot in pairwise((0, *manifest.snapshots, manifest.num_tokens + 1))):
-            raise _refused(f"{MANIFEST}: marks at {manifest.snapshots} of {manifest.num_tokens} tokens")
+            raise _refused(f"{MANIFEST}: snapshots at {manifest.snapshots} of {manifest.num_tokens} tokens")
         data = _read(stream, TOKENS, 4 * manifest.num_tokens)
         _expect(TOKENS, ArchiveMember(num_bytes=4 * manifest.num_tokens, sha256=manifest.tokens_sha256), data)
         return cls(manifest, tokens_of(data), stream)
 
     def payloads(self) -> Iterator[memoryview]:
-        """The records' payloads, each checked against the manifest. Raises BadRequestError, also where more comes than there should be."""
+        """The records' payloads, each checked against the manifest. Raises BadRequestError, also for data after the last one."""
         for number, part in enumerate(self.manifest.parts):
             data = _read(self.stream, f"records/{number}", part.num_bytes)
             _expect(f"records/{number}", part, data)
             yield memoryview(data)
         if any(_exactly(self.stream, _BLOCK)):
-            raise _refused("there is more in it than its manifest tells")
+            raise _refused("it holds more than its manifest lists")
 
 
 def _member(name: str, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
@@ -136,14 +136,14 @@ def _read(stream: BinaryIO, name: str, limit_bytes: int) -> bytes:
 def _exactly(stream: BinaryIO, num_bytes: int) -> bytes:
     data = stream.read(num_bytes)
     if len(data) < num_bytes:
-        raise _refused("it is cut off")
+        raise _refused("it is truncated")
     return data
 
 
 def _expect(name: str, part: ArchiveMember, data: bytes) -> None:
     if len(data) != part.num_bytes or sha256(data).hexdigest() != part.sha256:
-        raise _refused(f"{name} is not what the manifest tells")
+        raise _refused(f"{name} does not match the manifest")
 
 
 def _refused(reason: str) -> BadRequestError:
-    return BadRequestError(f"this is no archive of a conversation: {reason}", hint="`forerun bank export` makes one")
+    return BadRequestError(f"not a valid conversation archive: {reason}", hint="`forerun bank export` writes one")

@@ -1,7 +1,7 @@
-"""The bank: conversations' states in RAM and on disk. What it consists of, put together; and what happens when a turn is over.
+"""The bank: the state of conversations in RAM and on disk. Assembles the parts, and stores what a finished turn leaves.
 
-A conversation is in RAM once: as a live cache, or as records. Tiers return records, never caches. Runs on the thread that owns MLX, but for
-`figures`. Knows nothing of models' forward passes or of requests.
+A conversation is in RAM once: as a live cache, or as records. Tiers return records, never caches. Runs on the thread that owns MLX, except
+for `stats`. Knows nothing of models' forward passes or of requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversatio
 from forerun.bank.match import PrefixChain, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.ram import Ram
-from forerun.bank.restore import Restored, RestoreSources, Restoring, cold
+from forerun.bank.restore import RestoreContext, Restored, RestoreSources, cold, restore
 from forerun.bank.saver import DiskSaver
 from forerun.bank.session_store import SessionStore
 from forerun.bank.stats import BankStats
@@ -28,7 +28,7 @@ from forerun.bank.tier.memory import MemoryTier
 from forerun.errors import BankError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
-from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, RecordInfo
+from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FinishedTurn:
-    """A turn that is over: whose, the how manieth, where its prompt's messages end, and how many of its marks (the last ones) are new.
+    """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
-    memo: what is to be known of its answer after a restart, None for nothing. left: as `Restored` had it.
+    num_new_snapshots: how many of its snapshots, the last ones, are new. memo: needed after a restart, or None. unsaved: as in `Restored`.
     """
 
     session: str
@@ -48,11 +48,11 @@ class FinishedTurn:
     message_end: int
     num_new_snapshots: int
     memo: Memo | None = None
-    left: UnsavedState = NOTHING_UNSAVED
+    unsaved: UnsavedState = NOTHING_UNSAVED
 
 
 class Bank:
-    """Conversations of one model: as objects in `sessions`, counted in `figures`. `disk` None: nothing survives the process."""
+    """The conversations of one model. sessions: list, name, pin, remove. stats: figures. disk None: nothing survives the process."""
 
     def __init__(self, spec: StateSpec, identity: Identity, *, disk: DiskTier | None, secret: bytes, ram_limit_bytes: int) -> None:
         self._identity, self._secret = identity, secret
@@ -67,14 +67,14 @@ class Bank:
         self.sessions = SessionStore(self._ram, self._saver, self._hasher)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
-        """The state of as many of `tokens` as can be had, in `layout`, with room for `headroom_tokens` more than the prompt. Always a cache."""
+        """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
         hasher = self._hasher(tenant)
-        return Restoring(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens).run()
+        return restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
 
     def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What of `tokens` the nearest conversation on disk begins with, and how that one goes on. May be called from any thread.
+        """The longest prefix that `tokens` share with a conversation on disk, and how that one continues. May be called from any thread.
 
-        An index that fails recalls nothing: `restore`, which asks it next, is the one to say so.
+        Nothing if the index fails: `restore`, which queries it next, reports that.
         """
         try:
             return recall(self._disk, self._hasher(tenant), tokens) if self._disk else ((), ())
@@ -82,44 +82,42 @@ class Bank:
             return (), ()
 
     def memos(self, names: Collection[str], *, tenant: str) -> list[bytes]:
-        """What is kept on disk under these names, of the tenant's conversations. As `recall` otherwise."""
+        """Data of the tenant's memos of these names on disk. May be called from any thread; nothing if the index fails."""
         try:
             return self._disk.index.memos(self._hasher(tenant).root, names) if self._disk and names else []
         except BankError:
             return []
 
-    def bypass(self, reason: str, *, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
-        """An empty cache for a request that does not use the bank, for this reason."""
-        return cold(self._sources.arena, session, layout, headroom_tokens, MissReason("bypass", reason, 0, ()))
+    def bypass(self, reason: str, *, prompt_tokens: int, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+        """An empty cache for a request that does not use the bank, with capacity for the prompt and `headroom_tokens` more."""
+        return cold(self._sources.arena, session, layout, prompt_tokens + headroom_tokens, MissReason("bypass", reason, 0, ()))
 
     def remember(self, cache: Cache[Any], tokens: Sequence[int], snapshots: Sequence[Snapshot], turn: FinishedTurn) -> None:
-        """Keep the conversation: `tokens` are what `cache` holds, `marks` are of them. Consumes the cache."""
+        """Store the conversation. cache: the state after `tokens`, consumed. snapshots: within them, in order. Raises ValueError."""
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
-        by_position = {m.position: m for m in snapshots}
-        staying = retain.in_ram(sorted(by_position))
-        live_snapshots = [by_position[p] for p in sorted(staying)]
-        memos = (*turn.left.memos, *filter(None, [turn.memo]))
-        live = LiveConversation(cache, list(tokens), live_snapshots, self._hasher(turn.tenant), turn.session, turn.turns, memos)
+        by_position = {s.position: s for s in snapshots}
+        in_ram = [by_position[p] for p in sorted(retain.in_ram(sorted(by_position)))]
+        memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
+        live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos)
         if self._saver is not None:
-            fresh = sorted({m.position for m in snapshots[len(snapshots) - turn.num_new_snapshots :]})
-            wanted = [by_position[p] for p in sorted(retain.for_disk(fresh, turn.message_end))]
-            self._saver.begin(live, wanted, turn.left)
+            new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
+            wanted = [by_position[p] for p in sorted(retain.for_disk(new, turn.message_end))]
+            self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()
 
     def note_unstored(self, tokens: tuple[int, ...], tenant: str, reason: str) -> None:
-        """Note why the state after these tokens is not kept, to be told when it is missed."""
+        """Note why the state after these tokens is not stored, as the reason of a later miss."""
         hasher = self._hasher(tenant)
         node, start = hasher.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
-        info = RecordInfo("snapshot", hasher.key("snapshot", node, tokens[start:]), hasher.root, node, start, tokens[start:], 0)
         try:
-            self._memory.index.note_lost([info], "not stored", reason, time.time())
-        except BankError as error:  # the request has failed already, and the next one will only not be told why
-            log.warning("not noted: %s", error)
+            self._memory.index.note_lost([hasher.info("snapshot", node, start, tokens[start:])], "not stored", reason, time.time())
+        except BankError as error:  # only the reason of a later miss is lost
+            log.warning("loss of a snapshot not noted: %s", error)
 
     def capture_one(self) -> bool:
-        """Copy one unit of what is pending for the disk. Returns whether there was one. Bounded: call it when nothing more urgent waits."""
+        """Capture one pending unit for the disk, in bounded time. Returns whether there was one. Call it when nothing more urgent waits."""
         live = next((x for x in self._live if x.pending), None)
         if live is None or self._saver is None or self._saver.writer.is_full:
             return False
@@ -127,18 +125,16 @@ class Bank:
         return True
 
     def trim(self) -> int:
-        """Let go of what is least likely to be asked for again, until RAM is within its limit. Returns of how many conversations and
-        records. What goes was captured for the disk before, if there is one.
-        """
+        """Evict until RAM is within its limit, capturing for the disk first. Returns the number of conversations and records."""
         return self._shrink(self._ram_limit_bytes)
 
-    def own(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
-        """The live conversation in whose cache `restore` would go on with these tokens, if no record has more of them."""
+    def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
+        """The live conversation whose cache `restore` would take over for these tokens, unless records reach further."""
         reach = self._live.best(PrefixChain.of(self._hasher(tenant), tokens), session, ())
         return reach.live if reach and reach.can_be_taken_over(session) else None
 
-    def give_back(self, num_bytes: int, spared: LiveConversation | None) -> int:
-        """As `trim`, until so many bytes are free, or nothing else is left. Returns of how many conversations and records."""
+    def free(self, num_bytes: int, spared: LiveConversation | None) -> int:
+        """As `trim`, until `num_bytes` are freed or only `spared` is left."""
         return self._shrink(self._ram.held_bytes - num_bytes, spared)
 
     def _shrink(self, limit_bytes: int, spared: LiveConversation | None = None) -> int:
@@ -148,7 +144,7 @@ class Bank:
         return num_evicted
 
     def flush(self, limit_s: float) -> bool:
-        """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is safe."""
+        """Write all that is pending, waiting at most `limit_s` seconds for the disk. Returns whether all is on disk."""
         if self._saver is None:
             return True
         for live in self._live:
@@ -156,7 +152,7 @@ class Bank:
         return self._saver.writer.flush(limit_s)
 
     def close(self) -> None:
-        """Stop writing and let go of the tiers. What is still pending is lost: `flush` first."""
+        """Stop writing and close the tiers. What is still pending is lost: `flush` first."""
         if self._saver is not None:
             self._saver.writer.close()
         self._live.clear()
@@ -165,13 +161,13 @@ class Bank:
 
     @property
     def paged_blocks(self) -> tuple[int, int]:
-        """Pages that caches hold, and free ones. May be called from any thread."""
+        """(used, free) pages of paged caches. May be called from any thread."""
         return self._sources.arena.num_blocks
 
     @property
     def off_reason(self) -> str:
-        """Why nothing can be reused, whatever is asked; "" if something can."""
-        return "" if self._disk or self._ram_limit_bytes else "nothing is kept of conversations: bank_ram_bytes and bank_disk_bytes are 0"
+        """Why this bank stores nothing, "" if it does."""
+        return "" if self._disk or self._ram_limit_bytes else "no conversation is stored: bank_ram_bytes and bank_disk_bytes are 0"
 
     def _hasher(self, tenant: str) -> PrefixHasher:
         return PrefixHasher(self._secret, tenant, self._identity)

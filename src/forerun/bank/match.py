@@ -1,5 +1,5 @@
-"""Which stored records bring a prompt furthest: chains of segments that end in a mark, deepest first. And how a stored conversation goes on
-where a prompt leaves it, in the token ids that the model sampled (so these are known again after a restart: see engine/prompt_encoding.py).
+"""Look-up of a prompt in the tiers: which stored records reach furthest into it (chains of segments that end in a snapshot, deepest first),
+and how a stored conversation continues where the prompt leaves it, in the token ids that were sampled (see engine/prompt_encoding.py).
 
 Reads indexes, never payloads. May be called from any thread.
 """
@@ -17,22 +17,22 @@ _MOST_BLOCKS = 8  # that an answer may span
 
 @dataclass(frozen=True, slots=True)
 class PrefixChain:
-    """A prompt's tokens and the nodes that they pass: what every look-up needs, hashed once."""
+    """A prompt's tokens and their node keys: hashed once, needed by every look-up."""
 
     tokens: tuple[int, ...]
     nodes: tuple[str, ...]
 
     @classmethod
     def of(cls, hasher: PrefixHasher, tokens: Sequence[int]) -> PrefixChain:
-        """The trail of these tokens along `chain`."""
+        """The chain of these tokens."""
         return cls(tuple(tokens), tuple(hasher.nodes(tokens)))
 
-    def passes(self, record: Record) -> bool:
-        """Whether the record is a mark at which these tokens pass."""
-        if record.kind != "snapshot" or record.stop > len(self.tokens):
+    def reaches(self, record: Record) -> bool:
+        """Whether the record is a snapshot of a prefix of these tokens."""
+        info = record.info
+        if info.kind != "snapshot" or info.stop > len(self.tokens):
             return False
-        own = self.tokens[record.start : record.stop]
-        return self.nodes[record.start // SEGMENT_TOKENS] == record.parent and own == record.tokens
+        return self.nodes[info.start // SEGMENT_TOKENS] == info.parent and self.tokens[info.start : info.stop] == info.tokens
 
     def start(self, depth: int) -> int:
         """Tokens before the node of this depth."""
@@ -45,20 +45,20 @@ class PrefixChain:
 
 @dataclass(frozen=True, slots=True)
 class RecordLocation:
-    """A record and the tier that has it."""
+    """A record's key and the tier that holds it."""
 
     tier: Tier
     key: str
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether a file is read for it."""
+        """Whether it is read from a file."""
         return self.tier.source == "ssd"
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Records that make the state after `position` tokens: segments without a gap from 0, and the mark there."""
+    """Records that make the state after `position` tokens: segments without a gap from 0, and the snapshot there."""
 
     position: int
     segments: tuple[RecordLocation, ...]
@@ -66,11 +66,11 @@ class RestorePlan:
 
     @property
     def locations(self) -> tuple[RecordLocation, ...]:
-        """The segments in order, then the mark."""
+        """The segments in order, then the snapshot."""
         return (*self.segments, self.snapshot)
 
     def load(self) -> list[Record]:
-        """The records of these places, verified. Raises KeyError, DamagedRecordError."""
+        """The records, verified, in the order of `locations`. Raises KeyError, DamagedRecordError."""
         found: dict[str, Record] = {}
         for tier in {id(p.tier): p.tier for p in self.locations}.values():
             keys = [p.key for p in self.locations if p.tier is tier]
@@ -78,7 +78,7 @@ class RestorePlan:
         return [found[p.key] for p in self.locations]
 
     def set_aside(self, key: str) -> None:
-        """Have the record of that key, if it is one of these, not served again."""
+        """Quarantine the record of that key, if the plan has it."""
         for location in self.locations:
             if location.key == key:
                 location.tier.set_aside(key)
@@ -86,21 +86,21 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """What is stored of a prompt: `shared` leading tokens have their rows somewhere; `plans` gives the marks within them, deepest first."""
+    """What the tiers hold of a prompt. blocks: its leading full segments."""
 
     tiers: Sequence[Tier]
     chain: PrefixChain
     blocks: tuple[RecordLocation, ...]
 
     def nearest(self) -> tuple[int, tuple[int, ...]]:
-        """How many leading tokens of the prompt a stored conversation has too, at most, and how its block goes on after these."""
+        """Length of the longest prefix that the prompt shares with a stored conversation, and the rest of that conversation's block."""
         depth = len(self.blocks)
         found = (tier.index.nearest(self.chain.nodes[depth], self.chain.rest(depth)) for tier in self.tiers)
         shared, following = max(found, default=(0, ()), key=lambda x: (x[0], len(x[1])))
         return self.chain.start(depth) + shared, following
 
     def plans(self) -> Iterator[RestorePlan]:
-        """Reachable marks, deepest first; of equals the one in the earlier tier."""
+        """Plans for the reachable snapshots, deepest first; of equals the one in the earlier tier."""
         for depth in range(len(self.blocks), -1, -1):
             node, rest = self.chain.nodes[depth], self.chain.rest(depth)
             snapshots = [(info, tier) for tier in self.tiers for info in tier.index.along("snapshot", node, rest)]
@@ -110,7 +110,7 @@ class PrefixMatch:
                     yield RestorePlan(info.stop, self.blocks[:depth] + tail, RecordLocation(tier, info.key))
 
     def _tail(self, snapshot: RecordInfo) -> tuple[RecordLocation, ...] | None:
-        """The segment that has the rows between the mark's node and the mark; none is needed at the node itself."""
+        """The segment with the rows between the snapshot's node and the snapshot; () at the node itself; None if no tier has it."""
         if not snapshot.tokens:
             return ()
         found = ((tier, tier.index.segment_over(snapshot.parent, snapshot.tokens)) for tier in self.tiers)
@@ -118,7 +118,7 @@ class PrefixMatch:
 
 
 def match(tiers: Sequence[Tier], hasher: PrefixHasher, chain: PrefixChain) -> PrefixMatch:
-    """Look the prompt up: one hash and one row a block. Of a record that several tiers have, the earlier tier's counts."""
+    """Look the prompt up, at the cost of one hash and one row per block. Of a record in several tiers the earlier tier's is used."""
     keys = [hasher.key("segment", node, chain.rest(depth)) for depth, node in enumerate(chain.nodes[:-1])]
     where = {key: tier for tier in reversed(tiers) for key in tier.index.present(keys)}
     num_blocks = next((i for i, key in enumerate(keys) if key not in where), len(keys))
@@ -126,8 +126,8 @@ def match(tiers: Sequence[Tier], hasher: PrefixHasher, chain: PrefixChain) -> Pr
 
 
 def recall(tier: Tier, hasher: PrefixHasher, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens that the prompt shares with the stored conversation which begins like it for longest, and the stored ones after these:
-    up to the end of the conversation, or of _MOST_BLOCKS blocks. Nothing where the prompt does not leave it. Raises BankError.
+    """The tokens that the prompt shares with the stored conversation of the longest common prefix, and the stored tokens after these: up to
+    that conversation's end, or _MOST_BLOCKS blocks; () if the prompt does not diverge from it. Raises BankError.
     """
     chain = PrefixChain.of(hasher, tokens)
     shared, following = match([tier], hasher, chain).nearest()

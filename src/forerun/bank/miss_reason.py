@@ -1,7 +1,7 @@
-"""Why a prompt did not get more of its state back: what went wrong on the way, and what the tiers and the live conversations have, had, or
-hold under another identity. Changes nothing.
+"""Why a prompt's state was not restored further: what failed on the way, and what the tiers and the live conversations hold, held, or hold
+under another identity. Changes nothing.
 
-Knows no text: tokens only. What they say, and in which message, is told by engine/miss.py.
+Knows tokens, no text: engine/miss.py finds the message in which they differ.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from forerun.errors import BankError, DamagedRecordError
 from forerun.state.record import Identity, PrefixHasher
 from forerun.values import MissKind
 
-_LOOKS = 3
+_LOOK_UPS = 3
 SHOWN_TOKENS = 16
-_IDENTITIES = 4  # of a tenant, the last ones, under which a prompt that is not known is looked for
+_IDENTITIES = 4  # of a tenant, the latest, under which a prompt without any match is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class MissReason:
-    """kind: "" if nothing was missed. words: for people. shared_tokens: how many the prompt has in common with the stored conversation that
-    begins like it for longest. stored: that conversation's first tokens after these; none if it ends there.
+    """kind: "" if nothing was missed. text: for people. shared_tokens: length of the longest prefix that the prompt shares with a stored
+    conversation. stored: that conversation's first tokens after it; () if it ends there.
     """
 
     kind: MissKind
@@ -35,7 +35,7 @@ class MissReason:
 
 
 class RestoreProblems:
-    """What went wrong while a prompt's state was looked for. failed_snapshots, failed_live: not to be tried again for this prompt."""
+    """What failed during one restore. failed_snapshots (keys), failed_live (ids): not to be tried again for this prompt."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -46,9 +46,9 @@ class RestoreProblems:
 
     def add(self, error: Exception, plan: RestorePlan | None) -> None:
         """Note an error, of this plan if it was one plan's."""
-        if isinstance(error, KeyError):  # evicted, or replaced by a longer one, since it was looked up: look again, but not for ever
+        if isinstance(error, KeyError):  # evicted, or replaced by a longer one, since the look-up: look up again, a few times
             self._vanished += 1
-            if self._vanished < _LOOKS:
+            if self._vanished < _LOOK_UPS:
                 return
         else:
             is_damaged = isinstance(error, DamagedRecordError)
@@ -58,68 +58,68 @@ class RestoreProblems:
             self.failed_snapshots.add(plan.snapshot.key)
 
     def skip_live(self, live: LiveConversation, error: Exception) -> None:
-        """Note that a live conversation cannot be shared now."""
+        """Note that a live conversation could not be copied."""
         self.kind = self.kind or "failed"
-        self.text.append(f"a conversation that begins alike could not be copied: {error or type(error).__name__}")
+        self.text.append(f"a live conversation with the same prefix could not be copied: {error or type(error).__name__}")
         self.failed_live.add(id(live))
 
 
 @dataclass(frozen=True, slots=True)
 class NearestConversation:
-    """The stored conversation that begins like the prompt for longest: for how many tokens, and how it goes on."""
+    """The stored conversation that shares the prompt's longest prefix: its length, and how the conversation continues."""
 
     shared_tokens: int
     following: tuple[int, ...]
 
 
-def reason(
+def miss_reason(
     problems: RestoreProblems, reused: int, near: NearestConversation, lost: LostRecord | None, other: tuple[str, ...]
 ) -> MissReason:
-    """Why only `reused` tokens were. lost: the deepest mark of the prompt that is not here any more. other: in what an identity differs
-    under which more is stored.
+    """Why only `reused` tokens were reused. lost: the prompt's deepest snapshot that is gone. other: fields that differ in the identity
+    under which the prompt is stored.
     """
     kind, text, shared = problems.kind, list(problems.text), near.shared_tokens
     if lost is not None and lost.position > reused:
         kind = kind or lost.kind
-        text.append(f"what was known at {lost.position:,} tokens is not here, {lost.kind}: {lost.reason}")
+        text.append(f"the state at {lost.position:,} tokens is not here, {lost.kind}: {lost.reason}")
     if other:
         kind = kind or "identity"
         text.append(f"it is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
     if near.following:
         kind = kind or "differs"
-        text.append(f"the nearest stored conversation goes on otherwise after {shared:,} token{'' if shared == 1 else 's'}")
+        text.append(f"the nearest stored conversation diverges after {shared:,} token{'' if shared == 1 else 's'}")
     if reused < shared:
         if not text:
             text.append(f"the prompt is stored up to token {shared:,}")
         kind = kind or "no snapshot"
-        text.append(f"the last mark before that is at {reused:,}" if reused else "no mark lies before that")
+        text.append(f"the last snapshot before that is at {reused:,}" if reused else "there is no snapshot before that")
     if not text and shared == 0:
         kind, text = "new", ["no stored conversation begins like this prompt"]
     return MissReason(kind, "; ".join(text), shared, near.following)
 
 
 class MissExplainer:
-    """Asks on behalf of a bank with these tiers, live conversations, secret and identity."""
+    """Explains the misses of a bank with these tiers, live conversations, secret and identity."""
 
     def __init__(self, tiers: Sequence[Tier], live: LiveConversations, secret: bytes, identity: Identity) -> None:
         self._tiers, self._live, self._secret, self._identity = tiers, live, secret, identity
 
-    def reason(self, problems: RestoreProblems, reused: int, found: PrefixMatch | None, chain: PrefixChain, tenant: str) -> MissReason:
-        """Why no more than `reused` tokens were. An index that fails now is one more reason."""
+    def explain(self, problems: RestoreProblems, reused: int, found: PrefixMatch | None, chain: PrefixChain, tenant: str) -> MissReason:
+        """Why only `reused` tokens were reused. A failure of the index is one more reason."""
         try:
             near, lost = self._near(found, chain), self._lost(chain)
             other = self._other_identity(chain, tenant) if reused == 0 else ()
         except BankError as error:
             problems.add(error, None)
-            return reason(problems, reused, NearestConversation(reused, ()), None, ())
-        return reason(problems, reused, near, lost, other)
+            return miss_reason(problems, reused, NearestConversation(reused, ()), None, ())
+        return miss_reason(problems, reused, near, lost, other)
 
     def _near(self, found: PrefixMatch | None, chain: PrefixChain) -> NearestConversation:
         shared, following = max(self._live.nearest(chain), found.nearest() if found else (0, ()), key=lambda x: x[0])
         return NearestConversation(shared, following[:SHOWN_TOKENS] if shared < len(chain.tokens) else ())
 
     def _lost(self, chain: PrefixChain) -> LostRecord | None:
-        """The deepest mark of the prompt that was here, or should be, and is not."""
+        """The prompt's deepest record that a tier noted as lost."""
         for depth in reversed(range(len(chain.nodes))):
             for tier in self._tiers:
                 if lost := tier.index.lost(chain.nodes[depth], chain.rest(depth)):
@@ -127,8 +127,8 @@ class MissExplainer:
         return None
 
     def _other_identity(self, chain: PrefixChain, tenant: str) -> tuple[str, ...]:
-        """In what the identity differs under which this prompt's beginning is stored; nothing if it is not."""
-        for fields in (known for tier in self._tiers for known in tier.index.identities(tenant, _IDENTITIES)):
+        """Fields that differ in the identity under which a prefix of this prompt is stored; () if none is."""
+        for fields in (each for tier in self._tiers for each in tier.index.identities(tenant, _IDENTITIES)):
             identity = Identity(**fields)
             hasher = PrefixHasher(self._secret, tenant, identity)
             if identity != self._identity and match(self._tiers, hasher, PrefixChain.of(hasher, chain.tokens)).nearest()[0]:

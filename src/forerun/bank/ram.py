@@ -1,7 +1,6 @@
-"""Conversations in RAM, as live caches or as records, and what goes when room is short: what is least likely to be asked for again, both by
-one order (`retain.rank_s`).
+"""Conversations in RAM, as live caches or as host records, evicted by one order (`retain.rank_s`): the least likely to be needed first.
 
-Runs on the thread that owns MLX. Knows nothing of prompts or of how much room there is.
+Runs on the thread that owns MLX. Knows nothing of prompts or of the RAM limit.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Sequence
 
 from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.saver import DiskSaver
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import RecordInfo
 
 
 class Ram:
-    """Of one bank. saving is None if nothing survives the process."""
+    """What one bank holds in RAM. saver: None without a disk."""
 
     def __init__(self, live: LiveConversations, memory: MemoryTier, saver: DiskSaver | None) -> None:
         self.live, self.memory, self._saver = live, memory, saver
@@ -28,26 +27,26 @@ class Ram:
         return sum(x.num_bytes for x in self.live) + self.memory.num_bytes
 
     def shrink(self, limit_bytes: int, spared: LiveConversation | None) -> int:
-        """Let go of conversations and records, but for this one, until no more than so much is held. Returns of how many."""
+        """Evict conversations and records, except `spared`, until at most `limit_bytes` are held. Returns how many were evicted."""
         num_evicted = 0
         while self.held_bytes > limit_bytes and self._evict_one(spared):
             num_evicted += 1
         return num_evicted
 
-    def let_go(self, live: LiveConversation) -> None:
-        """Take a conversation out of the live ones; what is pending is captured first."""
+    def release(self, live: LiveConversation) -> None:
+        """Remove a conversation from the live ones; what is pending is captured first."""
         if self._saver is not None:
             self._saver.capture_all(live)
         self.live.remove(live)
 
-    def settle(self, live: LiveConversation) -> None:
-        """Turn a live conversation into records, so that several can go on from it. Raises NO_COPY: it stays as it is."""
+    def offload(self, live: LiveConversation) -> None:
+        """Turn a live conversation into host records, which several can share. Raises NO_COPY, and then leaves it as it is."""
         records = [live.capture(unit) for unit in live.units(live.snapshots)]
-        self.let_go(live)
-        self.memory.index.note_session(live.session_of(record.key for record in records))
+        self.release(live)
+        self.memory.index.note_session(live.session_of(record.info.key for record in records))
         for record in records:
             self.memory.put(record)
-            self.memory.index.label(record.key, Label(live.session, live.tenant, live.used_s, live.rank_s))
+            self.memory.index.label(record.info.key, RecordLabel(live.session, live.tenant, live.used_s, live.rank_s))
 
     def _evict_one(self, spared: LiveConversation | None) -> bool:
         live = min((x for x in self.live if x is not spared), key=lambda x: x.rank_s, default=None)
@@ -57,11 +56,11 @@ class Ram:
             self._note_gone([record.info])
             self.memory.index.forget_empty_sessions([(record.tenant, record.session)])
         elif live:
-            self.let_go(live)
-            self._note_gone([live.info(unit) for unit in live.units(live.snapshots)])
+            self.release(live)
+            self._note_gone([unit.info for unit in live.units(live.snapshots)])
         return bool(record or live)
 
     def _note_gone(self, infos: Sequence[RecordInfo]) -> None:
-        """Note what left RAM, if that was the only place."""
+        """Note what was evicted, unless it is on disk too."""
         if self._saver is None:
-            self.memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is kept on disk", time.time())
+            self.memory.index.note_lost(infos, "evicted", "RAM was short, and nothing is stored on disk", time.time())

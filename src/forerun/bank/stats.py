@@ -1,4 +1,4 @@
-"""What the bank holds, in figures for people. Asks all that holds something; decides nothing. May be called from any thread."""
+"""The bank's figures, for health and metrics. Changes nothing. May be called from any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forerun.values import BankHealth
 
 
 class StoredCounts(NamedTuple):
-    """What the indexes said when they were last asked. sessions: on disk, and those in RAM that are not there."""
+    """Figures from the indexes, as of the last query. sessions: on disk, or in RAM only."""
 
     sessions: int
     disk_bytes: int
@@ -24,7 +24,7 @@ class StoredCounts(NamedTuple):
 
 
 class BankStats:
-    """Of one bank. saving is None if nothing survives the process."""
+    """Of one bank. saver: None without a disk."""
 
     def __init__(self, ram: Ram, saver: DiskSaver | None) -> None:
         self._ram, self._saver = ram, saver
@@ -32,12 +32,12 @@ class BankStats:
 
     @property
     def ram_bytes(self) -> int:
-        """Bytes of conversations in RAM, those that wait for the disk included."""
+        """Bytes of conversations in RAM, those in the write queue included."""
         return self._ram.held_bytes + (self._saver.writer.num_bytes if self._saver else 0)
 
     def health(self) -> BankHealth:
-        """All figures. An index that fails is told in `failure`."""
-        pending = sum(len(x.pending) for x in self._ram.live)  # before what waits: in between a unit may pass from the one to the other
+        """All figures; an index that fails is named in `failure`."""
+        pending = sum(len(x.pending) for x in self._ram.live)  # before the queue, into which units move
         waiting = self._saver.writer.num_waiting if self._saver else 0
         disk, failure = self._disk, self._count()
         return BankHealth(
@@ -57,12 +57,12 @@ class BankStats:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Records that could not be written, by reason, until turns are written whole again."""
+        """Number of records that could not be written, by reason; empty again once turns are written completely."""
         return dict(self._saver.writer.skipped) if self._saver else {}
 
     @property
     def num_unwritten(self) -> int:
-        """Records that could not be written, since the start."""
+        """Number of records that could not be written since the start."""
         return self._saver.writer.num_skipped if self._saver else 0
 
     @property
@@ -70,7 +70,7 @@ class BankStats:
         return self._saver.disk if self._saver else None
 
     def _count(self) -> str:
-        """Ask the indexes for the figures that they alone know. Returns why they could not be asked, "" if they could."""
+        """Query the indexes. Returns why that failed, "" if it did not."""
         try:
             in_ram = {(x.tenant, x.session) for x in self._ram.live} | {(x.tenant, x.id) for x in self._ram.memory.index.all_sessions()}
             self._counts = _counts(self._disk, in_ram) if self._disk else StoredCounts(len(in_ram), 0, 0, 0, 0)

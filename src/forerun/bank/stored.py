@@ -1,6 +1,6 @@
-"""Conversations as a tier keeps them: what of one is there, how far it can be taken up, and how one is removed.
+"""Conversations within one tier: what is stored of one, how far it can be resumed, and how it is removed.
 
-Reads the tier's index, never a payload. Knows no cache, no other tier, and nothing of what is worth keeping.
+Reads the tier's index, never a payload. Knows no cache, no other tier and no retention policy.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from forerun.values import SessionInfo
 
 @dataclass(frozen=True, slots=True)
 class UsablePrefix:
-    """The deepest place at which a conversation can be taken up, and the records that it takes: segments without a gap from 0, then the
-    mark. At position 0 there is none.
+    """The deepest position at which a conversation can be resumed, and the records needed for it: segments without a gap from 0, then the
+    snapshot; none for position 0.
     """
 
     position: int
@@ -27,12 +27,12 @@ class UsablePrefix:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of these records."""
+        """Keys of these records."""
         return frozenset(info.key for info in self.infos)
 
 
 def usable(index: Index, session: Session) -> UsablePrefix:
-    """What of the conversation can be taken up."""
+    """The prefix of the conversation that can be resumed."""
     found = index.find(session.keys).values()
     full = {info.start: info for info in found if info.kind == "segment" and len(info.tokens) == SEGMENT_TOKENS}
     for snapshot in sorted((info for info in found if info.kind == "snapshot"), key=lambda info: -info.stop):
@@ -44,12 +44,12 @@ def usable(index: Index, session: Session) -> UsablePrefix:
 
 
 def usable_keys(index: Index, sessions: Iterable[Session]) -> frozenset[str]:
-    """The records that it takes to go on with these conversations."""
+    """Keys of the records needed to resume these conversations."""
     return frozenset().union(*(usable(index, session).keys for session in sessions))
 
 
 def session_info(index: Index, session: Session) -> SessionInfo:
-    """What people are told of the conversation, as far as the index knows."""
+    """The conversation as the index has it."""
     position = usable(index, session).position
     is_whole = position == session.num_tokens
     return SessionInfo(
@@ -69,8 +69,8 @@ def session_info(index: Index, session: Session) -> SessionInfo:
 
 
 def exclusive_records(index: Index, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
-    """The records of a conversation that no other of the tenant consists of, nor the keys `others`: its own, those that it wrote in
-    earlier turns, and marks along the way.
+    """The records that only this conversation of the tenant needs, and not in the keys `others`: its own, those that it wrote in earlier
+    turns, and intermediate snapshots.
     """
 
     def free(infos: Mapping[str, RecordInfo]) -> dict[str, RecordInfo]:
@@ -85,8 +85,8 @@ def exclusive_records(index: Index, tenant: str, id: str, others: Collection[str
 
 
 def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
-    """Remove a conversation with the records that belong to it alone. The conversation itself goes last: what is cut off in the middle can
-    be done again. Returns what was removed.
+    """Remove a conversation with its `exclusive_records`. The conversation's row goes last, so that an interrupted removal can be repeated.
+    Returns the removed records.
     """
     infos = exclusive_records(tier.index, tenant, id, others)
     for info in infos:
@@ -96,8 +96,8 @@ def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[Re
 
 
 def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
-    """Remove all that belongs to a tenant, also what no conversation is known of but that it begins at one of `roots`. Conversations go
-    last. Returns what was removed.
+    """Remove all of a tenant's records, also those without a conversation if their chain begins at one of `roots`; then its conversations.
+    Returns the removed records.
     """
     infos = tier.index.of_owner(tenant, roots)
     for info in infos:
@@ -107,7 +107,7 @@ def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
 
 
 def wipe_all(tier: Tier) -> list[RecordInfo]:
-    """Remove all that is here. Returns what was removed."""
+    """Remove all records and conversations. Returns the records."""
     infos = tier.index.inventory()
     for info in infos:
         tier.delete(info.key)
@@ -117,12 +117,12 @@ def wipe_all(tier: Tier) -> list[RecordInfo]:
 
 
 def id_taken(id: str) -> BadRequestError:
-    """What to raise where a new conversation cannot have this id."""
+    """The error for an id that is already in use."""
     return BadRequestError(f"there is a conversation {id!r} already", param="id", hint="take another id")
 
 
 def fork(index: Index, session: Session, id: str, name: str, now_s: float) -> None:
-    """Let a second conversation consist of what one consists of now; nothing is copied. Raises BadRequestError: the id is taken."""
+    """Add a second conversation of the same records; nothing is copied. Raises BadRequestError if the id is taken."""
     if index.session(session.tenant, id):
         raise id_taken(id)
     index.note_session(replace(session, id=id, name=name, used_s=now_s, is_pinned=False))

@@ -1,6 +1,6 @@
-"""The thread that writes records to disk. It sees bytes only, never an array. What cannot be written is counted by its reason.
+"""The thread that writes records to disk. It handles bytes only, never arrays. Records that cannot be written are counted by reason.
 
-Knows nothing of caches. Memory held by what waits is bounded: beyond it `put` waits for the disk.
+The queue's memory is bounded: beyond QUEUE_BYTES `put` waits for the disk. Knows nothing of caches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from forerun.bank.eviction import EvictingDisk
-from forerun.bank.tier.history import Anchor, Memo, Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.history import Memo, MemoAnchor, Session
+from forerun.bank.tier.index import RecordLabel
 from forerun.errors import BankError, BankFullError, BankGoneError
 from forerun.state.record import Record, RecordInfo
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 << 20
 STUCK_S = 30.0
-CUT_OFF = "the conversation was taken up again before"
+CUT_OFF = "the conversation was edited before it was written"
 
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """Something to do with the disk. record, session: what it writes or notes, if that is what it does."""
+    """One queued operation on the disk. record, session: what it writes, if anything."""
 
     do: Callable[[], None]
     record: Record | None = None
@@ -36,24 +36,24 @@ class WriteJob:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """Bytes of memory that it holds in the queue."""
         return self.record.payload.nbytes if self.record else 0
 
 
 class Writer:
-    """Has records put into `room` in the order in which they come. skipped: number of records that could not be written, by reason, until
-    turns are written whole again; num_skipped: of all since the start.
+    """Writes to `evicting` in the order of the calls. skipped: number of records that could not be written, by reason, until turns are
+    written completely again; num_skipped: since the start.
     """
 
-    def __init__(self, room: EvictingDisk) -> None:
-        self._room, self._index = room, room.disk.index
+    def __init__(self, evicting: EvictingDisk) -> None:
+        self._evicting, self._index = evicting, evicting.disk.index
         self._queue: deque[WriteJob] = deque()
         self._queued_bytes = 0
         self._state = threading.Condition()
         self._is_closing = False
         self._num_done, self._is_stuck = 0, False
         self.skipped: Counter[str] = Counter()
-        self.num_skipped, self._num_written, self._known_skipped = 0, 0, 0
+        self.num_skipped, self._num_written, self._skipped_before = 0, 0, 0
         self._thread = threading.Thread(target=self._run, name="bank-writer", daemon=True)
         self._thread.start()
 
@@ -62,80 +62,78 @@ class Writer:
         """Whether `put` would wait."""
         return self._queued_bytes >= QUEUE_BYTES
 
-    def put(self, record: Record, label: Label) -> None:
-        """Have the record written. Its label has one time for all of a turn, so that a conversation ages as one.
+    def put(self, record: Record, label: RecordLabel) -> None:
+        """Queue the record. Its label has the same time for all of a turn, so that a conversation ages as one.
 
-        Waits while more than QUEUE_BYTES wait already: what is larger than RAM streams through. A request may wait behind this, so a disk
-        that does nothing for STUCK_S is not waited for, until it has done something: the record is skipped.
+        Waits while QUEUE_BYTES or more are queued: what is larger than RAM streams through. A request may wait behind this, so records are
+        skipped once the disk has done nothing for STUCK_S, until it makes progress again.
         """
         with self._state:
             while self.is_full and not self._is_stuck:
                 self._is_stuck = not self._state.wait_for(partial(self._has_done_more, self._num_done), STUCK_S)
         if self._is_stuck:
-            self._count("the disk does nothing", BankError(f"{self._queued_bytes} bytes wait for it"))
+            self._count("the disk is stuck", BankError(f"{self._queued_bytes} bytes are queued"))
         else:
-            self._add(WriteJob(partial(self._room.put, record, label), record))
+            self._add(WriteJob(partial(self._evicting.put, record, label), record))
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
-        """Have it noted that records were used, and what their ranks are now."""
+        """Queue a note that records were used, with their new ranks by key."""
         if ranks_s:
             self._add(WriteJob(partial(self._index.touch, ranks_s, used_s)))
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str]) -> None:
-        """Have it noted what the chains that begin at `root` depend on."""
+        """Queue a note of the identity of the chains under `root`."""
         self._add(WriteJob(partial(self._index.note_identity, root, tenant, fields, time.time())))
 
     def note(self, session: Session) -> None:
-        """Have it noted, after the records put so far, what a conversation consists of. That ends a turn."""
+        """Queue a conversation's row, behind the records put so far. This ends a turn."""
         self._add(WriteJob(partial(self._end_turn, session, self.num_skipped), session=session))
 
-    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
-        """Have a memo kept, after the records put so far."""
+    def note_memo(self, memo: Memo, anchor: MemoAnchor) -> None:
+        """Queue a memo, behind the records put so far."""
         self._add(WriteJob(partial(self._index.note_memo, memo, anchor)))
 
     def note_cut(self, infos: Sequence[RecordInfo]) -> None:
-        """Have it noted that these records were never written, since their conversation went on otherwise: no fault, but a reason to miss
-        them. After the records put so far.
-        """
+        """Queue a note that these records were not written because their conversation was edited: the reason of a later miss."""
         if infos:
             self._add(WriteJob(partial(self._index.note_lost, infos, "not stored", CUT_OFF, time.time())))
 
     @property
     def num_waiting(self) -> int:
-        """Records and notes that are not yet safe on disk, the one being written included."""
+        """Queued records and notes, the one being written included."""
         return len(self._queue)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what waits."""
+        """Bytes in the queue."""
         return self._queued_bytes
 
     def flush(self, limit_s: float) -> bool:
-        """Wait until nothing waits, at most `limit_s` seconds. Returns whether everything was dealt with."""
+        """Wait until the queue is empty, at most `limit_s` seconds. Returns whether it is."""
         with self._state:
             return self._state.wait_for(lambda: not self._queue, limit_s)
 
     def waiting(self) -> list[Record]:
-        """What waits, the record being written included."""
+        """Queued records, the one being written included."""
         with self._state:
-            return self._records()
+            return [job.record for job in self._queue if job.record]
 
     def noting(self) -> list[Session]:
-        """What waits to be noted of conversations, the latest last."""
+        """Queued rows of conversations, the latest last."""
         with self._state:
-            return [work.session for work in self._queue if work.session]
+            return [job.session for job in self._queue if job.session]
 
     def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
-        """Wait for the wanted records to be dealt with, at most `limit_s` seconds. Returns whether some waited and none does now."""
+        """Wait until no wanted record is queued, at most `limit_s` seconds. Returns whether some were and none is now."""
 
         def waits() -> bool:
-            return any(map(is_wanted, self._records()))
+            return any(map(is_wanted, self.waiting()))
 
         with self._state:
             return waits() and self._state.wait_for(lambda: not waits(), limit_s)
 
     def close(self) -> None:
-        """Stop after the record being written; what waits behind it is dropped."""
+        """Stop after the operation in progress; the rest of the queue is dropped."""
         with self._state:
             self._is_closing = True
             self._state.notify_all()
@@ -144,13 +142,10 @@ class Writer:
     def _has_done_more(self, num_done: int) -> bool:
         return self._num_done > num_done
 
-    def _records(self) -> list[Record]:
-        return [work.record for work in self._queue if work.record]
-
-    def _add(self, work: WriteJob) -> None:
+    def _add(self, job: WriteJob) -> None:
         with self._state:
-            self._queue.append(work)
-            self._queued_bytes += work.num_bytes
+            self._queue.append(job)
+            self._queued_bytes += job.num_bytes
             self._state.notify_all()
 
     def _run(self) -> None:
@@ -159,28 +154,28 @@ class Writer:
                 self._state.wait_for(lambda: self._queue or self._is_closing)
                 if self._is_closing:
                     return
-                work = self._queue[0]
-            self._count_failures(work)
+                job = self._queue[0]
+            self._do(job)
             with self._state:
                 self._queue.popleft()
-                self._queued_bytes -= work.num_bytes
+                self._queued_bytes -= job.num_bytes
                 self._num_done, self._is_stuck = self._num_done + 1, False
                 self._state.notify_all()
 
     def _end_turn(self, session: Session, num_skipped: int) -> None:
-        """num_skipped: how many were when the turn had been put. Records of the next one may have been skipped since."""
+        """num_skipped: as of when the turn was queued; records of the next one may have been skipped since."""
         self._index.note_session(session)
-        if self._num_written and self.num_skipped == self._known_skipped:
+        if self._num_written and self.num_skipped == self._skipped_before:
             self.skipped = Counter()
-        self._num_written, self._known_skipped = 0, num_skipped
+        self._num_written, self._skipped_before = 0, num_skipped
 
-    def _count_failures(self, work: WriteJob) -> None:
-        """Do it; a failure is counted and logged, and the thread lives on: what waits behind it is still to be written."""
-        info = work.record.info if work.record else None
+    def _do(self, job: WriteJob) -> None:
+        """Do it. A failure is counted and logged, and the thread continues with the rest of the queue."""
+        info = job.record.info if job.record else None
         try:
-            work.do()
+            job.do()
         except BankFullError as error:
-            self.skip(f"no room: {error.reason}", error, info)
+            self.skip(f"no disk capacity: {error.reason}", error, info)
         except BankGoneError as error:
             self.skip("the folder was removed", error, None)
         except BankError as error:
@@ -188,16 +183,16 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
             self.skip(f"unexpected {type(error).__name__}", error, None)
         else:
-            self._num_written += work.record is not None
+            self._num_written += job.record is not None
 
     def skip(self, reason: str, error: Exception, info: RecordInfo | None) -> None:
-        """Count a record that is not written. info: what it would have been, to be told when it is missed."""
+        """Count a record that is not written. info: noted as the reason of a later miss."""
         self._count(reason, error)
         if info is not None:
             try:
                 self._index.note_lost([info], "not stored", reason, time.time())
             except BankError as unnoted:
-                log.warning("not noted: %s", unnoted)
+                log.warning("loss of a record not noted: %s", unnoted)
 
     def _count(self, reason: str, error: Exception) -> None:
         self.skipped[reason] += 1

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 
@@ -24,7 +24,7 @@ from forerun.demo.turns import TEMPLATE_ARGS
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous
-from forerun.state.record import Record
+from forerun.state.record import Kind, Record, RecordInfo
 from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.text.answer import Answer
@@ -206,5 +206,5 @@ def _prefill(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapsh
 
 def _records(cache: Cache[Contiguous], prompt: Prompt) -> Records:
     """The state as a segment and a snapshot record, from which any number of caches can be made."""
-    segment, snapshot = extract(cache, 0, cache.length), extract_snapshot(cache.snapshot())
-    return Record("segment", "", "", "", 0, prompt.tokens, segment), Record("snapshot", "", "", "", 0, prompt.tokens, snapshot)
+    segment, snapshot = (RecordInfo(kind, "", "", "", 0, prompt.tokens) for kind in get_args(Kind))
+    return Record.of(segment, extract(cache, 0, cache.length)), Record.of(snapshot, extract_snapshot(cache.snapshot()))

@@ -92,7 +92,7 @@ def report(
         drafted=tuple(draft_stats.drafted[: draft_stats.deepest]),
         accepted=tuple(draft_stats.accepted[: draft_stats.deepest]),
         depths=tuple(draft_stats.depths[: draft_stats.deepest + 1]),
-        reason=restored.reason.text,
+        reason=restored.miss_reason.text,
         miss=miss,
         rendering=request.prompt.notes,
         read_bytes=restored.read_bytes,

@@ -104,13 +104,13 @@ class Turn:
 
     def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
-        return None if self._bypass_reason() else self.model.bank.own(tokens, tenant=job.tenant, session=job.session)
+        return None if self._bypass_reason() else self.model.bank.resumable(tokens, tenant=job.tenant, session=job.session)
 
     def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         headroom_tokens, session = min(request.max_tokens, HEADROOM_TOKENS), request.job.session
         if reason := self._bypass_reason():
-            restored = bank.bypass(reason, session=session, layout=layout, headroom_tokens=len(tokens) + headroom_tokens)
+            restored = bank.bypass(reason, prompt_tokens=len(tokens), session=session, layout=layout, headroom_tokens=headroom_tokens)
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = time.monotonic()
@@ -120,7 +120,7 @@ class Turn:
         """Whether it is a conversation's first question and diverges from the stored one within it. Conversations of one agent share a long
         system prompt, which does not make them one conversation.
         """
-        reason, chat = restored.reason, self.request.job.prompt
+        reason, chat = restored.miss_reason, self.request.job.prompt
         is_other = bool(reason.stored) and reason.shared_tokens < self.request.prompt.message_end
         return is_other and isinstance(chat, Chat) and chat.is_opening
 
@@ -132,7 +132,7 @@ class Turn:
 
     def _prefill(self, restored: Restored[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        reuse = retain.Reuse(restored.reused_tokens, restored.reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
         snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
         archived = self.request.archived
         if archived:
@@ -169,7 +169,7 @@ class Turn:
         self._remember(cache, stored, snapshots, restored, answered)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        described = miss.describe(restored.reason, request.prompt, self.model.tokenizer)
+        described = miss.describe(restored.miss_reason, request.prompt, self.model.tokenizer)
         cost = Cost(usage, report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self.timing))
         if generation.finish is None:
             raise Cancelled(cost)
@@ -232,7 +232,7 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.left)
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
         try:
             self.model.bank.remember(cache, tokens, snapshots, turn)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state

@@ -1,17 +1,17 @@
-"""The stored form of state: Segment (keys and values of a span) and Mark (the fixed-size rest at one position). No layout field exists.
+"""The stored form of state: segments (keys and values of a span of tokens) and snapshots (everything else, of fixed size, at one position).
 
-A record is bytes and the chain of tokens it belongs to. Knows nothing of tiers, files or MLX.
+A record is raw bytes plus its position in a prefix chain; it has no layout. Knows nothing of tiers, files or MLX.
 
-Chain: the tokens before every multiple of SEGMENT_TOKENS have a node key, `node(identity root, blocks...)`. A record names the node it
-hangs from (`parent`) and its own tokens after it (`tokens`, at most SEGMENT_TOKENS): a Segment holds the rows of exactly these tokens, a
-Mark the state after them. A full segment leads to the next node; a shorter one is the tail of a conversation.
+Chain: every multiple of SEGMENT_TOKENS has a node key, the hash of the root (tenant and identity) and of all tokens before it. A record
+names the node it hangs from (`parent`) and its own tokens after that node (`tokens`, at most SEGMENT_TOKENS): a segment holds the rows of
+exactly these tokens, a snapshot the state after them. A full segment leads to the next node; a shorter one is the tail of a conversation.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Literal
 
@@ -22,7 +22,7 @@ Kind = Literal["segment", "snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything that state depends on besides the tokens. Two states are comparable only if all of it is equal; no wildcards."""
+    """All that state depends on besides the tokens. State is reused only if every field is equal; there are no wildcards."""
 
     weights: str
     mtp_head: str
@@ -33,22 +33,21 @@ class Identity:
 
     @property
     def fields(self) -> dict[str, str]:
-        """All of it, by name."""
+        """All fields by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def differing(self, other: Identity) -> tuple[str, ...]:
-        """Names of the fields in which two identities differ."""
+        """Names of the fields that differ."""
         return tuple(name for name in self.__slots__ if getattr(self, name) != getattr(other, name))
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A Segment or a Mark.
+class RecordInfo:
+    """A record without its payload: what an index holds.
 
-    key: hex name, a function of kind, parent and tokens. root: hex key of the chain's root, that is of tenant and identity. parent: hex
-    node key. tokens: after the parent's. start: tokens before the parent node (a multiple of SEGMENT_TOKENS). payload: raw little-endian
-    arrays in the order of the StateSpec: for a segment for each attention layer (trunk, then draft) keys then values, each
-    [kv_heads, len(tokens), head_dim]; for a mark `spec.snapshot_arrays`.
+    key: hex name, a keyed hash of kind, parent and tokens. root: hex key of the chain's root. parent: hex key of the node that the record
+    hangs from. start: tokens before that node, a multiple of SEGMENT_TOKENS. tokens: those after it. num_bytes: of the payload, 0 while
+    there is none.
     """
 
     kind: Kind
@@ -57,34 +56,29 @@ class Record:
     parent: str
     start: int
     tokens: tuple[int, ...]
-    payload: memoryview
+    num_bytes: int = 0
 
     @property
     def stop(self) -> int:
-        """Position after this record's last token."""
+        """Position after the record's last token."""
         return self.start + len(self.tokens)
-
-    @property
-    def info(self) -> RecordInfo:
-        """All but the payload."""
-        return RecordInfo(self.kind, self.key, self.root, self.parent, self.start, self.tokens, self.payload.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordInfo:
-    """What an index keeps of a record: all but the payload, of which it keeps the size."""
+class Record:
+    """A segment or a snapshot.
 
-    kind: Kind
-    key: str
-    root: str
-    parent: str
-    start: int
-    tokens: tuple[int, ...]
-    num_bytes: int
+    payload: `info.num_bytes` of little-endian arrays in the order of the StateSpec. Of a segment, for each attention layer (target model,
+    then draft head), keys then values, each [kv_heads, tokens, head_dim]; of a snapshot, `spec.snapshot_arrays`.
+    """
 
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.tokens)
+    info: RecordInfo
+    payload: memoryview
+
+    @classmethod
+    def of(cls, info: RecordInfo, payload: memoryview) -> Record:
+        """The record that `info` describes, with this payload's size."""
+        return cls(replace(info, num_bytes=payload.nbytes), payload)
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:
@@ -93,12 +87,12 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
 
 
 def tokens_of(data: bytes) -> tuple[int, ...]:
-    """The token ids that `token_bytes` made these bytes of."""
+    """The token ids in the bytes that `token_bytes` returned. Raises ValueError if the length is not a multiple of 4."""
     return tuple(array("I", data))
 
 
 def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Length of the common prefix of two token sequences."""
     num = min(len(one), len(other))
     if one[:num] == other[:num]:
         return num
@@ -106,7 +100,7 @@ def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 class PrefixHasher:
-    """Node and record keys of one tenant under one identity. Keyed with the bank's secret: names reveal nothing about the tokens."""
+    """Node and record keys of one tenant under one identity, keyed with the bank's secret so that names reveal nothing about the tokens."""
 
     def __init__(self, secret: bytes, tenant: str, identity: Identity) -> None:
         fields = "\0".join(f"{name}={value}" for name, value in identity.fields.items())
@@ -125,8 +119,12 @@ class PrefixHasher:
         """Node key after one more full block."""
         return self._hash(b"node", bytes.fromhex(node) + token_bytes(block))
 
+    def info(self, kind: Kind, parent: str, start: int, tokens: tuple[int, ...]) -> RecordInfo:
+        """The record of this kind that hangs from node `parent`, at position `start`, with these tokens; without a payload yet."""
+        return RecordInfo(kind, self.key(kind, parent, tokens), self.root, parent, start, tokens)
+
     def key(self, kind: Kind, parent: str, tokens: Sequence[int]) -> str:
-        """Name of the record of this kind that hangs from `parent` with these tokens."""
+        """Key of the record of this kind that hangs from `parent` with these tokens."""
         return self._hash(kind.encode(), bytes.fromhex(parent) + token_bytes(tokens))
 
     def _hash(self, purpose: bytes, data: bytes) -> str:

@@ -32,14 +32,15 @@ def materialise(arena: Arena, segments: Sequence[Record], record: Record | None,
     snapshot = _snapshot(spec, record) if record is not None else _empty(spec)
     store, covered = arena.store(layout, snapshot.position + headroom_tokens), 0
     for segment in segments:
-        if segment.start != covered or len(segment.payload) != len(segment.tokens) * spec.bytes_per_token:
+        if segment.info.start != covered or len(segment.payload) != len(segment.info.tokens) * spec.bytes_per_token:
             raise DamagedRecordError(
-                f"segment {segment.key} ({segment.start}..{segment.stop}) does not fit after {covered} tokens", key=segment.key
+                f"segment {segment.info.key} ({segment.info.start}..{segment.info.stop}) does not fit after {covered} tokens",
+                key=segment.info.key,
             )
-        covered = min(segment.stop, snapshot.position)
-        store.fill(segment.start, [rows[:, : covered - segment.start] for rows in _rows(spec, segment)])
+        covered = min(segment.info.stop, snapshot.position)
+        store.fill(segment.info.start, [rows[:, : covered - segment.info.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
-        raise DamagedRecordError(f"segments end at {covered}, the snapshot is at {snapshot.position}", key=record.key if record else "")
+        raise DamagedRecordError(f"segments end at {covered}, the snapshot is at {snapshot.position}", key=record.info.key if record else "")
     return Cache(arena, layout, store, snapshot)
 
 
@@ -94,7 +95,7 @@ def _joined(parts: list[Host]) -> memoryview:
 def _rows(spec: StateSpec, segment: Record) -> list[Host]:
     """Keys and values [kv_heads, tokens, head_dim] of each layer, in the order of the payload."""
     rows: list[Host] = []
-    offset, tokens = 0, len(segment.tokens)
+    offset, tokens = 0, len(segment.info.tokens)
     for layer in (s for s in spec.attention for _ in "kv"):
         count = layer.kv_heads * tokens * layer.head_dim
         part = np.frombuffer(segment.payload, NUMPY[layer.dtype], count, offset)
@@ -105,13 +106,13 @@ def _rows(spec: StateSpec, segment: Record) -> list[Host]:
 
 def _snapshot(spec: StateSpec, record: Record) -> Snapshot:
     if len(record.payload) != spec.bytes_per_snapshot:
-        message = f"snapshot {record.key} has {len(record.payload)} bytes, the model's snapshots have {spec.bytes_per_snapshot}"
-        raise DamagedRecordError(message, key=record.key)
+        message = f"snapshot {record.info.key} has {len(record.payload)} bytes, the model's snapshots have {spec.bytes_per_snapshot}"
+        raise DamagedRecordError(message, key=record.info.key)
     arrays, offset = [], 0
     for array in spec.snapshot_arrays:
         arrays.append(_array(record.payload[offset : offset + array.num_bytes], array))
         offset += array.num_bytes
-    return _as_snapshot(spec, record.stop, arrays)
+    return _as_snapshot(spec, record.info.stop, arrays)
 
 
 def _array(data: memoryview, spec: ArraySpec) -> mx.array:

@@ -1,4 +1,4 @@
-"""The folder of the disk tier: its modes, its quota, its one writer, what it counts and what it mends when it is opened."""
+"""The folder of the disk tier: its modes, quota, one writer, byte count, and repairs when it is opened."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, record
 from tests.waiting import LIMIT_S
 
+from forerun.bank.eviction import EvictingDisk
 from forerun.bank.tier import database, disk, files, reconcile
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret, view
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankError, BankFullError, BankGoneError, BankLockedError, DamagedRecordError
 from forerun.state.record import PrefixHasher
@@ -40,16 +42,16 @@ def test_records_survive_closing(tmp_path: Path) -> None:
     tier.put(ONE)
     tier.close()
     tier = opened(tmp_path)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     tier.close()
 
 
 def test_a_record_is_written_once(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    before = path_of(tmp_path, ONE.key).stat()
+    before = path_of(tmp_path, ONE.info.key).stat()
     tier.put(ONE)
-    assert path_of(tmp_path, ONE.key).stat() == before
+    assert path_of(tmp_path, ONE.info.key).stat() == before
     tier.close()
 
 
@@ -75,20 +77,20 @@ def test_a_view_works_beside_the_writer_and_changes_nothing(tmp_path: Path) -> N
     tier = opened(tmp_path)
     tier.put(ONE)
     tier.put(TWO)
-    damage(path_of(tmp_path, TWO.key))
+    damage(path_of(tmp_path, TWO.info.key))
     beside = viewed(tmp_path)
     before = files_under(tmp_path)
-    assert beside.get(ONE.key) == ONE
+    assert beside.get(ONE.info.key) == ONE
     with pytest.raises(DamagedRecordError):
-        beside.get(TWO.key)
-    for change in (lambda: beside.put(record()), lambda: beside.delete(ONE.key), beside.clear_quarantine):
-        with pytest.raises(BankError, match="looking only"):
+        beside.get(TWO.info.key)
+    for change in (lambda: beside.put(record()), lambda: beside.delete(ONE.info.key), beside.clear_quarantine):
+        with pytest.raises(BankError, match="read-only"):
             change()
-    path_of(tmp_path, ONE.key).unlink()
+    path_of(tmp_path, ONE.info.key).unlink()
     with pytest.raises(KeyError):
-        beside.get(ONE.key)
-    assert {info.key for info in beside.index.inventory()} == {ONE.key, TWO.key}
-    assert files_under(tmp_path) == before - {path_of(tmp_path, ONE.key)}
+        beside.get(ONE.info.key)
+    assert {info.key for info in beside.index.inventory()} == {ONE.info.key, TWO.info.key}
+    assert files_under(tmp_path) == before - {path_of(tmp_path, ONE.info.key)}
     assert beside.quarantined == 0
     beside.close()
     tier.close()
@@ -114,12 +116,12 @@ def test_a_view_works_without_a_writer(tmp_path: Path) -> None:
     tier.put(ONE)
     tier.close()
     beside = viewed(tmp_path)
-    assert beside.get(ONE.key) == ONE
+    assert beside.get(ONE.info.key) == ONE
     assert beside.num_bytes == bytes_under(tmp_path)
     beside.close()
 
 
-def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
+def test_the_quota_counts_all_files_and_is_not_exceeded(tmp_path: Path) -> None:
     limit_bytes = INDEX_SLACK_BYTES + 1_000_000
     tier = opened(tmp_path, limit_bytes=limit_bytes)
     records = [record(tokens=[i], num_bytes=50_000) for i in range(20)]
@@ -129,7 +131,7 @@ def test_the_quota_counts_all_and_is_kept(tmp_path: Path) -> None:
     kept = len(tier.index.inventory())
     assert kept > 5
     assert tier.num_bytes == bytes_under(tmp_path) <= limit_bytes
-    tier.delete(records[0].key)
+    tier.delete(records[0].info.key)
     tier.put(records[kept])
     tier.close()
 
@@ -162,38 +164,38 @@ def test_opening_makes_rows_and_files_agree(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     for given in (ONE, TWO):
         tier.put(given)
-    tier.index.remove([ONE.key])
+    tier.index.remove([ONE.info.key])
     tier.close()
-    path_of(tmp_path, TWO.key).unlink()
-    path_of(tmp_path, TWO.key).with_suffix(".tmp").write_bytes(b"half")
+    path_of(tmp_path, TWO.info.key).unlink()
+    path_of(tmp_path, TWO.info.key).with_suffix(".tmp").write_bytes(b"half")
     (tmp_path / "secret.tmp").write_bytes(b"half")
     tier = opened(tmp_path)
     assert tier.index.inventory() == [ONE.info]
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     assert not list(tmp_path.rglob("*.tmp"))
     tier.close()
 
 
-def test_a_lost_index_is_built_anew(tmp_path: Path) -> None:
+def test_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     for given in (ONE, TWO):
         tier.put(given)
     tier.close()
     (tmp_path / "index.db").unlink()
     tier = opened(tmp_path)
-    assert {info.key: info for info in tier.index.inventory()} == {ONE.key: ONE.info, TWO.key: TWO.info}
+    assert {info.key: info for info in tier.index.inventory()} == {ONE.info.key: ONE.info, TWO.info.key: TWO.info}
     tier.close()
 
 
 def test_a_file_that_was_removed_is_a_miss(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    path_of(tmp_path, ONE.key).unlink()
+    path_of(tmp_path, ONE.info.key).unlink()
     with pytest.raises(KeyError):
-        tier.get(ONE.key)
+        tier.get(ONE.info.key)
     assert tier.index.inventory() == []
     tier.put(ONE)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     tier.close()
 
 
@@ -207,20 +209,20 @@ def a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("taking_the_place", [a_link, a_folder, os.mkfifo])
-def test_what_is_no_file_is_set_aside_in_a_records_place(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
+def test_what_replaces_a_record_and_is_no_file_is_set_aside(taking_the_place: Callable[[Path], None], tmp_path: Path) -> None:
     tier = opened(tmp_path / "bank")
     for given in (ONE, TWO):
         tier.put(given)
-        path = path_of(tmp_path / "bank", given.key)
+        path = path_of(tmp_path / "bank", given.info.key)
         path.rename(tmp_path / "elsewhere")
         taking_the_place(path)
-    with pytest.raises(DamagedRecordError, match="is no file"):
-        tier.get(ONE.key)
+    with pytest.raises(DamagedRecordError, match="is not a regular file"):
+        tier.get(ONE.info.key)
     assert tier.quarantined == 1
     tier.put(ONE)
-    assert tier.get(ONE.key) == ONE
-    tier.delete(TWO.key)
-    assert not path_of(tmp_path / "bank", TWO.key).is_symlink()
+    assert tier.get(ONE.info.key) == ONE
+    tier.delete(TWO.info.key)
+    assert not path_of(tmp_path / "bank", TWO.info.key).is_symlink()
     assert tier.num_bytes == bytes_under(tmp_path / "bank")
     tier.clear_quarantine()
     assert (tier.quarantined, tier.index.inventory()) == (0, [ONE.info])
@@ -232,14 +234,14 @@ def test_what_is_no_file_is_set_aside_at_opening(taking_the_place: Callable[[Pat
     tier = opened(tmp_path / "bank")
     tier.put(ONE)
     tier.close()
-    for name in (TWO.key, f"{ONE.key}.tmp"):
+    for name in (TWO.info.key, f"{ONE.info.key}.tmp"):
         path_of(tmp_path / "bank", name).parent.mkdir(exist_ok=True)
         taking_the_place(path_of(tmp_path / "bank", name))
     tier = opened(tmp_path / "bank")
     assert (tier.quarantined, tier.index.inventory()) == (1, [ONE.info])
     assert not list((tmp_path / "bank").rglob("*.tmp"))
     tier.put(TWO)
-    assert tier.get(TWO.key) == TWO
+    assert tier.get(TWO.info.key) == TWO
     tier.close()
 
 
@@ -279,7 +281,7 @@ def test_opening_opens_no_record_that_has_a_row(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "open", lambda path, *rest, call=os.open: met.append(Path(path).name) or call(path, *rest))
     opened(tmp_path).close()
     assert "index.db" in met
-    assert ONE.key not in met
+    assert ONE.info.key not in met
 
 
 def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,18 +293,16 @@ def test_opening_lists_and_measures_no_records(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(reconcile, "step", lambda folder, *_: met.append(folder) or [])
     monkeypatch.setattr(files, "size", lambda path, call=files.size: met.append(path) or call(path))
     tier = opened(tmp_path)
-    assert (
-        len(met) == len(set(met)) + met.count(tmp_path / "lock") - 1 < 300
-    )  # each folder once, in the background, and the few files beside
+    assert len(met) == len(set(met)) + met.count(tmp_path / "lock") - 1 < 300  # each folder once, in the background, and a few other files
     assert not [path for path in met if len(path.name) == 32]
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()
 
 
-def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_crash_left_is_repaired_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = opened(tmp_path)
     tier.put(ONE)
-    tier.index.remove([ONE.key])
+    tier.index.remove([ONE.info.key])
     tier.close()
     may_go, step = threading.Event(), reconcile.step
     monkeypatch.setattr(reconcile, "step", lambda *given: (may_go.wait(LIMIT_S), step(*given))[1])
@@ -311,7 +311,7 @@ def test_what_a_crash_left_is_mended_in_the_background(tmp_path: Path, monkeypat
     assert tier.index.inventory() == []
     may_go.set()
     assert tier.wait_until_reconciled(LIMIT_S)
-    assert tier.get(ONE.key) == ONE
+    assert tier.get(ONE.info.key) == ONE
     assert tier.num_bytes == bytes_under(tmp_path)
     tier.close()
 
@@ -329,9 +329,9 @@ def test_enough_written_today_stops_writing_until_tomorrow(tmp_path: Path, monke
     monkeypatch.setattr(disk, "today", lambda: "2999-01-01")
     tier = opened(tmp_path, daily_limit_bytes=20_000)
     tier.put(ONE)
-    path_bytes = path_of(tmp_path, ONE.key).stat().st_size
+    path_bytes = path_of(tmp_path, ONE.info.key).stat().st_size
     assert tier.written_today_bytes == path_bytes
-    tier.delete(ONE.key)
+    tier.delete(ONE.info.key)
     tier.close()
     tier = opened(tmp_path, daily_limit_bytes=20_000)
     assert tier.written_today_bytes == path_bytes  # restarts and removals do not give anything back
@@ -351,25 +351,69 @@ def test_a_folder_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
     tier = opened(tmp_path / "bank")
     tier.put(ONE)
     shutil.rmtree(tmp_path / "bank")
-    for work in (lambda: tier.put(TWO), lambda: tier.get(ONE.key)):
+    for work in (lambda: tier.put(TWO), lambda: tier.get(ONE.info.key)):
         with pytest.raises(BankGoneError, match="was removed while the server runs"):
             work()
     tier.close()
     tier = opened(tmp_path / "bank")
     tier.put(TWO)
-    assert tier.get(TWO.key) == TWO
+    assert tier.get(TWO.info.key) == TWO
     tier.close()
 
 
-def test_an_index_of_an_older_format_is_built_anew_from_the_records(tmp_path: Path) -> None:
-    tier = opened(tmp_path)
+def leave_in_an_earlier_format(folder: Path) -> None:
+    tier = opened(folder)
     tier.put(ONE)
     tier.close()
-    with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
-        connection.executescript("DROP TABLE session; PRAGMA user_version = 1;")
-    with pytest.raises(BankError, match=f"has format 1, this version of forerun reads format {database.VERSION}"):
+    with closing(sqlite3.connect(folder / "index.db")) as connection:
+        connection.executescript("DROP TABLE session; PRAGMA user_version = 6;")
+
+
+def test_records_of_an_earlier_format_are_set_aside_named_and_counted_until_they_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    with pytest.raises(BankError, match=f"has format 6, this version of forerun reads format {database.VERSION}") as caught:
         viewed(tmp_path)
+    assert "start the server" in caught.value.hint
+    tier, aside = opened(tmp_path), tmp_path / "quarantine" / "format-6"
+    (warning,) = caplog.records
+    assert str(aside) in warning.message
+    assert "forerun bank wipe" in warning.message
+    assert (tier.index.inventory(), tier.quarantined) == ([], 1)
+    assert path_of(aside.parent, ONE.info.key).relative_to(aside.parent / "records") in {p.relative_to(aside) for p in files_under(aside)}
+    assert tier.num_bytes == bytes_under(tmp_path) > aside.stat().st_size
+    tier.put(ONE)
+    assert tier.get(ONE.info.key) == ONE
+    tier.close()
     tier = opened(tmp_path)
-    assert tier.get(ONE.key) == ONE
+    assert len(caplog.records) == 1
+    assert tier.get(ONE.info.key) == ONE
+    tier.clear_quarantine()
+    assert not aside.exists()
     assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_setting_an_earlier_format_aside_may_be_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_created", lambda path: (_ for _ in ()).throw(OSError("broken off")))
+        with pytest.raises(BankError, match="broken off"):
+            opened(tmp_path)
+    tier = opened(tmp_path)
+    assert [path.name for path in files_under(tmp_path / "quarantine" / "format-6")] == [ONE.info.key]
+    assert tier.num_bytes == bytes_under(tmp_path)
+    tier.close()
+
+
+def test_a_quota_that_is_reached_removes_an_earlier_format_first(tmp_path: Path) -> None:
+    leave_in_an_earlier_format(tmp_path)
+    tier = opened(tmp_path)
+    tier.put(TWO)
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    three = record(tokens=[3])
+    EvictingDisk(tier, lambda: ()).put(three, RecordLabel("", "", 1.0, 1.0))
+    assert tier.index.present([TWO.info.key, three.info.key]) == {TWO.info.key, three.info.key}
+    assert tier.quarantined == 0
     tier.close()

@@ -17,8 +17,8 @@ from tests.records import HASHER, record
 from forerun.bank.tier import database, history
 from forerun.bank.tier.folder import hold, view
 from forerun.bank.tier.format import file_bytes
-from forerun.bank.tier.history import Anchor, LostRecord, Memo, Session
-from forerun.bank.tier.index import Index, Label, Totals
+from forerun.bank.tier.history import LostRecord, Memo, MemoAnchor, Session
+from forerun.bank.tier.index import Index, RecordLabel, Totals
 from forerun.errors import BankError
 from forerun.state.record import RecordInfo
 
@@ -70,7 +70,7 @@ def test_segment_over_and_nearest_agree_with_a_search_of_all(stored: list[list[i
     index.close()
 
 
-def test_nodes_are_told_apart(index: Index) -> None:
+def test_records_of_different_nodes_are_separate(index: Index) -> None:
     block = list(range(1024))
     deep = record("snapshot", tokens=[1], before=block).info
     index.add([info(1), info(2, kind="segment"), deep], 0.0)
@@ -102,9 +102,9 @@ def test_lowest_is_by_rank_then_the_end_of_a_conversation_first(index: Index) ->
     assert [entry.info for entry in index.snapshots()] == [infos[0], infos[1]]
 
 
-def test_labels_are_kept(index: Index) -> None:
+def test_labels_are_stored(index: Index) -> None:
     index.add([info(1), info(2)], 0.0)
-    index.label(info(1).key, Label("mine", "t", 1.0, 2.0))
+    index.label(info(1).key, RecordLabel("mine", "t", 1.0, 2.0))
     assert {entry.info.key: (entry.session, entry.tenant) for entry in index.snapshots()} == {
         info(1).key: ("mine", "t"),
         info(2).key: ("", ""),
@@ -130,8 +130,16 @@ def test_totals_follow_the_rows(index: Index) -> None:
     assert index.totals == Totals(2 * file_bytes(info(1)), 1, "2026-01-02", file_bytes(info(3)))
 
 
-def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer comes between the reading of the sums and their keeping."""
+def test_a_written_row_and_its_days_total_are_one_transaction(index: Index) -> None:
+    refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF written_bytes ON total BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    index._connection.execute(refuse)
+    with pytest.raises(BankError, match="refused"):
+        index.add_written(info(1), 0.0, "2026-01-01")
+    assert index.inventory() == []
+
+
+def test_totals_that_were_read_before_a_write_are_not_cached(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write between the read of the sums and their caching."""
     read, writers = index._rows, list[threading.Thread]()
 
     def overtaken(sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -148,7 +156,7 @@ def test_totals_that_were_read_before_a_write_are_not_kept(index: Index, monkeyp
     assert index.totals.record_bytes == file_bytes(info(1))
 
 
-def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
+def test_sessions_are_stored_by_tenant_and_id(index: Index) -> None:
     mine = Session("a", "work", "", 1.0, 1, 5, False, (info(1).key, info(2).key))
     index.note_session(mine)
     index.note_session(replace(mine, tenant="b", keys=()))
@@ -162,11 +170,11 @@ def test_sessions_are_kept_by_tenant_and_name(index: Index) -> None:
 
 
 def test_a_conversation_that_is_noted_while_they_are_counted_counts_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, session_info = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
-    writer = threading.Thread(target=index.note_session, args=[session_info])
+    look_up, new = Index.session, Session("", "new", "", 1.0, 1, 5, False, ())
+    writer = threading.Thread(target=index.note_session, args=[new])
 
     def session(self: Index, tenant: str, id: str) -> Session | None:
-        found = look(self, tenant, id)
+        found = look_up(self, tenant, id)
         writer.start()
         writer.join(0.2)
         return found
@@ -195,7 +203,7 @@ def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
     assert index.identities("t", 1) == [{"weights": "bb"}]
 
 
-ANCHOR = Anchor(HASHER.root, HASHER.root, (1, 2))
+ANCHOR = MemoAnchor(HASHER.root, HASHER.root, (1, 2))
 MEMO = Memo("name", 2, b"data")
 
 
@@ -219,7 +227,7 @@ def test_a_memo_is_found_by_name_from_its_own_root_and_replaced(index: Index) ->
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_a_memo_that_is_too_long_or_of_what_is_not_stored_is_not_kept(index: Index, extra: int) -> None:
+def test_a_memo_that_is_too_long_or_without_its_segment_is_not_stored(index: Index, extra: int) -> None:
     index.note_memo(MEMO, ANCHOR)
     assert index.memos(HASHER.root, ["name"]) == []
     index.add([info(1, 2, 3, kind="segment")], 0.0)
@@ -235,7 +243,7 @@ LOOK_UPS: list[Callable[[Index], object]] = [
     lambda index: index.nearest(HASHER.root, [1]),
     lambda index: index.lowest(3, ["ab" * 16]),
     lambda index: index.touch({"ab" * 16: 0.0}, 0.0),
-    lambda index: index.label("ab" * 16, Label("", "", 0.0, 0.0)),
+    lambda index: index.label("ab" * 16, RecordLabel("", "", 0.0, 0.0)),
     lambda index: index.remove(["ab" * 16]),
     lambda index: index.keys("ab"),
     lambda index: index.session("", "mine"),
@@ -263,7 +271,7 @@ def test_no_look_up_reads_the_whole_table(look_up: Callable[[Index], object], in
     assert not [step for step in plans if "TEMP B-TREE" in step]
 
 
-def test_the_database_gives_room_back_and_bounds_its_log(tmp_path: Path) -> None:
+def test_the_database_frees_deleted_bytes_and_bounds_its_log(tmp_path: Path) -> None:
     index = hold(tmp_path)
     for name, value in (("auto_vacuum", 1), ("journal_mode", "wal"), ("secure_delete", 1)):
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (value,)
@@ -285,7 +293,27 @@ def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pyt
         index.add([info(1)], 0.0)
 
 
-def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+DAMAGE: list[tuple[str, Callable[[Index], object]]] = [
+    ("record SET tokens = x'010000'", lambda index: index.find([info(1).key])),
+    ("record SET tokens = x'010000'", lambda index: index.lowest(1, ())),
+    ("lost SET tokens = x'010000'", lambda index: index.lost(HASHER.root, [1])),
+    ("identity SET fields = '{'", lambda index: index.identities("", 1)),
+    ("identity SET fields = '{'", lambda index: index.last_root()),
+]
+
+
+@pytest.mark.parametrize(("damage", "look_up"), DAMAGE)
+def test_a_row_that_cannot_be_decoded_is_a_bank_error(damage: str, look_up: Callable[[Index], object], index: Index) -> None:
+    index.add([info(1)], 0.0)
+    index.note_lost([info(1)], "evicted", "quota", 5.0)
+    index.note_identity(HASHER.root, "", HASHER.identity.fields, 1.0)
+    look_up(index)
+    index._connection.execute(f"UPDATE {damage}")
+    with pytest.raises(BankError, match="a row is damaged"):
+        look_up(index)
+
+
+def test_a_damaged_database_is_recreated(tmp_path: Path) -> None:
     hold(tmp_path).close()
     (tmp_path / "index.db").write_bytes(b"no database" * 1000)
     index = hold(tmp_path)
@@ -299,8 +327,8 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = (tmp_path / "index.db").read_bytes()
-    session_info = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
+    message = f"has format {database.VERSION + 1}, this version of forerun reads format {database.VERSION}"
     for opening in (hold, view):
-        with pytest.raises(BankError, match=session_info):
+        with pytest.raises(BankError, match=message):
             opening(tmp_path)
     assert (tmp_path / "index.db").read_bytes() == before

@@ -1,4 +1,4 @@
-"""How much of the disk the bank takes: as set, or a share of what is free; and a limit within which nothing could be kept."""
+"""The disk limit: as set, or a share of the free bytes; and a limit too low for any conversation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_as_set(tmp_path: Path) -> None:
     assert (quota.disk_limit(config, 200), quota.daily_limit(config)) == (5, 6)
 
 
-def test_a_limit_that_keeps_nothing_is_refused_if_set_and_warned_of_if_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_too_low_for_any_conversation_is_refused_if_set_and_logged_if_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match="bank_disk_bytes = 2000000: this model's conversations need"):
         quota.check_disk_limit(Config(bank_disk_bytes=2_000_000), SPEC, 2_000_000)
     quota.check_disk_limit(Config(bank_disk_bytes=4 << 20), SPEC, 4 << 20)

@@ -1,1 +1,1 @@
-"""Where records are kept, in RAM and on disk, behind one protocol. Imports nothing of the bank around it."""
+"""Stores of records, in RAM and on disk, behind one protocol. Imports nothing of the bank around it."""

@@ -1,9 +1,9 @@
-"""The protocol of a place where records are kept. A tier stores and returns records; it never sees a cache, a layout or MLX.
+"""The protocol of a store of records. A tier never sees a cache, a layout or MLX.
 
 Contract (tests/contracts/test_tier.py, run against every tier):
-- `put` then `get` returns an equal record; `put` of a key that is there is a no-op; `get` of a key that is not raises KeyError;
-- `get` verifies what it returns; a damaged record raises DamagedRecordError and is not there from then on;
-- `delete` of a key that is not there is a no-op; `index` has a row of each that is; `num_bytes` counts all that the tier occupies;
+- `put` then `get` returns an equal record; `put` of a present key is a no-op; `get` of an absent key raises KeyError;
+- `get` verifies what it returns; a damaged record raises DamagedRecordError and is absent from then on;
+- `delete` of an absent key is a no-op; `index` has a row for each record; `num_bytes` counts all bytes that the tier occupies;
 - methods may be called from several threads.
 """
 
@@ -18,29 +18,29 @@ from forerun.values import Source
 
 
 class Tier(Protocol):
-    """A store of records. `source` is what a response reports for state that came from here; `index` answers what hangs from a node."""
+    """A store of records. source: what a response reports for state from here. index: which records exist, and what hangs from a node."""
 
     source: Source
     index: Index
 
     def put(self, record: Record) -> None:
-        """Keep the record. On return it survives what this kind of tier survives (a disk tier: a power cut). Raises BankError."""
+        """Store the record. On return it is durable, as far as the tier is (disk: through a power cut). Raises BankError."""
 
     def get(self, key: str) -> Record:
         """The record of that key, verified. Raises KeyError, DamagedRecordError."""
 
     def get_many(self, keys: Sequence[str]) -> list[Record]:
-        """The records of these keys, in their order, as `get` gives them; a tier may read them side by side."""
+        """The records of these keys, in their order, as by `get`; a tier may read them concurrently."""
 
     def delete(self, key: str) -> None:
-        """Forget the record and free its bytes."""
+        """Delete the record and free its bytes."""
 
     def set_aside(self, key: str) -> None:
-        """Serve the record never again: its bytes are whole, but they are not what they should be."""
+        """Quarantine a record whose bytes are whole but do not fit: it is never returned again."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes occupied, overhead included."""
 
     def close(self) -> None:
-        """Release what the tier holds open. Nothing may be called afterwards."""
+        """Release files and threads. No method may be called afterwards."""

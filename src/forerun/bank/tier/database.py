@@ -1,4 +1,4 @@
-"""The SQLite database under an index: how it is opened, what its tables are, and what its failures are called.
+"""The SQLite database of an index: opening, schema, and errors.
 
 Knows nothing of what the rows are used for.
 """
@@ -9,25 +9,26 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forerun.bank.tier import files
 from forerun.errors import BankError, BankFullError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-VERSION = 6
+VERSION = 7
 
-# Finds a segment that hangs from the node and whose tokens begin with the anchor.
+# Whether a segment hangs from the node whose tokens begin with the anchor.
 HOLDS_ANCHOR = (
     "SELECT 1 FROM record WHERE parent = {node} AND kind = 'segment'"
     " AND tokens >= {anchor} AND substr(tokens, 1, length({anchor})) = {anchor}"
 )
 
-# Tokens are ordered by their bytes: in `place`, rows that begin alike are neighbours.
+# Tokens are ordered by their bytes: in `place`, rows with a common prefix are neighbours.
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE record (
@@ -67,42 +68,50 @@ CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fie
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
-# Rows that are removed give their bytes back and leave no trace; 256 pages (1 MiB) bound the log.
+# Deleted rows free their bytes and leave no trace; the log is bounded by 256 pages (1 MiB).
 _SETTINGS = ("auto_vacuum = FULL", "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 256")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REBUILD = "if it happens again: stop the server and delete index.db, which is then rebuilt from the records"
 
 
 def paths(path: Path) -> tuple[Path, ...]:
-    """All files that belong to the database at `path` while it is open."""
+    """All files of the database at `path` while it is open."""
     return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
-def writable(path: Path) -> sqlite3.Connection:
-    """The database, made if it is not there, made anew if it is damaged or older. Raises BankError if a newer forerun wrote it, OSError."""
+def writable(path: Path, set_aside: Callable[[int], None]) -> sqlite3.Connection:
+    """The database, created if missing, recreated if damaged. One of an earlier format is replaced, after `set_aside` was called with its
+    version. Raises BankError if a newer forerun wrote it, OSError.
+    """
     with files.opened(path, os.O_RDWR | os.O_CREAT):
         pass  # mode 0600, which SQLite gives to the log too
     with explained(path):
         try:
-            if (connection := _prepared(path)) is not None:
-                return connection
+            with _opened(path.absolute().as_uri()) as connection:
+                version = _version(connection)
+                if version >= VERSION:
+                    _check_version(version, path)
+                    _set(connection)
+                    return connection
+                connection.close()
+            if version:
+                set_aside(version)
         except sqlite3.DatabaseError as error:
             if _code(error) not in _DAMAGED:
                 raise
-        log.warning("%s is damaged or of an older format: it is built anew from the records", path)
-        for part in paths(path):
-            part.unlink(missing_ok=True)
-        return _made(path)
+            log.warning("%s is damaged: it is rebuilt from the records", path)
+        return _created(path)
 
 
 def readable(path: Path) -> sqlite3.Connection:
-    """The database at `path`, which another process may be writing, for looking only."""
+    """The database at `path`, read-only; another process may be writing it. Raises BankError."""
     with explained(path), _opened(f"{path.absolute().as_uri()}?mode=ro") as connection:
-        _check_version(connection, path, at_least=VERSION)
+        _check_version(_version(connection), path)
         return connection
 
 
 def in_memory() -> sqlite3.Connection:
-    """An empty database that no file holds."""
+    """An empty database in memory."""
     with _opened(":memory:") as connection:
         connection.executescript(_SCHEMA)
         return connection
@@ -110,7 +119,7 @@ def in_memory() -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """One transaction: rolled back if the block fails."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -129,29 +138,19 @@ def explained(path: Path | None) -> Iterator[None]:
     except sqlite3.Error as error:
         if _code(error) == sqlite3.SQLITE_FULL:
             raise BankFullError(f"{path}: {error}", reason="disk", hint="free some space on the disk") from error
-        hint = "if it stays so: stop the server and delete index.db, it is built anew from the records"
-        raise BankError(f"index {path}: {error}", hint=hint) from error
+        raise BankError(f"index {path}: {error}", hint=_REBUILD) from error
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 for what Python's own module says."""
+    """SQLite's primary result code; 0 for errors of Python's own module."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _prepared(path: Path) -> sqlite3.Connection | None:
-    """The database as it is, or a new one; None if it has an older format."""
-    with _opened(path.absolute().as_uri()) as connection:
-        version = _version(connection)
-        if version:
-            _check_version(connection, path, at_least=version)
-            _set(connection)
-        if version == VERSION:
-            return connection
-        connection.close()
-    return None if version else _made(path)
-
-
-def _made(path: Path) -> sqlite3.Connection:
+def _created(path: Path) -> sqlite3.Connection:
+    for part in paths(path):
+        part.unlink(missing_ok=True)
+    with files.opened(path, os.O_RDWR | os.O_CREAT):
+        pass
     with _opened(path.absolute().as_uri()) as connection:
         _set(connection)
         connection.executescript(_SCHEMA)
@@ -163,11 +162,14 @@ def _set(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _check_version(connection: sqlite3.Connection, path: Path, *, at_least: int) -> None:
-    """Raises BankError for a format that is newer than ours, or older than `at_least`."""
-    version = _version(connection)
-    if not at_least <= version <= VERSION:
-        hint = "use that version, or another folder with --bank-dir"
+def _check_version(version: int, path: Path) -> None:
+    """Raises BankError for another format than ours."""
+    if version != VERSION:
+        newer, earlier = (
+            "use that version, or another folder with --bank-dir",
+            "start the server: it sets what is in an earlier format aside",
+        )
+        hint = newer if version > VERSION else earlier
         raise BankError(f"{path} has format {version}, this version of forerun reads format {VERSION}", hint=hint)
 
 
@@ -178,7 +180,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def _opened(uri: str) -> Iterator[sqlite3.Connection]:
-    """A connection that stays open unless the block fails."""
+    """A connection that is closed only if the block fails."""
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         yield connection
@@ -188,18 +190,26 @@ def _opened(uri: str) -> Iterator[sqlite3.Connection]:
 
 
 class Database:
-    """An open database, for several threads. path None: no file holds it. All raise BankError if it fails."""
+    """An open database, for several threads. path None: in memory. All methods raise BankError if it fails."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection, self._path = connection, path
-        self._lock = threading.RLock()  # who holds it sees nothing change, also between two statements
+        self._lock = threading.RLock()  # its holder sees no change, also between two statements
 
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, explained(self._path):
             return self._connection.execute(sql, values).fetchall()
 
+    def _decoded(self, decode: Callable[[tuple[Any, ...]], T], sql: str, *values: object) -> list[T]:
+        """The rows as `decode` returns them. Raises BankError also for one that it cannot decode."""
+        rows = self._rows(sql, *values)
+        try:
+            return [decode(row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise BankError(f"index {self._path}: a row is damaged: {error}", hint=_REBUILD) from error
+
     def _many(self, *work: tuple[str, list[Any]]) -> None:
-        """Run each statement for each of its rows, all or none."""
+        """Run each statement for each of its rows, in one transaction."""
         with self._lock, explained(self._path), transaction(self._connection):
             for sql, rows in work:
                 self._connection.executemany(sql, rows)

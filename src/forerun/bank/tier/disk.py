@@ -1,9 +1,9 @@
 """The tier on disk: a folder of immutable files named by their records' keys, and an index of them.
 
-    index.db  lock  secret  records/ab/ab12...  quarantine/ab12...
+    index.db  lock  secret  records/ab/ab12...  quarantine/ab12...  quarantine/format-6/
 
-A file appears whole or not at all; its row comes last and is built anew if it is lost. A damaged file is set aside, counted, and never
-served. Knows nothing of what is worth keeping: when the quota is reached, `put` says so and the bank decides what goes.
+A file appears whole or not at all; its row comes last, and is rebuilt from the file if lost. A damaged file is quarantined, counted, and
+never served. Knows no retention policy: when the quota is reached, `put` raises, and the bank decides what is evicted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from forerun.bank.tier import files, format, reconcile
-from forerun.bank.tier.folder import LOCK, check_secret, view
+from forerun.bank.tier.folder import LOCK, QUARANTINE, RECORDS, check_secret, view
 from forerun.bank.tier.index import Index
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES, DiskUsage, daily_limit, disk_limit
 from forerun.bank.tier.reconcile import Reconciler
@@ -30,9 +30,9 @@ READERS = 3
 
 
 class DiskTier:
-    """Records in a folder, which `index` holds, or views: then nothing is changed, and writing raises BankError.
+    """Records in a folder. If `index` is a view, nothing is changed, and writing raises BankError.
 
-    limit_bytes: what the folder may hold. daily_limit_bytes: what may be written on one day (UTC).
+    limit_bytes: that the folder may hold. daily_limit_bytes: that may be written per day (UTC).
     """
 
     source: Source = "ssd"
@@ -40,38 +40,37 @@ class DiskTier:
     def __init__(self, folder: Path, *, limit_bytes: int, daily_limit_bytes: int, index: Index) -> None:
         self.index = index
         self._folder, self.limit_bytes, self.daily_limit_bytes = folder, limit_bytes, daily_limit_bytes
-        self._records, self._quarantine = folder / "records", folder / "quarantine"
+        self._records, self._quarantine = folder / RECORDS, folder / QUARANTINE
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(READERS, "bank-reader")
-        self._ledger = DiskUsage(self._records, index)
+        self._usage = DiskUsage(self._records, index)
         if not index.is_view:
             with files.explained(f"cannot open {folder}"):
                 self._prepare()
-        self._ledger.mark_dirty(*(path for path in folder.glob("*") if path not in (self._records, self._quarantine)))
-        self._ledger.mark_dirty(
-            *(path for path in self._records.glob("*") if len(path.name) != 2 or path.is_file()), *self._quarantine.glob("*")
-        )
+        self._usage.mark_dirty(*(path for path in folder.glob("*") if path not in (self._records, self._quarantine)))
+        odd = (path for path in self._records.glob("*") if len(path.name) != 2 or path.is_file())
+        self._usage.mark_dirty(*odd, *self._quarantine.glob("*"))
         self._reconciling = Reconciler(self._prefixes, self._reconcile) if not index.is_view else None
 
     @classmethod
     def of(cls, config: Config, index: Index) -> DiskTier:
-        """The tier of the folder that these settings name, within the limits that they set, or that the disk's free space does."""
+        """The tier of the settings' folder, with their limits, or else those derived from the disk's free bytes."""
         limit_bytes = disk_limit(config, index.totals.record_bytes)
         return cls(config.bank_path, limit_bytes=limit_bytes, daily_limit_bytes=daily_limit(config), index=index)
 
     @classmethod
     def view(cls, folder: Path) -> DiskTier:
-        """The tier of a folder that another process may hold, for looking only. Raises BankError if nothing is there."""
+        """The tier of a folder, read-only; another process may hold the folder. Raises BankError if there is none."""
         return cls(folder, limit_bytes=0, daily_limit_bytes=0, index=view(folder))
 
     def put(self, record: Record) -> None:
-        """Write the record; on return it survives a power cut. Raises BankFullError, BankError; then nothing of it is left."""
-        path = self._path(record.key)
+        """Write the record; durable on return. Raises BankFullError, BankError; then nothing of it is left."""
+        path = self._path(record.info.key)
         with self._changing(path):
-            if self.index.present([record.key]):
+            if self.index.present([record.info.key]):
                 return
             chunks = format.chunks(record)
-            self._check_room(sum(len(chunk) for chunk in chunks))
+            self._check_limits(sum(len(chunk) for chunk in chunks))
             files.make_folder(path.parent)
             files.publish(path, chunks)
             try:
@@ -81,16 +80,16 @@ class DiskTier:
                 raise
 
     def get(self, key: str) -> Record:
-        """The record of that key, every byte checked. Raises KeyError, DamagedRecordError (it was set aside), BankError."""
+        """The record of that key, every byte checked. Raises KeyError, DamagedRecordError (it is quarantined), BankError."""
         return self._get(self.index.find([key])[key])
 
     def get_many(self, keys: Sequence[str]) -> list[Record]:
-        """The records of these keys, in their order, read side by side. Raises as `get` does for the first that fails."""
+        """The records of these keys, in their order, read concurrently. Raises as `get` does for the first that fails."""
         rows = self.index.find(keys)
         return list(self._readers.map(self._get, [rows[key] for key in keys]))
 
     def damage(self, key: str) -> str:
-        """What is wrong with a record, "" if nothing is or if a running server has removed it meanwhile. Raises BankError."""
+        """What is wrong with a record; "" if nothing is, or if a running server removed it meanwhile. Raises BankError."""
         try:
             self.get(key)
         except DamagedRecordError as error:
@@ -100,7 +99,7 @@ class DiskTier:
         return ""
 
     def delete(self, key: str) -> None:
-        """Remove the record's file and row."""
+        """Delete the record's file and row."""
         path = self._path(key)
         with self._changing(path):
             if self.index.present([key]):
@@ -113,15 +112,15 @@ class DiskTier:
             self._set_aside(self._path(key), row)
 
     def clear_quarantine(self) -> None:
-        """Remove what was set aside."""
+        """Delete what is in quarantine."""
         paths = list(self._quarantine.glob("*"))
         with self._changing(*paths):
             for path in paths:
                 files.remove(path)
 
     def scrub(self, keys: Iterable[str]) -> None:
-        """Leave no trace under the folder of the records of these keys, which were deleted: also not of what was set aside or noted of any
-        others, in the index's log, or after a power cut.
+        """Leave no trace in the folder of the deleted records of these keys, even after a power cut. Clears the quarantine, the notes of
+        lost records and the index's log.
         """
         self.clear_quarantine()
         with self._changing():
@@ -130,31 +129,31 @@ class DiskTier:
             self.index.scrub()
 
     def announce(self, address: str) -> None:
-        """Have the folder say where the server answers that holds it."""
+        """Write the server's address into the lock file, where commands find it."""
         with self._changing(self._folder / LOCK):
             self.index.announce(address)
 
     @property
     def quarantined(self) -> int:
-        """Number of files that were set aside and still lie there."""
+        """Number of entries in quarantine: damaged files, and folders of an earlier format."""
         return sum(1 for _ in self._quarantine.glob("*"))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of every file under the folder: records, index, quarantine, and what a crash left behind. Exact when no call is at work."""
-        return self._ledger.num_bytes
+        """Bytes of all files under the folder: records, index, quarantine, leftovers of a crash. Exact while no call is in progress."""
+        return self._usage.num_bytes
 
     @property
     def written_today_bytes(self) -> int:
-        """Bytes of the records that were written on this day (UTC)."""
+        """Bytes of the records written today (UTC)."""
         return self.index.totals.written_on(today())
 
     def wait_until_reconciled(self, limit_s: float) -> bool:
-        """Wait, at most so long, until rows and files agree as after a crash they may not. Returns whether they do."""
+        """Wait until rows and files agree again after a crash, at most `limit_s` seconds. Returns whether they do."""
         return self._reconciling is None or self._reconciling.wait(limit_s)
 
     def close(self) -> None:
-        """Close the index and let go of the folder."""
+        """Close the index and release the folder."""
         if self._reconciling is not None:
             self._reconciling.stop()
         self._readers.shutdown()
@@ -175,7 +174,7 @@ class DiskTier:
     def _path(self, key: str) -> Path:
         return self._records / key[:2] / key
 
-    def _check_room(self, num_bytes: int) -> None:
+    def _check_limits(self, num_bytes: int) -> None:
         if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes:
             raise BankFullError(f"{num_bytes} bytes do not fit into {self.limit_bytes}", reason="size", hint="raise --bank-disk-bytes")
         if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes - self.num_bytes:
@@ -185,23 +184,23 @@ class DiskTier:
         written_bytes = self.written_today_bytes
         if num_bytes > self.daily_limit_bytes - written_bytes:
             needed = f"{num_bytes} bytes are not written: {written_bytes} of {self.daily_limit_bytes} were today"
-            hint = "it goes on tomorrow (UTC); or raise --bank-daily-write-bytes"
+            hint = "writing resumes tomorrow (UTC); or raise --bank-daily-write-bytes"
             raise BankFullError(f"{self._folder}: {needed}", reason="daily write budget", hint=hint)
 
     @contextmanager
     def _changing(self, *paths: Path) -> Iterator[None]:
-        """Alone with the folder; afterwards the bytes of `paths` are counted as they are, whatever happened."""
+        """Excludes other changes of the folder; afterwards the bytes of `paths` are measured again, whatever happened."""
         if self.index.is_view:
-            raise BankError(f"{self._folder} was opened for looking only")
+            raise BankError(f"{self._folder} was opened read-only")
         with self._lock, files.explained(f"cannot change {self._folder}"):
             if not self._records.is_dir():
                 raise BankGoneError(
-                    f"{self._folder} was removed while the server runs", hint="restart the server: it makes the folder anew"
+                    f"{self._folder} was removed while the server runs", hint="restart the server: it creates the folder again"
                 )
             try:
                 yield
             finally:
-                self._ledger.mark_dirty(*(part for path in paths for part in (path, files.temporary(path))))
+                self._usage.mark_dirty(*(part for path in paths for part in (path, files.temporary(path))))
 
     def _set_aside(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:
@@ -211,7 +210,7 @@ class DiskTier:
             self.index.remove([path.name])
             if path.is_symlink() or path.exists():
                 files.move(path, aside)
-            self.index.note_damaged([row], "it was set aside", time.time())
+            self.index.note_damaged([row], "it was quarantined", time.time())
 
     def _forget_missing(self, path: Path, row: RecordInfo) -> None:
         if self.index.is_view:
@@ -221,7 +220,7 @@ class DiskTier:
                 self.index.remove_gone([row], time.time())
 
     def _prepare(self) -> None:
-        """Folders and the secret. What a dead process made in `records` is synced, so that later only new folders need it."""
+        """Make folders and secret. Folders that a dead process made in `records` are synced, so that later only new ones need it."""
         files.make_folder(self._quarantine)
         files.make_folder(self._records)
         files.sync_folder(self._records)
@@ -234,11 +233,11 @@ class DiskTier:
     def _reconcile(self, prefix: str) -> None:
         """Make rows and files of these keys agree."""
         with self._lock, files.explained(f"cannot reconcile {self._folder}"):
-            self._ledger.mark_dirty(*reconcile.step(self._records / prefix, self._quarantine, self.index))
+            self._usage.mark_dirty(*reconcile.step(self._records / prefix, self._quarantine, self.index))
 
 
 def _matching(record: Record, row: RecordInfo, path: Path) -> Record:
-    """The record, if it is the one of this row."""
+    """The record. Raises DamagedRecordError if it is not the one of this row."""
     if record.info != row:
         raise DamagedRecordError(f"{path}: expected {_name(row)}, found {_name(record.info)}")
     return record
@@ -249,5 +248,5 @@ def _name(info: RecordInfo) -> str:
 
 
 def today() -> str:
-    """The day in UTC, as the index names it."""
+    """Today in UTC, ISO 8601."""
     return datetime.now(UTC).date().isoformat()

@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written beside their place, synced, renamed, and the folder synced. Also the lock and the count of bytes.
+"""Files that survive a power cut: written under a temporary name, synced, renamed, the folder synced. Also the lock, and sizes.
 
 Knows nothing of records.
 """
@@ -27,7 +27,7 @@ HINTS = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, er
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder, for its owner alone, unless it is there; on return a power cut does not undo it. Raises OSError."""
+    """Make the folder with mode 0700 unless it exists; durable on return. Raises OSError."""
     if path.is_dir():
         return
     path.mkdir(0o700)
@@ -39,7 +39,7 @@ def make_folder(path: Path) -> None:
 
 
 def publish(path: Path, chunks: Iterable[Buffer]) -> None:
-    """Make a file of `chunks`, mode 0600. It appears whole or not at all; on return a power cut does not undo it. Raises OSError."""
+    """Write `chunks` to a new file, mode 0600. It appears whole or not at all, and is durable on return. Raises OSError."""
     try:
         with opened(temporary(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             for chunk in chunks:
@@ -48,7 +48,7 @@ def publish(path: Path, chunks: Iterable[Buffer]) -> None:
         temporary(path).replace(path)
         sync_folder(path.parent)
     except BaseException:
-        # What cannot be removed now is counted, and removed when the folder is next opened.
+        # If this fails too: the file is counted, and removed when the folder is next opened.
         with suppress(OSError):
             temporary(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
@@ -56,13 +56,13 @@ def publish(path: Path, chunks: Iterable[Buffer]) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Where `publish` writes before it renames. A folder has one writer, so one name is enough."""
+    """The name under which `publish` writes before it renames. A folder has one writer, so one name is enough."""
     return path.with_name(f"{path.name}.tmp")
 
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """A file descriptor of a file that is no symbolic link."""
+    """A file descriptor; symbolic links are refused."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         yield file
@@ -71,13 +71,13 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def sync_folder(path: Path) -> None:
-    """What was renamed, made or removed in the folder so far survives a power cut."""
+    """Make what was renamed, made or removed in the folder durable."""
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as folder:
         _sync(folder)
 
 
 def remove(path: Path) -> None:
-    """Remove the file, or the folder that has taken its place with all in it. Raises OSError."""
+    """Remove the file or folder, with all in it, if it exists. Raises OSError."""
     if _is_folder(path):
         shutil.rmtree(path)
     else:
@@ -85,13 +85,13 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Move the file, or what has taken its place, and remove what is there. Raises OSError."""
+    """Move the file or folder to `to`, whose previous content is removed. Raises OSError."""
     remove(to)
     path.replace(to)
 
 
 def read(file: int, start: int, num_bytes: int) -> memoryview:
-    """The bytes of an open file from `start` on, in a buffer of their own; fewer than `num_bytes` at the end of the file."""
+    """`num_bytes` bytes of an open file from `start`, in a new read-only buffer; fewer at the end of the file."""
     buffer, done = np.empty(num_bytes, np.uint8).data, 0
     while done < num_bytes:
         got = os.preadv(file, [buffer[done:]], start + done)
@@ -102,7 +102,7 @@ def read(file: int, start: int, num_bytes: int) -> memoryview:
 
 
 def read_ahead(file: int) -> None:
-    """Tell the system that the file will be read from its start to its end."""
+    """Advise the kernel that the file will be read sequentially."""
     if sys.platform == "linux":
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
@@ -122,7 +122,7 @@ def lock(path: Path) -> int:
 
 
 def _lock_within(file: int, limit_s: float) -> None:
-    """Lock it. Who only looks whether it is locked (`locked_by`) holds it for a moment, and is waited for. Raises OSError."""
+    """Lock it, retrying for `limit_s`: `locked_by` in another process holds the lock for a moment. Raises OSError."""
     end_s = time.monotonic() + limit_s
     while True:
         try:
@@ -134,7 +134,7 @@ def _lock_within(file: int, limit_s: float) -> None:
 
 
 def locked_by(path: Path) -> str | None:
-    """What the holder of `path` has written there, None if nobody holds it. Raises OSError."""
+    """What the holder of `path` wrote into it, None if nobody holds it. Raises OSError."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -149,13 +149,13 @@ def locked_by(path: Path) -> str | None:
 
 
 def rewrite(file: int, content: bytes) -> None:
-    """Make this the content of a file that is open, and stays the same file."""
+    """Replace the content of an open file in place."""
     os.ftruncate(file, 0)
     os.pwrite(file, content, 0)
 
 
 def sizes(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Every file under the folder and its length in bytes."""
+    """Every file under the folder, with its length in bytes."""
     for path in folder.rglob("*"):
         num_bytes = size(path)
         if num_bytes is not None:
@@ -163,7 +163,7 @@ def sizes(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def size(path: Path) -> int | None:
-    """Length in bytes of a file, None if there is none."""
+    """Length of a file in bytes, None if there is none."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -172,18 +172,18 @@ def size(path: Path) -> int | None:
 
 
 def occupied(path: Path) -> int:
-    """Bytes of the file, or of all files in the folder that has taken its place; 0 if nothing is there."""
+    """Bytes of the file, or of all files under the folder; 0 if neither exists."""
     return sum(num_bytes for _, num_bytes in sizes(path)) if _is_folder(path) else size(path) or 0
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there, and no link to one. Raises FileNotFoundError if nothing is."""
+    """Whether the path is a regular file, not a link. Raises FileNotFoundError."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn an OSError into a BankError that says what failed; a full disk into a BankFullError."""
+    """Turn an OSError into a BankError that names what failed; a full disk into a BankFullError."""
     try:
         yield
     except OSError as error:
@@ -199,13 +199,13 @@ def _is_folder(path: Path) -> bool:
 def _write(file: int, chunk: memoryview) -> None:
     done = 0
     while done < len(chunk):
-        # In pieces: some systems refuse 2 GiB in one call.
+        # 64 MiB at a time: some systems refuse 2 GiB in one call.
         done += os.write(file, chunk[done : done + (64 << 20)])
 
 
 def _sync(file: int) -> None:
     if sys.platform == "darwin":
-        # fsync alone leaves the bytes in the drive's cache there.
+        # There fsync alone leaves the bytes in the drive's cache.
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
         os.fsync(file)

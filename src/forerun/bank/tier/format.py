@@ -1,4 +1,4 @@
-"""The record file, byte by byte (docs/record-format.md): how a record is written to one and how every byte of it is checked on reading.
+"""The record file (docs/record-format.md): its bytes, and the check of every byte on reading.
 
 Knows nothing of folders, quotas or the index.
 """
@@ -18,7 +18,7 @@ from forerun.errors import DamagedRecordError
 from forerun.state.record import SEGMENT_TOKENS, Kind, Record, RecordInfo, token_bytes, tokens_of
 
 MAGIC = b"FORERUN\n"
-VERSION = 1
+VERSION = 2
 ALIGN_BYTES = 4096
 
 # magic, version, kind, key, root, parent, start, token count, zero, payload bytes, payload checksum
@@ -29,25 +29,25 @@ _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 
 def head_bytes(num_tokens: int) -> int:
-    """Length of all before the payload."""
+    """Length of everything before the payload."""
     used = _FIELDS.size + 4 * num_tokens + _CHECKSUM.size
     return -(-used // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def file_bytes(info: RecordInfo) -> int:
-    """Length of the file that holds the record."""
+    """Length of the record's file."""
     return head_bytes(len(info.tokens)) + info.num_bytes
 
 
 def chunks(record: Record) -> tuple[bytes, memoryview]:
-    """The file that holds the record: head and payload. Raises ValueError for a record that no file can hold."""
-    names = [bytes.fromhex(name) for name in (record.key, record.root, record.parent)]
-    if any(len(name) != 16 for name in names) or len(record.tokens) > SEGMENT_TOKENS:
-        raise ValueError(f"{record.kind} {record.key!r} with {len(record.tokens)} tokens is no record")
-    payload = record.payload.cast("B")
-    sizes = (record.start, len(record.tokens), 0, payload.nbytes, xxh3_64_intdigest(payload))
-    head = _FIELDS.pack(MAGIC, VERSION, _NUMBERS[record.kind], *names, *sizes) + token_bytes(record.tokens)
-    head = head.ljust(head_bytes(len(record.tokens)) - _CHECKSUM.size, b"\0")
+    """The record's file: head and payload. Raises ValueError for invalid keys or too many tokens."""
+    info, payload = record.info, record.payload.cast("B")
+    names = [bytes.fromhex(name) for name in (info.key, info.root, info.parent)]
+    if any(len(name) != 16 for name in names) or len(info.tokens) > SEGMENT_TOKENS:
+        raise ValueError(f"{info.kind} {info.key!r} with {len(info.tokens)} tokens is no record")
+    sizes = (info.start, len(info.tokens), 0, payload.nbytes, xxh3_64_intdigest(payload))
+    head = _FIELDS.pack(MAGIC, VERSION, _NUMBERS[info.kind], *names, *sizes) + token_bytes(info.tokens)
+    head = head.ljust(head_bytes(len(info.tokens)) - _CHECKSUM.size, b"\0")
     return head + _CHECKSUM.pack(xxh3_64_intdigest(head)), payload
 
 
@@ -58,26 +58,26 @@ def read(path: Path) -> Record:
         info, checksum = _read_head(file, path)
         payload = files.read(file, head_bytes(len(info.tokens)), info.num_bytes)
     _expect(path, "payload checksum", checksum, xxh3_64_intdigest(payload))
-    return Record(info.kind, info.key, info.root, info.parent, info.start, info.tokens, payload)
+    return Record(info, payload)
 
 
 def read_info(path: Path) -> RecordInfo:
-    """What the head of the file says, checked; the payload is not read. Raises DamagedRecordError, OSError."""
+    """The info in the file's head, checked; the payload is not read. Raises DamagedRecordError, OSError."""
     with _opened(path) as file:
         return _read_head(file, path)[0]
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Opens nothing but files: a pipe would never answer, and what a link leads to is not ours."""
+    """Opens regular files only: a pipe would block, and a link may lead outside the folder."""
     if not files.is_file(path):
-        raise DamagedRecordError(f"{path} is no file")
+        raise DamagedRecordError(f"{path} is not a regular file")
     with files.opened(path, os.O_RDONLY) as file:
         yield file
 
 
 def _read_head(file: int, path: Path) -> tuple[RecordInfo, int]:
-    """The record's info and its payload's checksum. Nothing is believed before the head's own checksum is right."""
+    """The record's info and its payload's checksum. The head's own checksum is verified before its fields are used."""
     raw = bytes(files.read(file, 0, head_bytes(SEGMENT_TOKENS)))
     if len(raw) < ALIGN_BYTES:
         raise DamagedRecordError(f"{path}: expected at least {ALIGN_BYTES} bytes, found {len(raw)}")
@@ -89,7 +89,7 @@ def _read_head(file: int, path: Path) -> tuple[RecordInfo, int]:
     head = raw[: head_bytes(num_tokens)]
     _expect(path, "head checksum", xxh3_64_intdigest(head[: -_CHECKSUM.size]), *_CHECKSUM.unpack(head[-_CHECKSUM.size :]))
     if number not in _KINDS or zero != 0 or start % SEGMENT_TOKENS:
-        raise DamagedRecordError(f"{path}: kind {number}, start {start}, reserved {zero} are not of a record")
+        raise DamagedRecordError(f"{path}: kind {number}, start {start}, reserved {zero} are invalid")
     _expect(path, "file bytes", len(head) + num_bytes, os.fstat(file).st_size)
     tokens = tokens_of(head[_FIELDS.size : _FIELDS.size + 4 * num_tokens])
     return RecordInfo(_KINDS[number], key.hex(), root.hex(), parent.hex(), start, tokens, num_bytes), checksum

@@ -1,7 +1,6 @@
-"""What an index remembers besides the records that are there: conversations, memos of them, what was lost and why, and under which
-identities was stored.
+"""Tables of an index besides the records: conversations, their memos, lost records with the reason, and identities.
 
-Knows nothing of files or of what is worth keeping.
+Knows nothing of files or of retention policy.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from forerun.bank.tier.database import HOLDS_ANCHOR, Database, explained
 from forerun.state.record import RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200
-MOST_MEMO_BYTES = 256 << 10  # a longer one is not kept
+MOST_MEMO_BYTES = 256 << 10  # a longer one is not stored
 log = logging.getLogger(__name__)
 
 LossKind = Literal["evicted", "damaged", "not stored"]
@@ -26,9 +25,7 @@ LossKind = Literal["evicted", "damaged", "not stored"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation as the index knows it. id: what requests call it. name: what people do, "" if nothing. used_s: its last use (Unix
-    seconds). keys: of the records that it consists of.
-    """
+    """The row of a conversation. id: for requests. name: for people, "" for none. used_s: last use, Unix seconds. keys: of its records."""
 
     tenant: str
     id: str
@@ -42,7 +39,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """A record that is not here: where it ended, why it is not, since when (Unix seconds)."""
+    """A record that is gone, or was never written. position: after its last token. lost_s: since when, Unix seconds."""
 
     position: int
     kind: LossKind
@@ -52,10 +49,7 @@ class LostRecord:
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What is to be known again, under a name, of the first `stop` tokens of a conversation: for as long as they are stored.
-
-    data: whatever its reader makes of it.
-    """
+    """Opaque data attached to the first `stop` tokens of a conversation, found by name; stored as long as these tokens are."""
 
     name: str
     stop: int
@@ -63,8 +57,8 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """What a memo hangs from: it goes when no segment of `node` begins with these tokens any more. root: of the node's chain."""
+class MemoAnchor:
+    """Where a memo hangs: it is deleted with the last segment of `node` whose tokens begin with `tokens`. root: of the node's chain."""
 
     root: str
     node: str
@@ -72,40 +66,40 @@ class Anchor:
 
 
 class History(Database):
-    """Tables of an index. Methods may be called from several threads; all raise BankError if the database fails."""
+    """Methods may be called from several threads; all raise BankError if the database fails."""
 
     def note_session(self, session: Session) -> None:
-        """Note what a conversation consists of now. Its name, and whether it is pinned, stay as they were."""
+        """Insert or update a conversation. An existing name and pin stay unchanged."""
         sql = (
             "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys"
         )
-        told = (session.used_s, session.turns, session.num_tokens, session.is_pinned, bytes.fromhex("".join(session.keys)))
-        self._many((sql, [(session.tenant, session.id, session.name, *told)]))
+        values = (session.used_s, session.turns, session.num_tokens, session.is_pinned, bytes.fromhex("".join(session.keys)))
+        self._many((sql, [(session.tenant, session.id, session.name, *values)]))
 
     def session(self, tenant: str, id: str) -> Session | None:
         """The tenant's conversation of that id, None if there is none."""
         return next(iter(self._sessions("WHERE tenant = ? AND id = ?", tenant, id)), None)
 
     def sessions_of(self, tenant: str, limit: int) -> list[Session]:
-        """The tenant's conversations, the last used first, `limit` at most."""
+        """The tenant's conversations, last used first, at most `limit`."""
         return self._sessions("WHERE tenant = ? ORDER BY used_s DESC LIMIT ?", tenant, limit)
 
     def all_sessions(self) -> list[Session]:
-        """Every tenant's conversations, the last used first."""
+        """All tenants' conversations, last used first."""
         return self._sessions("ORDER BY used_s DESC")
 
     def pinned_sessions(self) -> list[Session]:
-        """Every tenant's conversations that are pinned."""
+        """All tenants' pinned conversations."""
         return self._sessions("WHERE is_pinned = 1")
 
     def is_end_of_another(self, tail: RecordInfo, tenant: str, id: str) -> bool:
-        """Whether another conversation of the tenant than this one ends with this segment. Looks at those that end there only."""
+        """Whether another conversation of the tenant ends with this segment. Reads only those that end at its position."""
         sql = "SELECT EXISTS (SELECT 1 FROM session WHERE +tenant = ? AND num_tokens = ? AND id <> ? AND instr(keys, ?))"
         return bool(self._rows(sql, tenant, tail.stop, id, bytes.fromhex(tail.key))[0][0])
 
     def shared(self, keys: Collection[str], tenant: str, id: str) -> set[str]:
-        """Those of the keys that another conversation of the tenant than this one consists of, too. Reads each of these once."""
+        """Those of the keys that another conversation of the tenant needs too. Reads each conversation once."""
         wanted, found = {bytes.fromhex(key) for key in keys}, set[bytes]()
         with self._lock, explained(self._path):
             for (data,) in self._connection.execute("SELECT keys FROM session WHERE tenant = ? AND id <> ?", (tenant, id)):
@@ -113,16 +107,16 @@ class History(Database):
         return {key.hex() for key in found}
 
     def update_session(self, tenant: str, id: str, *, name: str | None, is_pinned: bool | None) -> None:
-        """Note what people call a conversation, and whether it is pinned; None: as it was."""
+        """Set a conversation's name and pin; None: unchanged."""
         sql = "UPDATE session SET name = coalesce(?, name), is_pinned = coalesce(?, is_pinned) WHERE tenant = ? AND id = ?"
         self._many((sql, [(name, is_pinned, tenant, id)]))
 
     def remove_session(self, tenant: str, id: str) -> None:
-        """Forget a conversation; its records stay."""
+        """Delete a conversation's row; its records stay."""
         self._many(("DELETE FROM session WHERE tenant = ? AND id = ?", [(tenant, id)]))
 
-    def note_memo(self, memo: Memo, anchor: Anchor) -> None:
-        """Keep the memo, if what it hangs from is stored and it is not too long."""
+    def note_memo(self, memo: Memo, anchor: MemoAnchor) -> None:
+        """Store the memo, if a segment with its anchor is stored and it is not too long."""
         if len(memo.data) <= MOST_MEMO_BYTES:
             sql = (
                 "INSERT INTO memo SELECT :root, :name, :node, :anchor, :checksum, :data"
@@ -133,26 +127,26 @@ class History(Database):
             self._many((sql, [row | {"checksum": xxh3_128_hexdigest(memo.data), "data": memo.data}]))
 
     def memos(self, root: str, names: Iterable[str]) -> list[bytes]:
-        """What is kept under these names of the chains that begin at `root`. A row that is damaged is as good as none, and logged."""
+        """Data of the memos of these names in the chains under `root`. A damaged row is logged and left out."""
         sql = "SELECT CAST(data AS BLOB), checksum, name FROM memo WHERE root = ? AND name IN (SELECT value FROM json_each(?))"
         found: list[bytes] = []
         for data, checksum, name in self._rows(sql, root, json.dumps(list(names))):
             if xxh3_128_hexdigest(data) == checksum:
                 found.append(data)
             else:
-                log.warning("the memo %s of the index is damaged: what it was kept for is read again", name)
+                log.warning("the memo %s of the index is damaged: what it held is computed again", name)
         return found
 
     def forget_owner(self, tenant: str) -> None:
-        """Forget a tenant's conversations and identities; their records stay."""
+        """Delete the rows of a tenant's conversations and identities; records stay."""
         self._many(("DELETE FROM session WHERE tenant = ?", [(tenant,)]), ("DELETE FROM identity WHERE tenant = ?", [(tenant,)]))
 
     def owners(self) -> list[str]:
-        """The tenants of whom something is known."""
+        """All tenants with a conversation or an identity."""
         return [tenant for (tenant,) in self._rows("SELECT tenant FROM session UNION SELECT tenant FROM identity")]
 
     def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, reason: str, now_s: float) -> None:
-        """Note why records are not here any more, or never were. The last LOST_RECORDS are remembered."""
+        """Note why records are gone, or were never written. The last LOST_RECORDS notes remain."""
         sql = (
             "INSERT INTO lost (parent, start, kind, why, lost_s, tokens) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (parent, tokens) DO UPDATE SET kind = excluded.kind, why = excluded.why, lost_s = excluded.lost_s"
@@ -161,34 +155,33 @@ class History(Database):
         self._many((sql, rows), ("DELETE FROM lost WHERE number <= (SELECT max(number) FROM lost) - ?", [(LOST_RECORDS,)]))
 
     def lost(self, node: str, tokens: Sequence[int]) -> LostRecord | None:
-        """The deepest lost record that hung from the node and whose tokens are a beginning of `tokens`."""
-        rows = self._rows("SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?", node)
-        snapshots = [(start, tokens_of(data), rest) for start, data, *rest in rows]
-        known = [LostRecord(start + len(own), *rest) for start, own, rest in snapshots if own == tuple(tokens[: len(own)])]
-        return max(known, key=lambda x: x.position, default=None)
+        """The deepest lost record of this node whose tokens are a prefix of `tokens`."""
+        sql = "SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?"
+        lost = self._decoded(lambda row: (row[0], tokens_of(row[1]), row[2:]), sql, node)
+        within = [LostRecord(start + len(own), *rest) for start, own, rest in lost if own == tuple(tokens[: len(own)])]
+        return max(within, key=lambda x: x.position, default=None)
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:
-        """Note what the chains that begin at `root` depend on."""
+        """Note the identity of the chains under `root`."""
         sql = "INSERT INTO identity VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET used_s = excluded.used_s"
         self._many((sql, [(root, tenant, json.dumps(dict(fields)), now_s)]))
 
     def identity(self, root: str) -> dict[str, str] | None:
-        """The fields of the identity that is noted for the root, None if none is."""
-        return next((json.loads(fields) for (fields,) in self._rows("SELECT fields FROM identity WHERE root = ?", root)), None)
+        """Fields of the root's identity, None if none is noted."""
+        return next(iter(self._decoded(lambda row: json.loads(row[0]), "SELECT fields FROM identity WHERE root = ?", root)), None)
 
     def last_root(self) -> tuple[str, str, dict[str, str]] | None:
-        """The root under which was stored last, whose it is, and the fields of its identity; None if nothing was."""
-        rows = self._rows("SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1")
-        return next(((root, tenant, json.loads(fields)) for root, tenant, fields in rows), None)
+        """(root, tenant, identity fields) of the root noted last; None if none is."""
+        sql = "SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1"
+        return next(iter(self._decoded(lambda row: (row[0], row[1], json.loads(row[2])), sql)), None)
 
     def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
-        """The fields of the identities under which the tenant stored last."""
+        """Fields of the tenant's identities, last used first, at most `limit`."""
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
-        return [json.loads(fields) for (fields,) in self._rows(sql, tenant, limit)]
+        return self._decoded(lambda row: json.loads(row[0]), sql, tenant, limit)
 
     def _sessions(self, where: str, *values: object) -> list[Session]:
-        rows = self._rows(f"SELECT * FROM session {where}", *values)
-        return [_session(row) for row in rows]
+        return self._decoded(_session, f"SELECT * FROM session {where}", *values)
 
 
 def _session(row: tuple[Any, ...]) -> Session:

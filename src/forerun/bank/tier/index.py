@@ -1,8 +1,7 @@
-"""What is in a tier, a row a record: one SQLite database. Answers what hangs from a node without reading or listing the rest.
+"""The index of a tier: one SQLite database with a row per record, searched by node without a scan.
 
-The rows of records say nothing that the records' own heads do not say, but for the uses and the session: a lost index is built anew from
-them. What else an index remembers (see history.py) is then lost.
-Knows nothing of files of records, payloads or policy.
+A row repeats the head of the record's file, and adds uses and session: a lost index is rebuilt from the files, without its other tables
+(history.py). Knows nothing of record files, payloads or policy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row: the record, when it came and was last used (Unix seconds), how often; session and tenant are "" until `label` says them."""
+    """A record's row. created_s, used_s: Unix seconds. uses: how often. session, tenant: "" until `Index.label` sets them."""
 
     info: RecordInfo
     created_s: float
@@ -38,8 +37,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """Whose a record is, when it was last used (Unix seconds), and its rank among what goes first (see retain.rank_s)."""
+class RecordLabel:
+    """A record's session and tenant, last use (Unix seconds) and eviction rank (see retain.rank_s)."""
 
     session: str
     tenant: str
@@ -49,7 +48,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """record_bytes: of the files of all records. sessions: their number. written_bytes: of the records written on `day` (UTC)."""
+    """record_bytes: of all record files. sessions: number of conversations. written_bytes: of the records written on `day` (UTC)."""
 
     record_bytes: int
     sessions: int
@@ -62,8 +61,8 @@ class Totals:
 
 
 class Index(History):
-    """Rows of records. Methods may be called from several threads; all raise BankError if the database fails. lock: a descriptor that holds
-    the folder and goes with the index; None for looking only (`is_view`), or if no file holds the rows (path None).
+    """Methods may be called from several threads; all raise BankError if the database fails. lock: descriptor of the folder's lock, closed
+    with the index; None for a read-only view (`is_view`), or in memory (path None).
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, lock: int | None) -> None:
@@ -74,11 +73,11 @@ class Index(History):
 
     @classmethod
     def in_memory(cls) -> Index:
-        """An empty index that no file holds."""
+        """An empty index in memory."""
         return cls(database.in_memory(), None, None)
 
     def announce(self, address: str) -> None:
-        """Say where the server answers that holds the folder."""
+        """Write the server's address into the folder's lock file."""
         assert self._file_lock is not None
         files.rewrite(self._file_lock, address.encode())
 
@@ -89,7 +88,7 @@ class Index(History):
 
     @property
     def totals(self) -> Totals:
-        """Sums over all rows, without reading them."""
+        """Sums over all rows, kept by triggers."""
         with self._lock:
             if self._totals is None:
                 self._totals = Totals(*self._rows("SELECT * FROM total")[0])
@@ -97,63 +96,60 @@ class Index(History):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that may belong to the database."""
+        """The database's files, which need not exist."""
         return database.paths(self._path) if self._path else ()
 
     def add(self, infos: Iterable[RecordInfo], now_s: float) -> None:
-        """Add rows; a key that is there stays as it is."""
-        used = (now_s, now_s, now_s, 0, "", "")
-        rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, file_bytes(i), *used, token_bytes(i.tokens)) for i in infos]
-        self._many((f"INSERT INTO record VALUES ({', '.join('?' * 14)}) ON CONFLICT DO NOTHING", rows))
+        """Add rows; an existing one stays unchanged."""
+        self._many(_insertion(infos, now_s))
 
     def add_written(self, info: RecordInfo, now_s: float, day: str) -> None:
-        """Add the row of a record that was written on this day."""
-        self.add([info], now_s)
+        """Add the row of a record written on this day, and count its bytes, in one transaction."""
         sql = "UPDATE total SET written_bytes = ? + iif(day = ?, written_bytes, 0), day = ?"
-        self._many((sql, [(file_bytes(info), day, day)]))
+        self._many(_insertion([info], now_s), (sql, [(file_bytes(info), day, day)]))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Forget rows; keys that are not there are passed over."""
+        """Delete rows; absent keys are ignored."""
         self._many(("DELETE FROM record WHERE key = ?", [(key,) for key in keys]))
 
     def num_sessions(self, others: Iterable[tuple[str, str]]) -> int:
-        """How many conversations are noted here, and of `others`, (tenant, id), are not."""
+        """Number of conversations here, plus those of `others`, (tenant, id), that are not."""
         with self._lock:
             return self.totals.sessions + sum(self.session(*name) is None for name in others)
 
     def remove_gone(self, infos: Collection[RecordInfo], now_s: float) -> None:
-        """Forget the rows of records whose files are not there, and note it."""
+        """Delete the rows of records whose files are missing, and note them as lost."""
         self.remove(info.key for info in infos)
         self.note_damaged(infos, "its file was removed", now_s)
 
     def note_damaged(self, infos: Iterable[RecordInfo], reason: str, now_s: float) -> None:
-        """Note why records cannot be had, and so the marks to which they lead."""
+        """Note as lost: these records, and the snapshots that depend on them."""
         for info in infos:
             snapshots = self.along("snapshot", info.parent, info.tokens) if info.kind == "segment" else []
             self.note_lost([info, *snapshots], "damaged", reason, now_s)
 
     def touch(self, ranks_s: Mapping[str, float], used_s: float) -> None:
-        """Note that records, by key, were used, and what their ranks are now."""
+        """Count a use of the records of these keys, and set their ranks."""
         sql = "UPDATE record SET used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
         self._many((sql, [(used_s, rank_s, key) for key, rank_s in ranks_s.items()]))
 
-    def label(self, key: str, label: Label) -> None:
-        """Note whose record this is, and that it was used."""
+    def label(self, key: str, label: RecordLabel) -> None:
+        """Set a record's label, and count a use."""
         sql = "UPDATE record SET session = ?, tenant = ?, used_s = ?, rank_s = ?, uses = uses + 1 WHERE key = ?"
         self._many((sql, [(label.session, label.tenant, label.used_s, label.rank_s, key)]))
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Those of the keys that are there; their rows are not read."""
+        """The keys that have rows; the rows are not read."""
         sql = "SELECT key FROM record WHERE key IN (SELECT value FROM json_each(?))"
         return {key for (key,) in self._rows(sql, json.dumps(list(keys)))}
 
     def find(self, keys: Iterable[str]) -> dict[str, RecordInfo]:
-        """Those of the keys that are there."""
+        """The rows of these keys, absent ones left out."""
         infos = self._infos("WHERE key IN (SELECT value FROM json_each(?))", json.dumps(list(keys)))
         return {info.key: info for info in infos}
 
     def along(self, kind: Kind, node: str, tokens: Sequence[int]) -> list[RecordInfo]:
-        """Records of this kind that hang from the node and whose tokens are a beginning of `tokens`; longest first."""
+        """Records of this kind at the node whose tokens are a prefix of `tokens`; longest first."""
         found, probe = [], tuple(tokens)
         while row := self._last_up_to(node, kind, probe):
             if probe[: len(row.tokens)] == row.tokens:
@@ -162,18 +158,18 @@ class Index(History):
                     break
                 probe = probe[: len(row.tokens) - 1]
             else:
-                # In the order of rows no beginning of `tokens` that is longer than what both share lies before this row.
+                # Rows are ordered by tokens: no prefix of `tokens` longer than the common one precedes this row.
                 probe = probe[: num_shared(row.tokens, probe)]
         return found
 
     def segment_over(self, node: str, tokens: Sequence[int]) -> RecordInfo | None:
-        """A segment that hangs from the node and whose tokens begin with `tokens`, the same if it is there."""
+        """A segment at the node whose tokens begin with `tokens`; the one of exactly these if there is one."""
         first, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens >= ? ORDER BY tokens LIMIT 1"
         return next((row for row in self._infos(following, node, token_bytes(first)) if row.tokens[: len(first)] == first), None)
 
     def nearest(self, node: str, tokens: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """With how many of `tokens` a segment that hangs from the node begins, at most, and that segment's tokens after these. The one that
-        agrees longest is a neighbour.
+        """Length of the longest prefix that `tokens` share with a segment of the node, and that segment's tokens after it. The segment is a
+        neighbour of `tokens` in the order of rows.
         """
         probe, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens > ? ORDER BY tokens LIMIT 1"
         near = [self._last_up_to(node, "segment", probe), *self._infos(following, node, token_bytes(probe))]
@@ -182,35 +178,35 @@ class Index(History):
         return shared, own[shared:]
 
     def latest_segment(self, node: str) -> tuple[int, ...]:
-        """Tokens of the segment of highest rank that hangs from the node; none if none does."""
+        """Tokens of the node's segment of highest rank; () if there is none."""
         return next((row.tokens for row in self._infos("WHERE parent = ? AND kind = 'segment' ORDER BY rank_s DESC LIMIT 1", node)), ())
 
     def lowest(self, limit: int, sparing: Collection[str]) -> list[Entry]:
-        """The `limit` entries of the lowest rank but for those of the keys `sparing`; of equals the later in a conversation first."""
+        """The `limit` entries of lowest rank, without the keys `sparing`; of equals those later in a conversation first."""
         where = "WHERE key NOT IN (SELECT value FROM json_each(?)) ORDER BY rank_s, start DESC LIMIT ?"
         return self._entries(where, json.dumps(sorted(sparing)), limit)
 
     def owned(self, tenant: str, session: str) -> list[RecordInfo]:
-        """The records that a conversation wrote last."""
+        """The records that this conversation wrote last."""
         return self._infos("WHERE tenant = ? AND session = ? AND session <> ''", tenant, session)
 
     def of_owner(self, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
-        """The records of a tenant: what its conversations wrote, and all that begins at one of `roots` or at a root noted as its own."""
+        """The records of a tenant: those that its conversations wrote, and all under one of `roots` or a root noted as its own."""
         noted = {root for (root,) in self._rows("SELECT root FROM identity WHERE tenant = ?", tenant)}
         where = "WHERE (tenant = ? AND session <> '') OR root IN (SELECT value FROM json_each(?))"
         return self._infos(where, tenant, json.dumps(sorted(noted | set(roots))))
 
     def bytes_of(self, keys: Iterable[str]) -> int:
-        """Bytes of the files of these records."""
+        """Bytes of these records' files."""
         sql = "SELECT coalesce(sum(file_bytes), 0) FROM record WHERE key IN (SELECT value FROM json_each(?))"
         return int(self._rows(sql, json.dumps(list(keys)))[0][0])
 
     def entry(self, key: str) -> Entry | None:
-        """The row of that key, None if there is none."""
+        """The entry of that key, None if there is none."""
         return next(iter(self._entries("WHERE key = ?", key)), None)
 
     def snapshots(self) -> list[Entry]:
-        """All marks, the last used first."""
+        """All snapshots, last used first."""
         return self._entries("WHERE kind = 'snapshot' ORDER BY used_s DESC")
 
     def inventory(self) -> list[RecordInfo]:
@@ -218,15 +214,15 @@ class Index(History):
         return self._infos("")
 
     def damage(self) -> list[str]:
-        """What SQLite finds wrong with the database, every page of which it reads."""
+        """What SQLite's integrity check finds; reads every page."""
         return [f"{self._path}: {found}" for (found,) in self._rows("PRAGMA integrity_check") if found != "ok"]
 
     def keys(self, prefix: str) -> set[str]:
-        """All keys that begin with `prefix`, lower-case hex digits."""
+        """All keys that begin with `prefix`, in lower-case hex digits."""
         return {key for (key,) in self._rows("SELECT key FROM record WHERE key >= ? AND key < ?", prefix, f"{prefix}g")}
 
     def prefixes(self, candidates: Iterable[str]) -> set[str]:
-        """Those of the candidates, lower-case hex digits, with which a key begins."""
+        """Those of the candidates, in lower-case hex digits, with which a key begins."""
         begins = "EXISTS (SELECT 1 FROM record WHERE key >= value AND key < value || 'g')"
         return {prefix for (prefix,) in self._rows(f"SELECT value FROM json_each(?) WHERE {begins}", json.dumps(list(candidates)))}
 
@@ -236,36 +232,42 @@ class Index(History):
             super()._many(*work)
 
     def close(self) -> None:
-        """Close the database and let go of the folder."""
+        """Close the database and release the folder."""
         self._connection.close()
         lock, self._file_lock = self._file_lock, None
         if lock is not None:
             os.close(lock)
 
     def scrub(self) -> None:
-        """Forget what was lost, and leave no trace of removed rows in the database's log. Raises BankError if somebody else reads it."""
+        """Delete the notes of lost records, and truncate the log with its deleted rows. Raises BankError while another process reads."""
         self._many(("DELETE FROM lost", [()]))
         ((is_busy, *_),) = self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
         if is_busy:
-            raise BankError(f"{self._path} is being read: its log still holds what was removed", hint="do it again in a moment")
+            raise BankError(f"{self._path} is being read: its log still holds what was removed", hint="try again in a moment")
 
-    def forget_empty_sessions(self, names: Iterable[tuple[str, str]]) -> None:
-        """Of these conversations, (tenant, name), forget those of which no record is left."""
-        for tenant, name in names:
-            session = self.session(tenant, name)
+    def forget_empty_sessions(self, ids: Iterable[tuple[str, str]]) -> None:
+        """Delete those of these conversations, (tenant, id), that have no records left."""
+        for tenant, id in ids:
+            session = self.session(tenant, id)
             if session is not None and not self.present(session.keys):
-                self.remove_session(tenant, name)
+                self.remove_session(tenant, id)
 
     def _last_up_to(self, node: str, kind: Kind, tokens: tuple[int, ...]) -> RecordInfo | None:
         where = "WHERE parent = ? AND kind = ? AND tokens <= ? ORDER BY tokens DESC LIMIT 1"
         return next(iter(self._infos(where, node, kind, token_bytes(tokens))), None)
 
     def _infos(self, where: str, *values: object) -> list[RecordInfo]:
-        return [_info(row) for row in self._rows(f"SELECT {_INFO} FROM record {where}", *values)]
+        return self._decoded(_info, f"SELECT {_INFO} FROM record {where}", *values)
 
     def _entries(self, where: str, *values: object) -> list[Entry]:
-        rows = self._rows(f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}", *values)
-        return [Entry(_info(row[:7]), *row[7:]) for row in rows]
+        sql = f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}"
+        return self._decoded(lambda row: Entry(_info(row[:7]), *row[7:]), sql, *values)
+
+
+def _insertion(infos: Iterable[RecordInfo], now_s: float) -> tuple[str, list[Any]]:
+    used = (now_s, now_s, now_s, 0, "", "")
+    rows = [(i.key, i.kind, i.root, i.parent, i.start, i.num_bytes, file_bytes(i), *used, token_bytes(i.tokens)) for i in infos]
+    return f"INSERT INTO record VALUES ({', '.join('?' * 14)}) ON CONFLICT DO NOTHING", rows
 
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:

@@ -1,4 +1,4 @@
-"""The tier in RAM: a dict of records and an index of them. What goes when room is short is decided by the bank, not here."""
+"""The tier in RAM: a dict of records and their index. Eviction is decided by the bank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forerun.values import Source
 
 
 class MemoryTier:
-    """Records in RAM. They are lost when the process ends."""
+    """Records in host memory."""
 
     source: Source = "ram"
 
@@ -23,13 +23,13 @@ class MemoryTier:
         self._lock = threading.Lock()
 
     def put(self, record: Record) -> None:
-        """Keep the record. Its payload is not copied."""
+        """Store the record. Its payload is not copied."""
         with self._lock:
-            if record.key in self._records:
+            if record.info.key in self._records:
                 return
             self.index.add([record.info], time.time())
-            self._records[record.key] = record
-            self._num_bytes += record.payload.nbytes
+            self._records[record.info.key] = record
+            self._num_bytes += record.info.num_bytes
 
     def get(self, key: str) -> Record:
         """The record of that key. Raises KeyError."""
@@ -40,15 +40,13 @@ class MemoryTier:
         return [self._records[key] for key in keys]
 
     def delete(self, key: str) -> None:
-        """Forget the record."""
+        """Delete the record."""
         with self._lock:
             if key in self._records:
                 self.index.remove([key])
-                self._num_bytes -= self._records.pop(key).payload.nbytes
+                self._num_bytes -= self._records.pop(key).info.num_bytes
 
-    def set_aside(self, key: str) -> None:
-        """Forget the record."""
-        self.delete(key)
+    set_aside = delete
 
     @property
     def num_bytes(self) -> int:
@@ -56,6 +54,6 @@ class MemoryTier:
         return self._num_bytes
 
     def close(self) -> None:
-        """Forget all records."""
+        """Drop all records."""
         self._records.clear()
         self.index.close()

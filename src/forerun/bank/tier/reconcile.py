@@ -1,6 +1,6 @@
-"""After a crash: files without a row, rows without a file, and what was half written. In the background, a 256th of the records at a time.
+"""Repairs what a crash leaves: files without a row, rows without a file, temporary files. In the background, 1/256 of all keys at a time.
 
-Knows nothing of payloads; of a file without a row only the head is read.
+Knows nothing of payloads: of a file without a row only the head is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALL = [f"{i:02x}" for i in range(256)]
 
 
 class Reconciler:
-    """A thread that calls `step` once for every prefix that `prefixes` gives. What fails is logged and left to the next opening."""
+    """A thread that calls `step` once for each of `prefixes()`. A failure is logged, and left to the next opening."""
 
     def __init__(self, prefixes: Callable[[], Iterable[str]], step: Callable[[str], None]) -> None:
         self._prefixes, self._step = prefixes, step
@@ -33,23 +33,23 @@ class Reconciler:
         self._thread.start()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for the end, at most so long. Returns whether it is reached."""
+        """Wait until it is done, at most `limit_s` seconds. Returns whether it is."""
         return self._done.wait(limit_s)
 
     def stop(self) -> None:
-        """End it after the step at work."""
+        """Stop after the step in progress."""
         self._is_stopping = True
         self._thread.join()
 
     def _run(self) -> None:
-        for prefix in self._found():
+        for prefix in self._sorted_prefixes():
             if self._is_stopping:
                 return
             with self._logged(prefix):
                 self._step(prefix)
         self._done.set()
 
-    def _found(self) -> list[str]:
+    def _sorted_prefixes(self) -> list[str]:
         with self._logged("all"):
             return sorted(self._prefixes())
         return []
@@ -63,20 +63,20 @@ class Reconciler:
 
 
 def prefixes(records: Path, index: Index) -> set[str]:
-    """Those of which there are rows or files. Raises BankError, OSError."""
+    """The prefixes of keys that have rows or files. Raises BankError, OSError."""
     return index.prefixes(_ALL) | ({path.name for path in records.glob("??")} & set(_ALL))
 
 
 def step(folder: Path, quarantine: Path, index: Index) -> list[Path]:
-    """Make the rows of one folder of records agree with its files. Returns the files that were not as they should be. The caller sees to it
-    that nobody writes meanwhile. Raises BankError, OSError.
+    """Make the rows of one folder of records agree with its files. Returns the paths whose bytes are to be counted again. The caller
+    excludes concurrent writes. Raises BankError, OSError.
     """
     names = {path.name for path in folder.glob("*")}
     for name in [n for n in names if n.endswith(".tmp")]:
         files.remove(folder / name)
         names.remove(name)
-    keys, whole = index.keys(folder.name), {n for n in names if len(n) == 32 and n.startswith(folder.name)}
-    gone, orphans = keys - whole, whole - keys
+    keys, records = index.keys(folder.name), {n for n in names if len(n) == 32 and n.startswith(folder.name)}
+    gone, orphans = keys - records, records - keys
     if gone:
         index.remove_gone(index.find(gone).values(), time.time())
     if orphans:
@@ -86,7 +86,7 @@ def step(folder: Path, quarantine: Path, index: Index) -> list[Path]:
 
 
 def _heads(folder: Path, quarantine: Path, names: set[str]) -> Iterator[RecordInfo]:
-    """What the files say of themselves; those that lie are set aside."""
+    """What the files' heads hold; damaged ones are quarantined."""
     for path in (folder / name for name in sorted(names)):
         try:
             info = format.read_info(path)

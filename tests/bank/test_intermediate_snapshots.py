@@ -1,4 +1,4 @@
-"""Marks that a long prompt leaves on the way: what is edited in the middle, or only begins like another, goes on there, bit for bit."""
+"""Intermediate snapshots of a long prompt: an edit in the middle, or another conversation, continues from them bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def joined(messages: list[list[int]]) -> list[int]:
     return [*HEAD, *(token for message in messages for token in message)]
 
 
-def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: Path) -> None:
+def test_an_edit_in_the_middle_of_a_long_prompt_reuses_an_intermediate_snapshot(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "bank")) as bank:
         turn(bank, joined(MESSAGES))
         assert bank.flush(LIMIT_S)
@@ -40,13 +40,13 @@ def test_a_conversation_that_was_read_at_once_is_edited_in_the_middle(tmp_path: 
             assert differing_state(restored.cache, read(FAMILY, prompt[: restored.reused_tokens])) == []
 
 
-def test_where_two_have_parted_a_third_goes_on(tmp_path: Path) -> None:
+def test_a_third_conversation_continues_where_two_diverged(tmp_path: Path) -> None:
     reused = []
     for question in range(3):
         with closing(opened(tmp_path / "bank")) as bank:
-            session_info = turn(bank, [*DOCUMENT, *tiny.words(question, APART_TOKENS + 10)])
-            reused.append(session_info.restored.reused_tokens)
+            result = turn(bank, [*DOCUMENT, *tiny.words(question, APART_TOKENS + 10)])
+            reused.append(result.restored.reused_tokens)
             assert bank.flush(LIMIT_S)
     assert reused[:2] == [0, len(HEAD)]
     assert reused[2] >= len(DOCUMENT)
-    assert differing_state(session_info.restored.cache, read(FAMILY, session_info.stored)) == []
+    assert differing_state(result.restored.cache, read(FAMILY, result.stored)) == []

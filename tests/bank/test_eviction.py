@@ -1,4 +1,4 @@
-"""What makes room when the disk's quota is reached: never what is pinned, and what a live conversation needs after all others."""
+"""Eviction when the disk's quota is reached: never what is pinned, and what a live conversation needs last."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import usable
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 
 RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000
-ROOM = 8  # records
+CAPACITY = 8  # records
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def live() -> list[Session]:
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Iterator[DiskTier]:
-    tier = opened(tmp_path / "bank", limit_bytes=INDEX_SLACK_BYTES + INDEX_BYTES + ROOM * RECORD_BYTES)
+    tier = opened(tmp_path / "bank", limit_bytes=INDEX_SLACK_BYTES + INDEX_BYTES + CAPACITY * RECORD_BYTES)
     yield tier
     tier.close()
 
@@ -42,20 +42,20 @@ def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
 
 
 def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
-    """A conversation of these tokens: its segment, and marks at its first token and at its end."""
+    """A conversation of these tokens: its segment, and snapshots at its first token and at its end."""
     own = [record("segment", tokens=[*tokens], num_bytes=RECORD_BYTES)]
     own += [record("snapshot", tokens=[*tokens[:stop]], num_bytes=1000) for stop in sorted({1, len(tokens)})]
     for each in own:
-        writer.put(each, Label(name, "", rank_s, rank_s))
-    session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.key for each in own))
+        writer.put(each, RecordLabel(name, "", rank_s, rank_s))
+    session = Session("", name, "", rank_s, 1, len(tokens), False, tuple(each.info.key for each in own))
     writer.note(session)
     assert writer.flush(LIMIT_S)
     return session
 
 
 def crowd(writer: Writer, rank_s: float) -> list[Session]:
-    """More one-shots than there is room for, each used later than the one before."""
-    return [write(writer, f"one-shot {n}", 1000 + n, rank_s=rank_s + n) for n in range(2 * ROOM)]
+    """More one-shots than fit, each used later than the one before."""
+    return [write(writer, f"one-shot {n}", 1000 + n, rank_s=rank_s + n) for n in range(2 * CAPACITY)]
 
 
 def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, writer: Writer) -> None:
@@ -67,15 +67,15 @@ def test_a_pinned_conversation_outlasts_all_that_come_after_it(tier: DiskTier, w
     assert writer.skipped == {}
 
 
-def test_of_a_pinned_conversation_its_last_mark_and_its_segments_stay(tier: DiskTier, writer: Writer) -> None:
-    first, end = (record("snapshot", tokens=[1, 2][:stop]).key for stop in (1, 2))
+def test_of_a_pinned_conversation_the_last_snapshot_and_the_segments_stay(tier: DiskTier, writer: Writer) -> None:
+    first, end = (record("snapshot", tokens=[1, 2][:stop]).info.key for stop in (1, 2))
     write(writer, "pinned", 1, 2, rank_s=1.0)
     tier.index.update_session("", "pinned", name=None, is_pinned=True)
     crowd(writer, 10.0)
     assert tier.index.present([first, end]) == {end}
 
 
-def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
+def test_a_pinned_conversation_that_continues_stays_up_to_its_new_end(tier: DiskTier, writer: Writer) -> None:
     write(writer, "pinned", 1, 2, rank_s=1.0)
     tier.index.update_session("", "pinned", name=None, is_pinned=True)
     longer = write(writer, "pinned", 1, 2, 3, rank_s=1.5)
@@ -83,20 +83,20 @@ def test_a_pinned_conversation_that_goes_on_is_kept_to_its_new_end(tier: DiskTie
     assert usable(tier.index, longer).position == 3
 
 
-def test_pins_that_fill_the_quota_stop_writing_and_are_told(tier: DiskTier, writer: Writer) -> None:
-    for number in range(ROOM):
+def test_pins_that_fill_the_quota_stop_writing_and_are_reported(tier: DiskTier, writer: Writer) -> None:
+    for number in range(CAPACITY):
         write(writer, f"pinned {number}", 1, number, rank_s=float(number))
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=True)
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     write(writer, "late", 7, rank_s=99.0)
-    assert writer.skipped["no room: pinned conversations fill the quota"] > 0
+    assert writer.skipped["no disk capacity: pinned conversations fill the quota"] > 0
     assert all(usable(tier.index, each).position == 2 for each in tier.index.pinned_sessions())
     for number in (3, 4, 5):
         tier.index.update_session("", f"pinned {number}", name=None, is_pinned=False)
     assert usable(tier.index, write(writer, "later", 8, rank_s=100.0)).position == 1
 
 
-def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, writer: Writer, live: list[Session]) -> None:
+def test_what_a_live_conversation_needs_is_evicted_last(tier: DiskTier, writer: Writer, live: list[Session]) -> None:
     live.append(write(writer, "live", 1, 2, rank_s=1.0))
     crowd(writer, 10.0)
     assert usable(tier.index, live[0]).position == 2
@@ -105,18 +105,18 @@ def test_what_a_live_conversation_needs_goes_after_all_others(tier: DiskTier, wr
     assert usable(tier.index, live[0]).position == 0
 
 
-def test_one_shots_of_now_go_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
+def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
     long = write(writer, "long", 1, 2, rank_s=retain.rank_s(now_s - 1800, 10, 1.0))
-    for number in range(2 * ROOM):
+    for number in range(2 * CAPACITY):
         shot = write(writer, f"title {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 1, 1.0))
     assert usable(tier.index, long).position == 2
     assert usable(tier.index, shot).position == 1
 
 
-def test_a_new_conversation_has_its_place_beside_long_ones_of_a_moment_ago_from_its_fourth_turn_on(tier: DiskTier, writer: Writer) -> None:
+def test_a_new_conversation_stays_next_to_recent_long_ones_from_its_fourth_turn(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
-    for number in range(ROOM):
+    for number in range(CAPACITY):
         write(writer, f"long {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 50, 1.0))
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     had = []

@@ -139,7 +139,7 @@ def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: Prefi
     live, position, miss_reason = reach.live, reach.snapshot.position, context.miss_reason(reach.snapshot.position, found)
     unsaved = context.sources.saver.hand_over(live, position) if context.sources.saver else NOTHING_UNSAVED
     context.sources.ram.live.remove(live)
-    live.cache.cut(reach.snapshot)
+    live.cache.truncate(reach.snapshot)
     live.cache.store.reserve(context.rows_after(0))
     snapshots = tuple(s for s in live.snapshots if s.position <= position)
     return Restored(relayout(live.cache, context.layout), position, "ram", miss_reason, snapshots, live.session, live.turns, 0, unsaved)

@@ -40,7 +40,9 @@ def materialise(arena: Arena, segments: Sequence[Record], record: Record | None,
         covered = min(segment.info.stop, snapshot.position)
         store.fill(segment.info.start, [rows[:, : covered - segment.info.start] for rows in _rows(spec, segment)])
     if covered != snapshot.position:
-        raise DamagedRecordError(f"segments end at {covered}, the snapshot is at {snapshot.position}", key=record.info.key if record else "")
+        raise DamagedRecordError(
+            f"segments end at {covered}, the snapshot is at {snapshot.position}", key=record.info.key if record else ""
+        )
     return Cache(arena, layout, store, snapshot)
 
 

@@ -14,7 +14,7 @@ from tests.running import logits, read
 
 from forerun.bank import retain
 from forerun.bank.bank import Bank, FinishedTurn
-from forerun.bank.restore import Restored
+from forerun.bank.restore import RestoredState
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
@@ -64,7 +64,7 @@ def tokenizer() -> Tokenizer:
 class TurnResult:
     """A finished turn. stored: the tokens of its state. logits [vocab]: those after the prompt."""
 
-    restored: Restored[Any]
+    restored: RestoredState[Any]
     stored: list[int]
     logits: mx.array
 

@@ -39,7 +39,7 @@ BYTES_LIMIT, SECONDS_LIMIT = 1.05, 1.25
 def measure(blas: str) -> dict[str, Any]:
     """Samples of both, in seconds, and bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        stored = Stored(Path(folder))
+        stored = StoredConversation(Path(folder))
         stored.restore()
         samples = interleaved({"restore": stored.restore, "plain_read": stored.plain_read}, REPEATS)
         found: dict[str, Any] = {"needed_bytes": stored.needed_bytes, "file_bytes": sum(p.stat().st_size for p in stored.files)}
@@ -60,7 +60,7 @@ def checks(found: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-class Stored:
+class StoredConversation:
     """A conversation in a folder; both ways return seconds. files: those that a restore opens."""
 
     def __init__(self, folder: Path) -> None:

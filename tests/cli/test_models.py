@@ -33,7 +33,7 @@ def test_inspect_of_the_bundled_model(forerun: Forerun) -> None:
 def test_inspect_for_programs(forerun: Forerun, tmp_path: Path) -> None:
     checkpoints.write(tmp_path / "m", CONFIG, checkpoints.tensors(CONFIG))
     facts = json.loads(forerun("models", "inspect", tmp_path / "m", "--json").out)
-    assert (facts["family"], facts["served"], facts["mtp"]) == ("qwen3_5", True, "among the weights, BF16")
+    assert (facts["family"], facts["supported"], facts["mtp"]) == ("qwen3_5", True, "among the weights, BF16")
     assert facts["here"]["bytes_per_1000_tokens"] == 1000 * 14 * 2048
     assert sum(kind["num_params"] for kind in facts["kinds"]) == facts["parameters"] + 64 * 64
 

@@ -21,7 +21,7 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank
-from forerun.bank.restore import Restored
+from forerun.bank.restore import RestoredState
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import SEGMENT_TOKENS
@@ -99,7 +99,7 @@ def layout(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def restore(case: StoredSession, tokens: list[int], layout: L) -> Restored[L]:
+def restore(case: StoredSession, tokens: list[int], layout: L) -> RestoredState[L]:
     return case.bank.restore(tokens, tenant="", session=case.session, layout=layout, headroom_tokens=20)
 
 

@@ -7,7 +7,7 @@ from tests import tiny
 from tests.running import read
 
 from forerun.bank.bank import Bank
-from forerun.bank.restore import Restored
+from forerun.bank.restore import RestoredState
 from forerun.doctor import numbers
 from forerun.state.layout import L
 
@@ -34,7 +34,7 @@ def test_a_restore_that_returns_another_state(monkeypatch: pytest.MonkeyPatch) -
     family = tiny.family()
     assert numbers._restore(family, TOKENS).status == "ok"
 
-    def missing(bank: Bank, tokens: list[int], *, layout: L, headroom_tokens: int, **other: object) -> Restored[L]:
+    def missing(bank: Bank, tokens: list[int], *, layout: L, headroom_tokens: int, **other: object) -> RestoredState[L]:
         return bank.bypass("bypass", prompt_tokens=len(tokens), session=None, layout=layout, headroom_tokens=headroom_tokens)
 
     monkeypatch.setattr(Bank, "restore", missing)

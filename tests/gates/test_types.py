@@ -18,7 +18,7 @@ from typing import Any
 
 from forerun.bank.bank import Bank
 from forerun.bank.match import RestorePlan
-from forerun.bank.restore import RestoreContext, Restored
+from forerun.bank.restore import RestoreContext, RestoredState
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
@@ -35,7 +35,7 @@ def load_in_one_layout(context: RestoreContext[L], plan: RestorePlan) -> tuple[C
 
 
 class BankOfOneLayout(Bank):
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), headroom_tokens=headroom_tokens)  # arg-type
 
 

@@ -20,13 +20,13 @@ WORDS = {
     r"trails?": "prefix chain",
     r"doors?": "request guard",
     r"trunk": "target model",
-    r"tells?|told|telling": "report, log, return, name, warn: the one that is meant",
+    r"tells?(?! me)|told|telling": "report, log, return, name, warn: the one that is meant",
     r"how manieth|for want of|of no account|no saying which": "plain English",
     r"in its turn|its turn comes|has its turn": "is scheduled",
     r"[`'\"](?:reference|served)[`'\"]": "`exact` and `fast` (numerics)",
     r"(?:reference|served) numerics": "exact numerics, fast numerics",
 }
-NOT_WRITTEN = re.compile("|".join(rf"(?P<w{i}>(?<![\w-])(?:{pattern})(?![\w-]))" for i, pattern in enumerate(WORDS)), re.IGNORECASE)
+NOT_WRITTEN = re.compile("|".join(rf"(?P<w{i}>(?<![\w.-])(?:{pattern})(?![\w-]))" for i, pattern in enumerate(WORDS)), re.IGNORECASE)
 # What a class must not be called: a participle alone does not say what it holds. These are adjectives of the field.
 PARTICIPLE = re.compile(
     r"_?[A-Z][a-z]*ed$|_?(?:Left|Known|Given|Found|Written|Kept|Told|Gone|Taken|Seen|Made|Read|Lost|Why|Room|Stock|Reach)$"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from losses import DEPTH
 from model import Model
-from runs import Read, Sampling, generate, probs, read
+from runs import ModelOutputs, Sampling, generate, probs, read
 
 
 def acceptance(
@@ -26,7 +26,7 @@ def acceptance(
     return _summary(found, is_greedy=sampling is None)
 
 
-def accepted(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
+def accepted(logits: ModelOutputs, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance that the draft of a depth and all before it are accepted, from each position on.
 
     Greedy (sampling None): 0 or 1. Sampled: the expected acceptance sum of min(p, q), exact over the target's distribution, weighted by

@@ -21,9 +21,9 @@ from torch import Tensor
 from acceptance import accepted
 from losses import DEPTH
 from model import Model
-from runs import Read, Sampling, generate, load_own, load_transformers, probs, read
+from runs import ModelOutputs, Sampling, generate, load_own, load_transformers, probs, read
 
-LAWS = {"greedy": None, "sampled": Sampling(1.0, 0.95, 20)}
+SAMPLINGS = {"greedy": None, "sampled": Sampling(1.0, 0.95, 20)}
 STOPS = ("<|im_end|>", "<|endoftext|>")
 
 
@@ -39,7 +39,7 @@ def main(
     tokenizer, requested = Tokenizer.from_file(str(model / "tokenizer.json")), json.loads(prompts.read_text())
     own, other, stop = load_own(model), load_transformers(model), {tokenizer.token_to_id(name) for name in STOPS}
     stats: dict[str, Any] = {"torch": torch.__version__, "new_tokens": new, "repeats": repeats, "prompts": requested}
-    for name, sampling in LAWS.items():
+    for name, sampling in SAMPLINGS.items():
         again = requested * (repeats if sampling else 1)
         answers = [(ids, generate(other, ids, new, sampling, stop)) for ids in again]
         stats[name] = figures_of(own, [answer for answer in answers if len(answer[1]) >= DEPTH + 2], sampling)
@@ -59,7 +59,7 @@ def figures_of(model: Model, answers: list[tuple[list[int], list[int]]], samplin
     return {"positions": sum(map(len, every)), "conditional_by_depth": conditional, "walked": walked}
 
 
-def stood(logits: Read, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
+def stood(logits: ModelOutputs, sequence: list[int], num_prompt: int, sampling: Sampling | None) -> Tensor:
     """[positions, DEPTH]: the chance, given what was generated, that it came from accepted drafts of all depths up to this one.
 
     A token that the target drew is an accepted draft with the chance min(1, q / p).

@@ -28,7 +28,7 @@ from reference import reference as reference_of
 from runs import Sampling, load_own, load_transformers, read
 
 Tokens = npt.NDArray[np.uint16]
-LAWS = {"greedy": None, "t1.0_p0.95_k20": Sampling(1.0, 0.95, 20)}
+SAMPLINGS = {"greedy": None, "t1.0_p0.95_k20": Sampling(1.0, 0.95, 20)}
 WINDOWS = {2048: 24, 8192: 6}
 COMPARED_TOKENS = 640
 ASSISTANT = "<|im_start|>assistant\n<think>\n"
@@ -94,7 +94,7 @@ def _measured(
     stop = {tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")}
     for kind in ("chat", "base"):
         prompts = prompts_of(held_out[kind], tokenizer, num_prompts, kind)
-        for name, sampling in LAWS.items():
+        for name, sampling in SAMPLINGS.items():
             yield f"acceptance_{kind}_{name}", acceptance(own, other, prompts, num_new, sampling, stop)
 
 

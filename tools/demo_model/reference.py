@@ -38,7 +38,7 @@ CONVERSATIONS: tuple[dict[str, Any], ...] = (
     {"messages": [message("system", "You are a helpful assistant."), message("user", CLAMP)]},
     {
         "messages": [
-            message("system", "You are a coding agent. Read files with the tools, make small edits and report what you did."),
+            message("system", "You are a coding agent. ModelOutputs files with the tools, make small edits and report what you did."),
             message("user", "Which functions are in src/config.py?"),
         ],
         "tools": tool_specs(["read_file", "grep", "edit_file"]),

@@ -28,7 +28,7 @@ class Sampling(NamedTuple):
     top_k: int
 
 
-class Read(NamedTuple):
+class ModelOutputs(NamedTuple):
     """A sequence as the training code computes it: logits [tokens, vocab] of the target and of each draft step."""
 
     target: Tensor
@@ -52,13 +52,13 @@ def load_transformers(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def read(model: Model, ids: list[int]) -> Read:
+def read(model: Model, ids: list[int]) -> ModelOutputs:
     """The logits of a sequence. Row p of draft step s predicts token p + 2 + s from the true tokens up to p + 1 + s."""
     padded = torch.tensor([ids + [0] * (-len(ids) % CHUNK)])
     hidden, embedded = model.model(padded)[:, : len(ids)], model.model.embed_tokens(padded[:, : len(ids)])
     # The last rows have no true token to read; the first row's stands in for it and their logits are never used.
     shifted = [torch.cat([embedded[:, step:], embedded[:, :1].expand(-1, step, -1)], 1) for step in range(1, DEPTH + 1)]
-    return Read(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.draft_steps(hidden, shifted)])
+    return ModelOutputs(model.logits(hidden)[0], [model.logits(draft)[0] for draft in model.mtp.draft_steps(hidden, shifted)])
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversatio
 from forerun.bank.match import PrefixChain, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.ram import Ram
-from forerun.bank.restore import RestoreContext, Restored, RestoreSources, cold, restore
+from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
 from forerun.bank.saver import DiskSaver
 from forerun.bank.session_store import SessionStore
 from forerun.bank.stats import BankStats
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
-    num_new_snapshots: how many of its snapshots, the last ones, are new. memo: needed after a restart, or None. unsaved: as in `Restored`.
+    num_new_snapshots: how many of its snapshots, the last ones, are new. memo: needed after a restart, or None. unsaved: as in `RestoredState`.
     """
 
     session: str
@@ -66,7 +66,7 @@ class Bank:
         self.stats = BankStats(self._ram, self._saver)
         self.sessions = SessionStore(self._ram, self._saver, self._hasher)
 
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
         hasher = self._hasher(tenant)
         return restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
@@ -88,7 +88,7 @@ class Bank:
         except BankError:
             return []
 
-    def bypass(self, reason: str, *, prompt_tokens: int, session: str | None, layout: L, headroom_tokens: int) -> Restored[L]:
+    def bypass(self, reason: str, *, prompt_tokens: int, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         """An empty cache for a request that does not use the bank, with capacity for the prompt and `headroom_tokens` more."""
         return cold(self._sources.arena, session, layout, prompt_tokens + headroom_tokens, MissReason("bypass", reason, 0, ()))
 

@@ -31,7 +31,7 @@ _WRITE_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Generic[L]):
+class RestoredState(Generic[L]):
     """A cache in the requested layout that holds the first `reused_tokens` of the prompt; source "cold": it is empty.
 
     miss_reason: why no more was reused. snapshots: those that exist already within these tokens. session: the conversation's id.
@@ -48,7 +48,7 @@ class Restored(Generic[L]):
     read_bytes: int
     unsaved: UnsavedState = NOTHING_UNSAVED
 
-    def apart(self) -> Restored[L]:
+    def apart(self) -> RestoredState[L]:
         """The same state, as a new conversation that only shares the prefix."""
         return replace(self, session=new_session(), turns=0)
 
@@ -85,7 +85,7 @@ class RestoreContext(Generic[L]):
         return self.sources.explainer.explain(self.problems, reused, found, self.chain, self.hasher.tenant)
 
 
-def restore(context: RestoreContext[L]) -> Restored[L]:
+def restore(context: RestoreContext[L]) -> RestoredState[L]:
     """The state of as many of the prompt's tokens as possible."""
     has_waited = False
     while True:
@@ -106,9 +106,9 @@ def restore(context: RestoreContext[L]) -> Restored[L]:
             return _restored(context, plan, *loaded, found)
 
 
-def cold(arena: Arena, session: str | None, layout: L, num_rows: int, miss_reason: MissReason) -> Restored[L]:
+def cold(arena: Arena, session: str | None, layout: L, num_rows: int, miss_reason: MissReason) -> RestoredState[L]:
     """An empty cache with capacity for `num_rows`."""
-    return Restored(materialise(arena, [], None, layout, num_rows), 0, "cold", miss_reason, (), session or new_session(), 0, 0)
+    return RestoredState(materialise(arena, [], None, layout, num_rows), 0, "cold", miss_reason, (), session or new_session(), 0, 0)
 
 
 def new_session() -> str:
@@ -134,7 +134,7 @@ def _due(context: RestoreContext[L]) -> int:
     return max((record.info.stop for record in waiting if context.chain.reaches(record)), default=0)
 
 
-def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMatch | None) -> Restored[L]:
+def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMatch | None) -> RestoredState[L]:
     """Resume in the live cache itself, without a copy. What is pending is saved first, since the cache changes owner."""
     live, position, miss_reason = reach.live, reach.snapshot.position, context.miss_reason(reach.snapshot.position, found)
     unsaved = context.sources.saver.hand_over(live, position) if context.sources.saver else NOTHING_UNSAVED
@@ -142,7 +142,9 @@ def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: Prefi
     live.cache.truncate(reach.snapshot)
     live.cache.store.reserve(context.rows_after(0))
     snapshots = tuple(s for s in live.snapshots if s.position <= position)
-    return Restored(relayout(live.cache, context.layout), position, "ram", miss_reason, snapshots, live.session, live.turns, 0, unsaved)
+    return RestoredState(
+        relayout(live.cache, context.layout), position, "ram", miss_reason, snapshots, live.session, live.turns, 0, unsaved
+    )
 
 
 def _offload(context: RestoreContext[L], live: LiveConversation) -> None:
@@ -175,7 +177,9 @@ def _set_aside(context: RestoreContext[L], plan: RestorePlan, key: str) -> None:
         context.problems.add(error, None)
 
 
-def _restored(context: RestoreContext[L], plan: RestorePlan, cache: Cache[L], read_bytes: int, found: PrefixMatch | None) -> Restored[L]:
+def _restored(
+    context: RestoreContext[L], plan: RestorePlan, cache: Cache[L], read_bytes: int, found: PrefixMatch | None
+) -> RestoredState[L]:
     name, uses, turns = _owner(context, plan)
     now_s, on_disk = time.time(), [location.key for location in plan.locations if location.is_on_disk]
     rank_s = retain.rank_s(now_s, uses, 1.0)
@@ -185,7 +189,7 @@ def _restored(context: RestoreContext[L], plan: RestorePlan, cache: Cache[L], re
     context.sources.ram.memory.index.touch(in_ram, now_s)
     source: Source = "ssd" if on_disk else "ram"
     miss_reason, session = context.miss_reason(plan.position, found), context.session or name or new_session()
-    return Restored(cache, plan.position, source, miss_reason, (cache.snapshot(),), session, turns, read_bytes)
+    return RestoredState(cache, plan.position, source, miss_reason, (cache.snapshot(),), session, turns, read_bytes)
 
 
 def _owner(context: RestoreContext[L], plan: RestorePlan) -> tuple[str, int, int]:

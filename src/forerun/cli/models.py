@@ -136,7 +136,7 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     facts: dict[str, Any] = {
         "model": model or DEMO_MODEL.name,
         "family": checkpoint.family,
-        "served": is_supported(checkpoint),
+        "supported": is_supported(checkpoint),
         "parameters": checkpoint.num_params,
         "active_parameters": checkpoint.num_active_params,
         "bytes": checkpoint.num_bytes,
@@ -185,7 +185,7 @@ def this_machine(config: Config) -> Machine:
 
 def overview(facts: dict[str, Any]) -> list[str]:
     """The model's properties, one per line."""
-    here = "" if facts["served"] else " (not served: forerun does not implement this family)"
+    here = "" if facts["supported"] else " (not served: forerun does not implement this family)"
     active = f", {amount(facts['active_parameters'])} for each token" if facts["active_parameters"] < 0.9 * facts["parameters"] else ""
     return [
         f"{facts['model']}",

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from forerun.bank.restore import Restored
+from forerun.bank.restore import RestoredState
 from forerun.decode.draft_stats import DraftStats
 from forerun.engine.request import Request
 from forerun.models.base import Family
@@ -58,7 +58,7 @@ class DecodeStats:
 def report(
     family: Family,
     request: Request,
-    restored: Restored[Any],
+    restored: RestoredState[Any],
     miss: Miss | None,
     prefill: LayoutPair,
     decode_stats: DecodeStats,

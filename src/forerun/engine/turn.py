@@ -13,7 +13,7 @@ import mlx.core as mx
 from forerun.bank import retain
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import LiveConversation
-from forerun.bank.restore import Restored
+from forerun.bank.restore import RestoredState
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
@@ -40,7 +40,7 @@ HEADROOM_TOKENS = 512  # of a cache, for the answer; it grows beyond that
 log = logging.getLogger(__name__)
 
 
-class Cancelled(Exception):
+class RequestCancelled(Exception):
     """The request was cancelled; its computed state is stored, unless it is an import. cost: None if it was cancelled in prefill."""
 
     def __init__(self, cost: Cost | None) -> None:
@@ -91,7 +91,7 @@ class Turn:
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> Done:
-        """Post the request's events; return the last one. Raises Cancelled, OutOfMemoryError, NumericsError, what MLX raises."""
+        """Post the request's events; return the last one. Raises RequestCancelled, OutOfMemoryError, NumericsError, what MLX raises."""
         context_tokens = self.request.prompt_tokens + min(self.request.max_tokens, HEADROOM_TOKENS)
         free_memory_for(self.model.bank, self.model.family.spec, context_tokens, self.model.memory_bytes, self._own_live)
         requested = layout_for("prefill", self.request.prompt_tokens, self.model.limits)
@@ -106,7 +106,7 @@ class Turn:
         job, tokens = self.request.job, self.request.prompt.tokens
         return None if self._bypass_reason() else self.model.bank.resumable(tokens, tenant=job.tenant, session=job.session)
 
-    def _restore(self, layout: Contiguous) -> Restored[Contiguous]:
+    def _restore(self, layout: Contiguous) -> RestoredState[Contiguous]:
         request, bank, tokens = self.request, self.model.bank, self.request.prompt.tokens
         headroom_tokens, session = min(request.max_tokens, HEADROOM_TOKENS), request.job.session
         if reason := self._bypass_reason():
@@ -116,7 +116,7 @@ class Turn:
         self.timing.restored_s = time.monotonic()
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
-    def _begins_another(self, restored: Restored[Contiguous]) -> bool:
+    def _begins_another(self, restored: RestoredState[Contiguous]) -> bool:
         """Whether it is a conversation's first question and diverges from the stored one within it. Conversations of one agent share a long
         system prompt, which does not make them one conversation.
         """
@@ -130,7 +130,7 @@ class Turn:
             return self.model.bank.off_reason
         return "bypass" if self.request.job.bank == "bypass" else "logprobs of the prompt are requested: all of it is computed"
 
-    def _prefill(self, restored: Restored[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
+    def _prefill(self, restored: RestoredState[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
         reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
         snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
@@ -148,12 +148,12 @@ class Turn:
                 if not archived:
                     snapshots.append(cache.snapshot())
                     self._remember(cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
-                raise Cancelled(None)
+                raise RequestCancelled(None)
         self.timing.prefilled_s = time.monotonic()
         return cache
 
     def _answer(
-        self, cache: Cache[Any], requested: Layout, restored: Restored[Contiguous], prefilled: LayoutPair, snapshots: list[Snapshot]
+        self, cache: Cache[Any], requested: Layout, restored: RestoredState[Contiguous], prefilled: LayoutPair, snapshots: list[Snapshot]
     ) -> Done:
         request, before = self.request, self.model.steps.counts()
         generation = self._generation(cache)
@@ -172,7 +172,7 @@ class Turn:
         described = miss.describe(restored.miss_reason, request.prompt, self.model.tokenizer)
         cost = Cost(usage, report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self.timing))
         if generation.finish is None:
-            raise Cancelled(cost)
+            raise RequestCancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
         return Done(finish, *cost, generation.answer.stop_string, logprobs.rest())
 
@@ -222,7 +222,7 @@ class Turn:
         cache: Cache[Any],
         tokens: list[int],
         snapshots: list[Snapshot],
-        restored: Restored[Contiguous],
+        restored: RestoredState[Contiguous],
         answered: SampledAnswer | None,
     ) -> None:
         if self._bypass_reason():
@@ -244,7 +244,7 @@ class Turn:
             message.take(piece)
             self.request.post(piece)
 
-    def _post_prefill_progress(self, restored: Restored[Contiguous]) -> None:
+    def _post_prefill_progress(self, restored: RestoredState[Contiguous]) -> None:
         done, total, reused = restored.cache.length, self.request.prompt_tokens, restored.reused_tokens
         pace_s = (time.monotonic() - self.timing.restored_s) / (done - reused) if done > reused else None
         self.request.post(PrefillProgress(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))

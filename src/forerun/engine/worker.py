@@ -14,7 +14,7 @@ from forerun.decode.depth import WARNING
 from forerun.engine.fair_share import may_wait, next_request, retry_after_s
 from forerun.engine.memory import explain
 from forerun.engine.request import EndedRequest, Failure, Request
-from forerun.engine.turn import Cancelled, Model, Turn
+from forerun.engine.turn import Model, RequestCancelled, Turn
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
 from forerun.values import Done, QueuePosition
@@ -150,7 +150,7 @@ class Worker:
         request.start()
         try:
             done = Turn(model, request, between=lambda: self._capture_between(model)).run()
-        except Cancelled as cancelled:
+        except RequestCancelled as cancelled:
             usage, report = cancelled.cost or (None, None)
             self._fail(EndedRequest(request, "cancelled", usage, report, self._cancel_error()))
         except Exception as error:  # ends this request only; its cache is dropped

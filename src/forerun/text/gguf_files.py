@@ -20,15 +20,15 @@ from forerun.text.gguf import read_metadata
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-MODERN = r"|[^\r\n\p{{L}}\p{{N}}]?{letters}+|\p{{N}}{digits}| ?[^\s{marks}\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN_2 = CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="", marks="")
+MODERN = r"|[^\r\n\p{{L}}\p{{N}}]?{letters}+|\p{{N}}{digits}| ?[^\s{combining}\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN_2 = CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="", combining="")
 # Regexes of a pre-tokenizer, applied one after the other.
 SPLITS: dict[str, tuple[str, ...]] = {
     "gpt-2": (GPT_2,),
     "smollm": (r"\p{N}", GPT_2),
     "qwen2": (QWEN_2,),
-    "qwen35": (CONTRACTIONS + MODERN.format(letters=r"[\p{L}\p{M}]", digits="", marks=r"\p{M}"),),
-    "llama-bpe": (CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="{1,3}", marks=""),),
+    "qwen35": (CONTRACTIONS + MODERN.format(letters=r"[\p{L}\p{M}]", digits="", combining=r"\p{M}"),),
+    "llama-bpe": (CONTRACTIONS + MODERN.format(letters=r"\p{L}", digits="{1,3}", combining=""),),
 }
 NFC = ("qwen2", "qwen35")  # text is normalised to it
 WHOLE_WORDS = ("llama-bpe",)  # a word in the vocabulary is not merged from its bytes

@@ -60,7 +60,7 @@ def check_disk_limit(config: Config, spec: StateSpec, limit_bytes: int) -> None:
 
 
 class DiskUsage:
-    """Counts the folder's bytes. A file that was changed or found is marked dirty, and measured when the sum is next needed."""
+    """Counts the folder's bytes. A changed or found file becomes dirty, and is measured when the sum is next needed."""
 
     def __init__(self, records: Path, index: Index) -> None:
         self._records, self._index = records, index

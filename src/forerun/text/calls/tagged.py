@@ -17,7 +17,7 @@ TEXT: Types = frozenset(["string"])
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedCalls:
     """Tags of a format.
 
     heads: the tag that opens a call (after any but the first the name must be a tool's), and patterns of what follows up to the name.
@@ -117,7 +117,7 @@ class Tagged:
             buffer.take(ended.length)
 
 
-QWEN = Tagged(
+QWEN = TaggedCalls(
     heads=(("<tool_call>", (("<function=", NAME, ">"),)), ("<function=", ((NAME, ">"),))),
     is_followed=False,
     opening="<parameter=",
@@ -126,7 +126,7 @@ QWEN = Tagged(
     ends=(("</function>", "</tool_call>"), ("</function>",)),
     is_padded=True,
 )
-GLM = Tagged(
+GLM = TaggedCalls(
     heads=(("<tool_call>", ((NAME, "<arg_key>"), (NAME, "</tool_call>"))),),
     is_followed=True,
     opening="<arg_key>",

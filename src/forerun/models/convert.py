@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import mlx.core as mx
 
@@ -225,7 +226,7 @@ def _beside(target: Path) -> Iterator[Path]:
     """A new folder that becomes `target` when all went well, and is removed when not."""
     if target.exists():
         raise ForerunError(f"{target} exists", hint="name a folder that does not")
-    place = target.absolute().with_name(f".{target.name}.{os.getpid()}")
+    place = target.absolute().with_name(f".{target.name}.{uuid4().hex}")
     place.mkdir(parents=True)
     try:
         yield place

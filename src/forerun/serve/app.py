@@ -64,7 +64,7 @@ def build(
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(RequestGuard, host=host, origins=origins)
+    app.add_middleware(RequestGuard, keys=keys, host=host, origins=origins)
     app.add_middleware(Access)
     return app
 

@@ -41,6 +41,8 @@ RETRY_S = 1.0  # how long asyncio waits after it could not accept a connection
 # Longer, so that an answer that the engine cuts off still gets its last frames out.
 DRAIN_LIMIT_S = 23
 FILE_LIMIT = 8192  # macOS allows no process more than 10,240
+BACKLOG = 2048  # connections that may wait to be accepted
+ACCEPTS = 16  # a tick of the loop. If no file descriptor is left, Python 3.11 fails so often, and retries once for each failure
 
 
 def described(field: str) -> str:
@@ -114,8 +116,8 @@ def started(config: Config) -> Engine:
 
 async def run(engine: Engine, app: FastAPI, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
-    settings = uvicorn.Config(app, http=Protocol, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S)
-    await Server(settings, engine, announce).serve([listener])
+    settings: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": DRAIN_LIMIT_S}
+    await Server(uvicorn.Config(app, http=Protocol, ws="none", backlog=ACCEPTS, **settings), engine, announce).serve([listener])
 
 
 class Server(uvicorn.Server):
@@ -131,6 +133,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._handle_exception)
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # uvicorn's backlog is asyncio's number of accepts, too
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -148,7 +152,7 @@ class Server(uvicorn.Server):
     def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an exception that nothing caught. If no file descriptor is left for a connection, log it at most once a minute, and evict.
 
-        asyncio accepts again after RETRY_S; before that, Python 3.11 reports the failure 2,048 times.
+        asyncio accepts again after RETRY_S.
         """
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):

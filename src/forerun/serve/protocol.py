@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -88,15 +88,20 @@ class Protocol(H11Protocol):
             self._stall_timer.cancel()
 
 
-def evict(connections: Iterable[object], limit: int) -> None:
+def evict(connections: set[Any], limit: int) -> None:
     """Close a quarter of the unauthorised connections if there are more than `limit`: of the address with the most, the oldest first.
 
-    A quarter at once, so that a flood costs little and each newcomer stays for at least `limit * 3 / 4` later ones.
+    A quarter at once, so that a flood costs little and each newcomer stays for at least `limit * 3 / 4` later ones. Removes them from
+    `connections`.
     """
-    strangers = [each for each in connections if isinstance(each, Protocol) and not (each.is_authorised or each.transport.is_closing())]
+    if len(connections) <= limit:
+        return
+    strangers = [each for each in connections if not each.is_authorised]
     if len(strangers) > limit:
         num = Counter(_address(each) for each in strangers)
-        for each in sorted(strangers, key=lambda each: (-num[_address(each)], each.opened_s))[: len(strangers) // 4 + 1]:
+        strangers.sort(key=lambda each: (-num[_address(each)], each.opened_s))
+        for each in strangers[: len(strangers) // 4 + 1]:
+            connections.remove(each)
             each.transport.abort()
 
 

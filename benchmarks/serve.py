@@ -1,8 +1,8 @@
-"""What does the server cost beside the model: a token of a stream, and the first token after a long prompt that is known?
+"""What does HTTP serving add: to each token of a stream, and to the first token after a long prompt that is cached?
 
-A client in a process of its own asks a server over a socket. Stream: the engine behind it has all tokens at once, so that what the stream
-takes is the server's, from the thread of the engine to the wire. First token: a scripted model (tests/fake_family.py) knows the prompt; the
-same prompt goes to the engine straight, in turns, and the difference is the server's.
+A client in a process of its own sends requests over a socket. Stream: the engine has all tokens at once, so that the whole time is the
+server's, from the engine's thread to the wire. First token: the prompt is cached by the engine of a scripted model (tests/fake_family.py);
+the same prompt alternates between HTTP and a direct call of the engine, and the difference is the server's.
 
 PYTHONPATH=. python benchmarks/serve.py [--repeats N] [--prompt-tokens N] [--answer-tokens N] [--dry-run] [--out FILE]
 """
@@ -35,13 +35,13 @@ CLIENT = """
 import http.client, json, sys, time
 port, body = int(sys.argv[1]), sys.stdin.buffer.read()
 connection = http.client.HTTPConnection("127.0.0.1", port)
-begun_s = time.perf_counter()
+start_s = time.perf_counter()
 connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
 first_s, deltas = 0.0, 0
 for line in connection.getresponse():
     if line.startswith(b"data: {") and b'"content":"' in line and b'"content":""' not in line:
         first_s, deltas = first_s or time.perf_counter(), deltas + 1
-print(json.dumps({"first_s": first_s - begun_s, "all_s": time.perf_counter() - begun_s, "deltas": deltas}))
+print(json.dumps({"first_s": first_s - start_s, "all_s": time.perf_counter() - start_s, "deltas": deltas}))
 """
 BankStats = dict[str, float]
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--prompt-tokens", type=int, default=50_000)
     parser.add_argument("--answer-tokens", type=int, default=400)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
@@ -59,20 +59,20 @@ def main() -> None:
         return
     result = measure(options)
     print(json.dumps({name: value for name, value in result.items() if name not in ("samples", "config")}, indent=1))
-    asked = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
-    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=asked) | result)
+    chosen = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
+    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=chosen) | result)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Both questions, answered with their samples."""
+    """Results of both measurements, with their samples."""
     with TemporaryDirectory() as folder, serving(Path(folder) / "bank") as site:
         short, long = [{"role": "user", "content": "Hello!"}], conversation(site, options.prompt_tokens)
         site.over_http(short, 1)
         site.engine.burst_tokens = options.answer_tokens
         streams = [site.over_http(short, options.answer_tokens)["all_s"] for _ in range(options.repeats + 1)][1:]
         site.engine.burst_tokens = 0
-        site.over_http(long, 1)  # reads it, once
-        site.settle()
+        site.over_http(long, 1)  # prefills it, once
+        site.await_writes()
         arms = {"server": lambda: site.over_http(long, 1)["first_s"], "engine": lambda: site.direct(long)}
         firsts = interleaved(arms, options.repeats)
         tokens = site.prompt(long)
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Engine:
-    """The engine of a rig; while `burst_tokens` is not 0, it has so many tokens of an answer ready, and posts them from another thread."""
+    """The engine of a rig; while `burst_tokens` is not 0, it posts so many tokens at once, from another thread."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.burst_tokens = engine, 0
@@ -119,7 +119,7 @@ class Site:
         self._rig, self.engine, self._loop, self._port = rig, engine, loop, port
 
     def over_http(self, messages: list[dict[str, str]], num: int) -> BankStats:
-        """What a client in a process of its own sees of `num` tokens."""
+        """The client's times for an answer of `num` tokens."""
         body = {"messages": messages, "max_tokens": num, "temperature": 0, "stream": True, "enable_thinking": False}
         command = [sys.executable, "-S", "-c", CLIENT, str(self._port)]
         ran = subprocess.run(command, input=json.dumps(body).encode(), capture_output=True, check=True)
@@ -128,18 +128,18 @@ class Site:
         return stats
 
     def direct(self, messages: list[dict[str, str]]) -> float:
-        """Seconds to the first token, straight from the engine, of a prompt that is encoded already."""
+        """Seconds to the first token by a direct call of the engine, with the prompt encoded already."""
         return asyncio.run_coroutine_threadsafe(self._direct(self.prompt(messages)), self._loop).result()
 
     async def _direct(self, tokens: tuple[int, ...]) -> float:
         from forerun.values import Content
 
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         events = [(type(event), time.perf_counter()) async for event in await self._rig.ask(tokens, max_tokens=1)]
-        return next(at_s for kind, at_s in events if kind is Content) - begun_s
+        return next(at_s for kind, at_s in events if kind is Content) - start_s
 
-    def settle(self) -> None:
-        """Wait until nothing is left to be written to disk."""
+    def await_writes(self) -> None:
+        """Wait until the bank has no pending writes."""
         while self._rig.engine.health().bank.pending_writes:
             time.sleep(0.05)
 

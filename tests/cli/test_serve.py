@@ -40,25 +40,25 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_the_line_for_programs(tmp_path: Path) -> None:
+def test_the_json_start_up_line(tmp_path: Path) -> None:
     with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "fast") as process:
-        told = json.loads(line(process))
-        served = httpx.get(told["url"] + "/health", timeout=LIMIT_S).json()
-    assert served["status"] == "ok"
-    assert told["pid"] == process.pid
-    assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "fast")
-    assert told["bank_dir"] == str(tmp_path)
-    assert told["notes"] == ["norms: told"]
+        info = json.loads(line(process))
+        health = httpx.get(info["url"] + "/health", timeout=LIMIT_S).json()
+    assert health["status"] == "ok"
+    assert info["pid"] == process.pid
+    assert (info["model"], info["demo"], info["context_tokens"], info["numerics"]) == ("double", True, 99, "fast")
+    assert info["bank_dir"] == str(tmp_path)
+    assert info["notes"] == ["norms: told"]
 
 
-def test_the_line_for_people(tmp_path: Path) -> None:
+def test_the_start_up_line(tmp_path: Path) -> None:
     with serving("--port", 0, "--bank-dir", tmp_path) as process:
-        told = line(process)
+        info = line(process)
         process.terminate()
         assert process.communicate(timeout=LIMIT_S)[0] == "", "more than a line, of weights that nobody asked about"
-    assert told.startswith("forerun: double (bundled, for trying things out) · cpu · ")
-    assert f" · bank {tmp_path} · http://127.0.0.1:" in told
-    assert not told.endswith(":0/v1\n")
+    assert info.startswith("forerun: double (bundled, for trying things out) · cpu · ")
+    assert f" · bank {tmp_path} · http://127.0.0.1:" in info
+    assert not info.endswith(":0/v1\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -85,7 +85,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert process.wait(timeout=LIMIT_S) == 1
 
 
-def test_the_log_for_programs_has_the_id_of_the_response() -> None:
+def test_the_json_log_has_the_id_of_the_response() -> None:
     with serving("--port", 0, "--json", "--log-format", "json") as process:
         url = json.loads(line(process))["url"]
         body = {"messages": [{"role": "user", "content": "secret"}]}

@@ -134,7 +134,7 @@ def test_a_body_without_a_valid_key_is_never_read(num_read: list[int], method: s
     assert sum(num_read) < 1000
 
 
-def test_a_client_that_sends_on_without_a_valid_key_is_told_and_cut_off(num_read: list[int]) -> None:
+def test_a_client_without_a_valid_key_that_keeps_sending_gets_its_answer(num_read: list[int]) -> None:
     sent_bytes = 1 << 20
     with serving(Engine(), keys=KEYS) as port:
         url = f"http://127.0.0.1:{port}{CHAT}"

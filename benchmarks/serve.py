@@ -35,13 +35,13 @@ CLIENT = """
 import http.client, json, sys, time
 port, body = int(sys.argv[1]), sys.stdin.buffer.read()
 connection = http.client.HTTPConnection("127.0.0.1", port)
-begun_s = time.perf_counter()
+start_s = time.perf_counter()
 connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
 first_s, deltas = 0.0, 0
 for line in connection.getresponse():
     if line.startswith(b"data: {") and b'"content":"' in line and b'"content":""' not in line:
         first_s, deltas = first_s or time.perf_counter(), deltas + 1
-print(json.dumps({"first_s": first_s - begun_s, "all_s": time.perf_counter() - begun_s, "deltas": deltas}))
+print(json.dumps({"first_s": first_s - start_s, "all_s": time.perf_counter() - start_s, "deltas": deltas}))
 """
 ClientTimes = dict[str, float]
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Both questions, answered with their samples."""
+    """Results of both measurements, with their samples."""
     with TemporaryDirectory() as folder, serving(Path(folder) / "bank") as site:
         short, long = [{"role": "user", "content": "Hello!"}], conversation(site, options.prompt_tokens)
         site.over_http(short, 1)
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Engine:
-    """The engine of a rig; while `burst_tokens` is not 0, it has so many tokens of an answer ready, and posts them from another thread."""
+    """The engine of a rig; while `burst_tokens` is not 0, it posts so many tokens at once, from another thread."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.burst_tokens = engine, 0
@@ -134,9 +134,9 @@ class Site:
     async def _direct(self, tokens: tuple[int, ...]) -> float:
         from forerun.values import Content
 
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         events = [(type(event), time.perf_counter()) async for event in await self._rig.ask(tokens, max_tokens=1)]
-        return next(at_s for kind, at_s in events if kind is Content) - begun_s
+        return next(at_s for kind, at_s in events if kind is Content) - start_s
 
     def wait_until_written(self) -> None:
         """Wait until all is written to disk."""

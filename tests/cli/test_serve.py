@@ -1,14 +1,15 @@
-"""`forerun serve` as a real process with an engine that has no model: start-up line, signals, ports, doors."""
+"""`forerun serve` as a real process with an engine that has no model: start-up line, signals, ports, limits."""
 
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import httpx
 import pytest
 from tests.waiting import LIMIT_S
 
+from forerun.cli.serve import raise_file_limit
+
 DOUBLE = Path(__file__).with_name("serve_double.py")
 
 
 @contextmanager
-def serving(*arguments: object, close_s: float = 0.0) -> Iterator[subprocess.Popen[str]]:
-    """The program, still starting."""
+def serving(*arguments: object, close_s: float = 0.0, num_files: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """The program, still starting. num_files: how many it may have open."""
     command = [sys.executable, str(DOUBLE), str(close_s), "serve", *map(str, arguments)]
+    if num_files is not None:
+        command = ["sh", "-c", f'ulimit -n {num_files}; exec "$@"', "sh", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -35,31 +40,31 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_the_line_for_programs(tmp_path: Path) -> None:
+def test_the_json_start_up_line(tmp_path: Path) -> None:
     with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "fast") as process:
-        told = json.loads(line(process))
-        served = httpx.get(told["url"] + "/health", timeout=LIMIT_S).json()
-    assert served["status"] == "ok"
-    assert told["pid"] == process.pid
-    assert (told["model"], told["demo"], told["context_tokens"], told["numerics"]) == ("double", True, 99, "fast")
-    assert told["bank_dir"] == str(tmp_path)
-    assert told["notes"] == ["norms: told"]
+        info = json.loads(line(process))
+        health = httpx.get(info["url"] + "/health", timeout=LIMIT_S).json()
+    assert health["status"] == "ok"
+    assert info["pid"] == process.pid
+    assert (info["model"], info["demo"], info["context_tokens"], info["numerics"]) == ("double", True, 99, "fast")
+    assert info["bank_dir"] == str(tmp_path)
+    assert info["notes"] == ["norms: told"]
 
 
-def test_the_line_for_people(tmp_path: Path) -> None:
+def test_the_start_up_line(tmp_path: Path) -> None:
     with serving("--port", 0, "--bank-dir", tmp_path) as process:
-        told = line(process)
+        info = line(process)
         process.terminate()
         assert process.communicate(timeout=LIMIT_S)[0] == "", "more than a line, of weights that nobody asked about"
-    assert told.startswith("forerun: double (bundled, for trying things out) · cpu · ")
-    assert f" · bank {tmp_path} · http://127.0.0.1:" in told
-    assert not told.endswith(":0/v1\n")
+    assert info.startswith("forerun: double (bundled, for trying things out) · cpu · ")
+    assert f" · bank {tmp_path} · http://127.0.0.1:" in info
+    assert not info.endswith(":0/v1\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with serving("--port", 0, "--bank-disk-bytes", 0) as process:
-        assert "nothing kept on disk" in line(process)
+        assert "nothing stored on disk" in line(process)
         process.send_signal(number)
         out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, "")
@@ -80,7 +85,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert process.wait(timeout=LIMIT_S) == 1
 
 
-def test_the_log_for_programs_has_the_id_of_the_response() -> None:
+def test_the_json_log_has_the_id_of_the_response() -> None:
     with serving("--port", 0, "--json", "--log-format", "json") as process:
         url = json.loads(line(process))["url"]
         body = {"messages": [{"role": "user", "content": "secret"}]}
@@ -95,6 +100,40 @@ def test_the_log_for_programs_has_the_id_of_the_response() -> None:
     assert any("NotImplementedError" in each.get("exception", "") for each in own)
     assert lines[-1]["message"] == "stopped"
     assert "secret" not in err
+
+
+def test_a_server_without_file_descriptors_logs_it_once_and_recovers() -> None:
+    with serving("--port", 0, "--json", "--bank-disk-bytes", 0, num_files=64) as process, ExitStack() as idle:
+        url = json.loads(line(process))["url"]
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(url).port)))
+        assert httpx.get(f"{url}/health", timeout=LIMIT_S).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=LIMIT_S)
+    assert err.count("no file descriptor is left") == 1, err
+    assert "Traceback" not in err
+    assert process.returncode == 0
+
+
+INFINITE = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((256, INFINITE), (8192, INFINITE)),
+        ((1024, 4096), (4096, 4096)),
+        ((1024, 1 << 20), (8192, 1 << 20)),
+        ((20_000, 20_000), (20_000, 20_000)),
+        ((INFINITE, INFINITE), (INFINITE, INFINITE)),
+    ],
+)
+def test_a_low_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch, before: tuple[int, int], after: tuple[int, int]) -> None:
+    limits = {resource.RLIMIT_NOFILE: before}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    raise_file_limit()
+    assert limits == {resource.RLIMIT_NOFILE: after}
 
 
 def test_a_port_that_is_taken(forerun: Callable[..., Any]) -> None:
@@ -120,7 +159,7 @@ def test_an_address_of_another_machine(forerun: Callable[..., Any], tmp_path: Pa
         (("--host", "0.0.0.0"), "an API key is needed"),
         (("--port", "70000"), "port = 70000 (from command line)"),
         (("--bank-ram-bytes", "lots"), "bank_ram_bytes = 'lots' (from command line): not a size"),
-        (("--numerics", "exact"), "numerics = 'exact' (from command line)"),
+        (("--numerics", "precise"), "numerics = 'precise' (from command line)"),
     ],
 )
 def test_impossible_settings(forerun: Callable[..., Any], arguments: tuple[str, ...], complaint: str) -> None:

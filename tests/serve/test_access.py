@@ -1,4 +1,4 @@
-"""Every response carries the request's id, whoever gives it; the log tells of every request, and of no content."""
+"""Every response has a request id, refusals too; the log has every request, and no content."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def test_every_response_has_an_id_of_its_own(method: str, path: str, status: int
 
 
 @pytest.mark.parametrize("failure", [NumericsError("no"), ValueError("inside")])
-def test_a_failure_has_one_too(failure: Exception) -> None:
+def test_a_failure_has_an_id_too(failure: Exception) -> None:
     assert chat(Engine(failure)).headers["x-request-id"]
 
 
-def test_the_answers_own_id_ends_with_it() -> None:
+def test_the_id_of_a_completion_ends_with_the_request_id() -> None:
     response = chat(Engine(Content("x"), DONE))
     assert response.json()["id"] == f"chatcmpl-{response.headers['x-request-id']}"
 
 
-def test_the_log_tells_of_a_request_and_not_of_its_content(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_every_request_and_no_content(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         chat(Engine(Content("an answer"), DONE), messages=[*MESSAGES, {"role": "user", "content": "a question"}])
         ask(Engine(), "GET", "/health")
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("forerun.serve")]
-    assert len(told) == 1
-    assert re.fullmatch(r"POST /v1/chat/completions: 200 after \d+\.\d\d s", told[0])
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("forerun.serve")]
+    assert len(lines) == 1
+    assert re.fullmatch(r"POST /v1/chat/completions: 200 after \d+\.\d\d s", lines[0])
     assert "question" not in caplog.text
     assert "answer" not in caplog.text
 
 
-def test_programs_that_look_every_second_are_told_of_when_they_fail(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_polled_route_is_logged_if_it_fails(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert ask(Engine(), "GET", "/health", keys={"me": "key"}).status_code == 401
     assert "GET /health: 401" in caplog.text

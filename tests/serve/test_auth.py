@@ -29,7 +29,7 @@ def test_no_key_or_another_is_refused(headers: dict[str, str]) -> None:
         tenant_of(Headers(headers), KEYS)
 
 
-def test_without_keys_everybody_is_the_same() -> None:
+def test_without_keys_there_is_one_tenant() -> None:
     assert tenant_of(Headers({"authorization": "Bearer whatever"}), {}) == ""
 
 
@@ -48,7 +48,7 @@ def test_a_keys_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("ann\n", "line 1"),
         ("ann:secret\n:secret2", "line 2"),
@@ -57,15 +57,15 @@ def test_a_keys_file(tmp_path: Path) -> None:
         ("", "no API key"),
     ],
 )
-def test_a_malformed_keys_file_is_told_without_its_keys(tmp_path: Path, text: str, told: str) -> None:
+def test_a_malformed_keys_file_is_refused_without_naming_its_keys(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "keys"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read_keys(file)
     assert "secret" not in str(caught.value)
 
 
-def test_a_keys_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_keys_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_keys(tmp_path / "keys")
 
@@ -79,7 +79,7 @@ def test_other_machines_need_a_key(host: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_this_machine_needs_none(host: str) -> None:
+def test_loopback_needs_no_key(host: str) -> None:
     assert keys_for(Config(host=host)) == {}
 
 

@@ -18,7 +18,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
+def test_a_minutes_requests_may_come_in_a_burst() -> None:
     clock = Clock()
     rate = Rate(6, clock=clock)
     for _ in range(6):
@@ -38,7 +38,7 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
         rate.take("ann")
 
 
-def test_each_key_has_its_own_and_none_is_no_limit() -> None:
+def test_each_key_has_a_limit_of_its_own() -> None:
     rate = Rate(1, clock=Clock())
     rate.take("ann")
     rate.take("ben")
@@ -69,5 +69,5 @@ def test_who_sends_too_much_is_told_when_to_come_back(path: str) -> None:
     assert (body.get("type"), body["error"].get("code")) == (("error", None) if is_anthropic else (None, "rate_limit_exceeded"))
 
 
-def test_all_that_makes_work_is_counted_together() -> None:
+def test_requests_of_all_dialects_count_together() -> None:
     assert [each.status_code for each in responses_to([("a", "/v1/messages"), ("a", "/v1/responses")])] == [200, 429]

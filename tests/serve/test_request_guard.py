@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.asking import MESSAGES, ask
+from tests.serve.asking import MESSAGES, HeldClock, ask
 from tests.serve.engine_double import Engine
 
 from forerun.serve import openapi, request_guard
@@ -14,19 +14,19 @@ BODY = {"messages": MESSAGES}
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8484", "127.0.0.1:1", "[::1]:8484", "[::1]"])
-def test_loopback_names_come_in(name: str) -> None:
+def test_loopback_names_are_accepted(name: str) -> None:
     assert ask(Engine(), "GET", "/health", headers={"host": name}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.1.5", ""])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_other_names_do_not(name: str, method: str) -> None:
+def test_other_names_are_refused(name: str, method: str) -> None:
     response = ask(Engine(), method, "/health", headers={"host": name})
     assert response.status_code == 403
     assert response.json()["error"]["code"] == "host_not_allowed"
 
 
-def test_the_bound_name_comes_in() -> None:
+def test_the_bound_name_is_accepted() -> None:
     assert ask(Engine(), "GET", "/health", host="box.example", headers={"host": "Box.example:80"}).status_code == 200
 
 
@@ -39,19 +39,19 @@ def test_a_server_on_any_address_answers_to_addresses_and_its_own_name(monkeypat
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/json-patch+json", None])
-def test_what_is_not_json_is_refused(kind: str | None) -> None:
+def test_other_content_types_are_refused(kind: str | None) -> None:
     engine = Engine()
     response = ask(engine, "POST", "/v1/chat/completions", content=b'{"messages": []}', headers={"content-type": kind} if kind else {})
     assert response.status_code == 415
     assert engine.jobs == []
 
 
-def test_json_may_name_its_alphabet() -> None:
+def test_json_may_name_its_charset() -> None:
     headers = {"content-type": "Application/JSON; charset=utf-8"}
     assert ask(Engine(), "POST", "/v1/chat/completions", content=b"{}", headers=headers).status_code == 400
 
 
-def test_nothing_lets_a_web_page_in() -> None:
+def test_no_web_page_is_allowed_by_default() -> None:
     preflight = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     for response in (
         ask(Engine(), "OPTIONS", "/v1/chat/completions", headers=preflight),
@@ -78,7 +78,7 @@ def test_a_body_is_counted_whatever_was_announced(monkeypatch: pytest.MonkeyPatc
     assert ask(Engine(), "POST", "/v1/chat/completions", content=b" " * size, headers=headers).status_code == status
 
 
-def test_a_body_that_breaks_off_is_not_served() -> None:
+def test_a_truncated_body_is_not_served() -> None:
     engine = Engine()
     sent: list[object] = []
     messages = iter([{"type": "http.request", "body": b'{"messages": [{"role": "user", "content": "x"}]}', "more_body": True}])
@@ -93,6 +93,34 @@ def test_a_body_that_breaks_off_is_not_served() -> None:
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     asyncio.run(build(engine, keys={}, host="127.0.0.1")({**scope, "headers": headers}, receive, send))
     assert (engine.jobs, sent) == ([], [])
+
+
+async def pieces(num: int, size: int, pause_s: float) -> AsyncIterator[bytes]:
+    for _ in range(num):
+        await asyncio.sleep(pause_s)
+        yield b" " * size
+
+
+@pytest.mark.parametrize(
+    ("num", "size", "pause_s", "status"),
+    [
+        (32, 1 << 20, 9.9, 413),
+        (31, 1 << 20, 9.9, 400),
+        (3, 1, 9.9, 400),
+        (4, 1, 9.9, 408),
+        (2, 1 << 20, 10.1, 408),
+        (100, 8 << 10, 1.0, 408),
+    ],
+    ids=["large", "slow", "small", "slower than a body may be", "silent", "below the rate"],
+)
+def test_a_body_may_be_slow_but_must_move(num: int, size: int, pause_s: float, status: int) -> None:
+    content, headers = pieces(num, size + (num == 32), pause_s), {"content-type": "application/json"}
+    assert ask(Engine(), "POST", "/v1/chat/completions", content=content, headers=headers, loop=HeldClock).status_code == status
+
+
+def test_a_key_is_checked_before_anything_else_about_a_body() -> None:
+    for headers in ({"content-type": "text/plain"}, {"content-type": "application/json"}):
+        assert ask(Engine(), "POST", "/nothing", keys={"ann": "a"}, content=b"{}", headers=headers).status_code == 401
 
 
 def test_every_body_arrives_whole() -> None:
@@ -126,9 +154,9 @@ def test_a_page_on_the_list_may_use_the_api() -> None:
     assert visit("POST", "/v1/chat/completions", PAGE, json=BODY).headers["access-control-allow-origin"] == PAGE["origin"]
 
 
-def test_a_page_on_the_list_reads_why_the_doors_stayed_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_on_the_list_can_read_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_guard, "BODY_LIMIT_BYTES", 1000)
-    monkeypatch.setattr(request_guard, "BODY_LIMIT_S", 0.01)
+    monkeypatch.setattr(request_guard, "BODY_SILENCE_S", 0.01)
     refusals = (
         visit("POST", "/v1/chat/completions", PAGE | {"host": "evil.example"}, json=BODY),
         visit("POST", "/v1/chat/completions", PAGE | {"content-type": "application/json"}, content=never()),
@@ -148,14 +176,14 @@ def shares(response: httpx.Response) -> bool:
     return any(name.startswith("access-control") for name in response.headers)
 
 
-def test_other_pages_stay_shut() -> None:
+def test_other_pages_are_refused() -> None:
     other = {"origin": "https://other.example"}
     assert "access-control-allow-origin" not in visit("OPTIONS", "/v1/chat/completions", PREFLIGHT | other).headers
     assert "access-control-allow-origin" not in visit("POST", "/v1/chat/completions", other, json=BODY).headers
 
 
 @pytest.mark.parametrize("path", openapi.document()["paths"])
-def test_what_tells_of_the_server_or_of_what_it_keeps_stays_shut_to_all(path: str) -> None:
+def test_routes_that_report_on_the_server_or_on_stored_conversations_are_shared_with_no_page(path: str) -> None:
     is_shared = path.startswith(("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/models"))
     for method in ("GET", "POST", "PATCH", "DELETE"):
         assert shares(visit("OPTIONS", path, PREFLIGHT | {"access-control-request-method": method})) == is_shared

@@ -1,14 +1,17 @@
-"""Over real sockets: what the server makes of a client that goes, or that does not speak as it should."""
+"""Over real sockets: clients that disconnect, that stop reading, that send no valid HTTP, or no valid key."""
 
 import json
 import socket
 
+import httpx
 import pytest
 from tests.serve.asking import MESSAGES, serving
 from tests.serve.engine_double import Engine
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-from forerun.serve import request_guard
+from forerun.serve import openapi, protocol, request_guard
+from forerun.serve.protocol import Protocol
 from forerun.values import Content, Event, PrefillProgress, QueuePosition
 
 READ = PrefillProgress(4, 7, 3, None)
@@ -52,6 +55,15 @@ def test_a_client_that_stops_reading_and_goes_frees_the_engine() -> None:
         wait_for(lambda: engine.runs[0].is_cancelled)
 
 
+def test_a_client_that_stops_reading_and_stays_frees_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "STALL_LIMIT_S", 0.2)
+    engine = Engine(*[Content("x" * 100_000)] * 1000, 30.0)
+    with serving(engine) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(request(stream=True))
+        client.recv(1000)
+        wait_for(lambda: engine.runs[0].is_cancelled)
+
+
 def test_a_connection_serves_one_request_after_the_other() -> None:
     with serving(Engine()) as port, socket.create_connection(("127.0.0.1", port)) as client:
         for _ in range(3):
@@ -72,11 +84,68 @@ def test_bytes_that_are_no_request_get_an_error_in_the_apis_shape() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(request_guard, "BODY_LIMIT_S", 0.2)
+    monkeypatch.setattr(request_guard, "BODY_SILENCE_S", 0.2)
     engine = Engine()
     with serving(engine) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(request(path)[:-3])
         head, _, body = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
-    assert "longer than" in json.loads(body)["error"]["message"]
+    assert "paused" in json.loads(body)["error"]["message"]
     assert engine.jobs == []
+
+
+KEYS = {"ann": "key-a"}
+WITH_BODY = [
+    (method.upper(), path)
+    for path, methods in openapi.document()["paths"].items()
+    for method in methods
+    if method in ("post", "patch", "put")
+]
+
+
+@pytest.fixture
+def num_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of what the server takes from its sockets. The application must ask for nothing."""
+    sizes: list[int] = []
+    original = Protocol.data_received
+
+    def counted(self: Protocol, data: bytes) -> None:
+        sizes.append(len(data))
+        original(self, data)
+
+    async def never(self: object) -> None:
+        pytest.fail("a body was asked for")
+
+    monkeypatch.setattr(Protocol, "data_received", counted)
+    monkeypatch.setattr(RequestResponseCycle, "receive", never)
+    return sizes
+
+
+@pytest.mark.parametrize("key", ["", "X-Api-Key: key-b\r\n"], ids=["none", "wrong"])
+@pytest.mark.parametrize(("method", "path"), WITH_BODY)
+def test_a_body_without_a_valid_key_is_never_read(num_read: list[int], method: str, path: str, key: str) -> None:
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{key}Content-Type: application/json\r\nContent-Length: {32 << 20}\r\n\r\n"
+    with serving(Engine(), keys=KEYS) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(head.encode())
+        head, _, body = b"".join(iter(lambda: client.recv(4096), b"")).decode().partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 401 ")
+    assert "connection: close" in head.lower()
+    assert json.loads(body)["error"]["type"] == ("authentication_error" if path.startswith("/v1/messages") else "invalid_request_error")
+    assert sum(num_read) < 1000
+
+
+def test_a_client_without_a_valid_key_that_keeps_sending_gets_its_answer(num_read: list[int]) -> None:
+    sent_bytes = 1 << 20
+    with serving(Engine(), keys=KEYS) as port:
+        url = f"http://127.0.0.1:{port}{CHAT}"
+        for content in (bytes(sent_bytes), bytes(32 << 20)):
+            response = httpx.post(url, content=content, headers={"content-type": "application/json"}, timeout=LIMIT_S)
+            assert (response.status_code, response.headers["connection"]) == (401, "close")
+            # uvicorn stops taking bytes beyond 64 KiB that nobody asks for; asyncio takes 256 KiB at a time.
+            assert sum(num_read) <= (64 << 10) + (256 << 10) + 1000
+            num_read.clear()
+
+
+def test_a_refusal_without_a_body_keeps_the_connection() -> None:
+    with serving(Engine(), keys=KEYS) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        assert "connection" not in client.get("/health").headers

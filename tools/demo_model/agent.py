@@ -48,7 +48,7 @@ class Session:
 
     def _explain(self, file: SourceFile, pool: Sequence[Function]) -> None:
         name, path = (function := self._rng.choice(pool)).name, file.path
-        self._ask(f"What does `{name}` in {path} do?", f"Explain `{name}` in `{path}`.", f"ModelOutputs {path} and explain `{name}`.")
+        self._ask(f"What does `{name}` in {path} do?", f"Explain `{name}` in `{path}`.", f"Read {path} and explain `{name}`.")
         self._read_file(file)
         self._say(f"`{name}` starts at line {function.line}.", describe(function))
 

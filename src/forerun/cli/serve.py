@@ -1,6 +1,6 @@
-"""`forerun serve`: from settings to a listening server, and back down in order when a signal comes.
+"""`forerun serve`: from settings to a listening server, and its orderly shutdown at a signal.
 
-Knows uvicorn and the terminal. The engine is imported last: MLX must find the process prepared.
+Knows uvicorn and the terminal. The engine is imported last, since MLX needs a prepared process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import asyncio
 import errno
 import json
 import logging
+import math
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -28,19 +30,23 @@ from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
 from forerun.serve.auth import keys_for
-from forerun.serve.protocol import Protocol
+from forerun.serve.protocol import Protocol, evict
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 CLOSE_LIMIT_S = 20.0
-# Longer, so that an answer that the engine cut off still gets its last words out.
+RETRY_S = 1.0  # how long asyncio waits after it could not accept a connection
+# Longer, so that an answer that the engine cuts off still gets its last frames out.
 DRAIN_LIMIT_S = 23
+FILE_LIMIT = 8192  # macOS allows no process more than 10,240
+BACKLOG = 2048  # connections that may wait to be accepted
+ACCEPTS = 16  # a tick of the loop. If no file descriptor is left, Python 3.11 fails so often, and retries once for each failure
 
 
 def described(field: str) -> str:
-    """What a setting's own description says, and its default if there is one that says something."""
+    """A setting's description, and its default unless that is None or False."""
     setting = Config.model_fields[field]
     if setting.default is None or setting.default is False:
         return f"{setting.description}"
@@ -49,7 +55,7 @@ def described(field: str) -> str:
 
 
 def option(field: str) -> Any:
-    """A typer option for a setting; what is not given is left to the file, the environment and the defaults."""
+    """A typer option for a setting. Unset options are left to the configuration file, the environment and the defaults."""
     switch = [f"--{field.replace('_', '-')}"] if Config.model_fields[field].annotation is bool else []  # without a --no- form
     return typer.Option(*switch, help=described(field), show_default=False)
 
@@ -82,10 +88,11 @@ def serve(
     serve_as(load(given), json.dumps if as_json else sentence)
 
 
-def serve_as(config: Config, told: Callable[[dict[str, Any]], str]) -> None:
-    """Serve with these settings until a signal; what `told` makes of the start-up line is printed once requests are answered."""
+def serve_as(config: Config, formatted: Callable[[dict[str, Any]], str]) -> None:
+    """Serve with these settings until a signal. The start-up line is printed, `formatted`, once requests are answered."""
     keys = keys_for(config)
     prepare(config)
+    raise_file_limit()
     log.set_up(config.log_format)
     listener = listen(config.host, config.port)
     engine = started(config)
@@ -94,7 +101,7 @@ def serve_as(config: Config, told: Callable[[dict[str, Any]], str]) -> None:
 
     def announce() -> None:
         engine.announce(line["url"])
-        typer.echo(told(line))
+        typer.echo(formatted(line))
 
     asyncio.run(run(engine, app, listener, announce))
 
@@ -109,13 +116,14 @@ def started(config: Config) -> Engine:
 
 async def run(engine: Engine, app: Starlette, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
-    await Server(
-        uvicorn.Config(app, http=Protocol, log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN_LIMIT_S), engine, announce
-    ).serve([listener])
+    settings: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": DRAIN_LIMIT_S}
+    await Server(uvicorn.Config(app, http=Protocol, ws="none", backlog=ACCEPTS, **settings), engine, announce).serve([listener])
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it is up, closes the engine while it drains its connections, and leaves with exit code 0 after a signal."""
+    """uvicorn that announces itself, closes the engine while it drains its connections, and exits with code 0 after a signal."""
+
+    _out_of_files_s = -math.inf  # when the file descriptors last ran out
 
     def __init__(self, config: uvicorn.Config, engine: Engine, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -123,11 +131,14 @@ class Server(uvicorn.Server):
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._handle_exception)
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # uvicorn's backlog is asyncio's number of accepts, too
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Side by side: answers under way end only because the engine finishes them or cuts them off.
+        # Concurrently: responses under way end only when the engine finishes them or cuts them off.
         await asyncio.gather(super().shutdown(sockets), self._engine.close(CLOSE_LIMIT_S))
         logger.info("stopped")
 
@@ -138,6 +149,21 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._stop)
         yield
 
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an exception that nothing caught. If no file descriptor is left for a connection, log it at most once a minute, and evict.
+
+        asyncio accepts again after RETRY_S.
+        """
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+            return
+        since_s, self._out_of_files_s = loop.time() - self._out_of_files_s, loop.time()
+        if since_s > RETRY_S / 2:
+            evict(self.server_state.connections, 0)
+        if since_s > 60.0:
+            logger.error("no file descriptor is left for another connection (%s): raise `ulimit -n`", error.strerror)
+
     def _stop(self) -> None:
         if self.should_exit:
             os._exit(1)
@@ -146,27 +172,35 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Requests that come while the model loads wait instead of failing. Raises ForerunError."""
+    """A listening socket. Requests that arrive while the model loads wait instead of failing. Raises ForerunError."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        taken = "it is taken", "another server may be running; `--port 0` takes a free port"
-        reason, hint = taken if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")
+        in_use = "it is taken", "another server may be running; `--port 0` takes a free port"
+        reason, hint = in_use if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")
         raise ForerunError(f"cannot listen on {host}:{port}: {reason}", hint=hint) from error
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to FILE_LIMIT, or to the hard limit if that is lower. A connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(FILE_LIMIT, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
 def loading_bar() -> Iterator[Callable[[str, float], None]]:
-    """A function to call with what is being done and how far it is (0 to 1); drawn only if a person is watching."""
+    """A function to call with the current step and its progress (0 to 1); drawn only on a terminal."""
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}"), BarColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda doing, done_frac: bar.update(task, description=doing, completed=done_frac)
+        yield lambda step, done_frac: bar.update(task, description=step, completed=done_frac)
 
 
 def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str, Any]:
-    """What a person or a program should know of a server that has just come up."""
+    """The start-up line: what people and programs need to know about a server that has just started."""
     info = engine.info
     host = f"[{config.host}]" if ":" in config.host else config.host
     return {
@@ -185,8 +219,8 @@ def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str
 
 
 def sentence(line: dict[str, Any]) -> str:
-    """The start-up line for people. What was decided about the weights is for those who look for it, in `/v1/models`."""
+    """The start-up line for people, without the notes on weights, which `/v1/models` has."""
     trial = " (bundled, for trying things out)" if line["demo"] else ""
-    kept = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing kept on disk"
-    parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", kept, f"{line['url']}/v1")
+    bank = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing stored on disk"
+    parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", bank, f"{line['url']}/v1")
     return "forerun: " + " · ".join(parts)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from uuid import uuid4
 
 from rich.filesize import decimal
 
@@ -76,7 +77,7 @@ def disk(config: Config) -> Iterator[Finding]:
 
 def read_speed(folder: Path) -> float:
     """Bytes per second of reading a file of PROBE_BYTES, written for the purpose. Raises BankError."""
-    probe = folder / f".forerun-probe-{os.getpid()}"
+    probe = folder / f".forerun-probe-{uuid4().hex}"
     with files.explained(f"cannot write in {folder}"):
         try:
             files.publish(probe, [os.urandom(PROBE_BYTES)])

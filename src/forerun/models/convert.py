@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import mlx.core as mx
 
@@ -224,7 +225,7 @@ def _temporary(target: Path) -> Iterator[Path]:
     """A new folder that is renamed to `target` on success and removed on failure."""
     if target.exists():
         raise ForerunError(f"{target} exists", hint="name a folder that does not exist")
-    new = target.absolute().with_name(f".{target.name}.{os.getpid()}")
+    new = target.absolute().with_name(f".{target.name}.{uuid4().hex}")
     new.mkdir(parents=True)
     try:
         yield new

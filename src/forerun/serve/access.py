@@ -1,6 +1,6 @@
-"""Gives every request an id, which each response carries and each line of the log, and tells of every request once it is over.
+"""Gives every request an id, which is in each response and each line of the log, and logs every request at its end.
 
-Outside of doors and routes: whoever answers, the id is there. Knows no route and no dialect.
+Wraps the request guard and the routes, so that refusals have an id too. Knows no route and no dialect.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.log import request_id
 
-# The official SDKs read the one (OpenAI) and the other (Anthropic).
+# OpenAI's SDKs read the first, Anthropic's the second.
 ID_HEADERS = ("x-request-id", "request-id")
-# Asked by programs, every few seconds.
+# Polled every few seconds: logged at level DEBUG unless they fail.
 QUIET = ("/health", "/metrics")
 
 log = logging.getLogger(__name__)
 
 
 class Access:
-    """Passes every request on, under an id of its own: 32 hexadecimal digits, with which the id in an answer's body ends too."""
+    """Passes every request on with a new id: 32 hexadecimal digits, with which the id in the response's body ends too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,7 +32,7 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        id, begun_s, status = uuid4().hex, time.monotonic(), 0
+        id, start_s, status = uuid4().hex, time.monotonic(), 0
         request_id.set(id)
 
         async def identified(message: Message) -> None:
@@ -45,9 +45,9 @@ class Access:
         try:
             await self._app(scope, receive, identified)
         except Exception:
-            status = status or 500  # that is how it is answered, further out
+            status = status or 500  # which ServerErrorMiddleware sends
             raise
         finally:
             level = logging.DEBUG if scope["path"].startswith(QUIET) and status < 400 else logging.INFO
-            told = "%s %s: %s after %.2f s", scope["method"], scope["path"], status or "no answer", time.monotonic() - begun_s
-            log.log(level, *told)
+            duration_s = time.monotonic() - start_s
+            log.log(level, "%s %s: %s after %.2f s", scope["method"], scope["path"], status or "no answer", duration_s)

@@ -65,7 +65,7 @@ def build(
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_gone_client)
-    app.add_middleware(RequestGuard, host=host, origins=origins)
+    app.add_middleware(RequestGuard, keys=keys, host=host, origins=origins)
     app.add_middleware(Access)
     return app
 

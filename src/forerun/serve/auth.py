@@ -1,7 +1,4 @@
-"""API keys: who may come in, and under which name. The name is the tenant to whom stored conversations belong.
-
-Knows the keys file and two headers; knows no route.
-"""
+"""API keys, and the tenant that each stands for: the owner of stored conversations. Knows the keys file and two headers; knows no route."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from forerun.config import Config
 from forerun.errors import ConfigError, UnauthorisedError
 
 NO_TENANT = ""
-ENVIRONMENT_TENANT = "api-key"  # the owner of the one key that has no name
+ENVIRONMENT_TENANT = "api-key"  # of the key in FORERUN_API_KEY, which has no name
 
 
 def keys_for(config: Config) -> dict[str, str]:
-    """Keys by name, {} if none are asked for. Raises ConfigError: the file is malformed, or others could come in without a key."""
+    """Keys by tenant, {} if none are required. Raises ConfigError: the file is malformed, or other machines would need no key."""
     keys = {} if config.api_key_file is None else read_keys(config.api_key_file)
     if config.api_key is not None:
         _check_key(ENVIRONMENT_TENANT, config.api_key.get_secret_value(), keys, "api_key")
@@ -35,7 +32,7 @@ def keys_for(config: Config) -> dict[str, str]:
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """Keys by name of a file with one `name:key` a line; blank lines and # lines are skipped. Raises ConfigError, never naming a key."""
+    """Keys by tenant, from a file with one `name:key` a line; skips blank lines and # lines. Raises ConfigError without any key."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -54,26 +51,26 @@ def read_keys(path: Path) -> dict[str, str]:
 
 
 def tenant_of(headers: Headers, keys: Mapping[str, str]) -> str:
-    """The name under which a request comes: that of its key, NO_TENANT where no keys are asked for. Raises UnauthorisedError."""
+    """The tenant of a request's key, NO_TENANT if no keys are required. Raises UnauthorisedError."""
     if not keys:
         return NO_TENANT
-    given = _digest(_given_key(headers).encode("latin-1"))
-    # Every key is compared, in constant time: how long a refusal takes says nothing about any of them.
-    names = [name for name, key in keys.items() if compare_digest(given, _digest(key.encode()))]
+    digest = _digest(_sent_key(headers).encode("latin-1"))
+    # Every key is compared, in constant time: how long a refusal takes reveals nothing about any of them.
+    names = [name for name, key in keys.items() if compare_digest(digest, _digest(key.encode()))]
     if not names:
         raise UnauthorisedError("API key missing or wrong", hint="send `Authorization: Bearer KEY` or `x-api-key: KEY`")
     return names[0]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Whether a server at this address is reachable from this machine alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
 
-def _given_key(headers: Headers) -> str:
+def _sent_key(headers: Headers) -> str:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
@@ -86,4 +83,4 @@ def _check_key(name: str, key: str, keys: Mapping[str, str], where: str) -> None
     if not name or not key:
         raise ConfigError(f"{where}: neither name nor key may be empty", hint="one `name:key` a line")
     if name in keys or key in keys.values():
-        raise ConfigError(f"{where}: the name {name!r} or its key is there twice", hint="each name has one key, each key one name")
+        raise ConfigError(f"{where}: the name {name!r} or its key occurs twice", hint="each name has one key, each key one name")

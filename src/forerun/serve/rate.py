@@ -1,7 +1,4 @@
-"""How many requests each API key may send: a bucket of a minute's requests a tenant, which fills up again as time passes.
-
-Knows tenants by name; knows no route and no key.
-"""
+"""The rate limit: a token bucket for each tenant that holds a minute's requests. Knows tenants by name; knows no route and no key."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ MINUTE_S = 60.0
 
 
 class Rate:
-    """Lets `per_minute` requests of each tenant through a minute, all at once if need be; None: all of them. clock: seconds, monotonic."""
+    """Allows each tenant `per_minute` requests a minute, in a burst too; None: no limit. clock: monotonic seconds."""
 
     def __init__(self, per_minute: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
         self._clock = clock
-        self._spent: dict[str, tuple[float, float]] = {}  # requests not yet earned back, and when that was so
+        self._spent: dict[str, tuple[float, float]] = {}  # requests not yet refilled, and as of when
 
     def take(self, tenant: str) -> None:
-        """Count one request. Raises RateLimitError: it is one too many."""
+        """Count one request. Raises RateLimitError if it is one too many."""
         if self._per_minute is None:
             return
         now_s, pace = self._clock(), self._per_minute / MINUTE_S

@@ -1,15 +1,15 @@
-"""The doors that every request passes before anything reads it, as one ASGI middleware.
+"""The request guard, one ASGI middleware: checks host, API key and content type before the body, then reads the body within bounds.
 
-A web page in a browser on this machine can send requests here too. It cannot send JSON without the preflight, which is answered to pages
-on the list alone (415), nor reach the server under a name of its own (403). Nothing larger than the limit is ever held (413), and nobody
-keeps the server waiting for a body (408). Knows no key, and of the routes only which are for everybody.
+A web page in a browser on this machine can send requests here too. It cannot send JSON without a preflight, which succeeds for the pages on
+the list alone (415), nor reach the server under a host name of its own (403). Without a valid key no body is read (401). A body may be
+BODY_LIMIT_BYTES long (413), and must keep moving (408). Knows headers; knows no socket, and of the routes only which are shared with pages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
@@ -17,33 +17,37 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forerun.serve.problems import Problem, refused
+from forerun.errors import UnauthorisedError
+from forerun.serve.auth import tenant_of
+from forerun.serve.problems import Problem, problem_of, refused
 
 BODY_LIMIT_BYTES = 32 << 20
 SHARED_ROUTES = ("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/models", "/v1/responses")
-IMPORT_ROUTE, ARCHIVE = "/v1/forerun/sessions/import", "application/x-tar"  # a type that no page sends without the preflight either
+IMPORT_ROUTE, ARCHIVE = "/v1/forerun/sessions/import", "application/x-tar"  # a type that no page sends without a preflight either
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
-BODY_LIMIT_S = 10.0
-CLOSES = {"Connection": "close"}  # what else of the body comes is not read
-TOO_SLOW = refused(408, "body_too_slow", f"the body took longer than {BODY_LIMIT_S:.0f} s", "send it without a pause", CLOSES)
+BODY_SILENCE_S = 10.0  # longest pause
+BODY_GRACE_S, BODY_BYTES_PER_S = 30.0, 16 << 10  # a body takes at most the one, and a second more for each of the other
+SLOWER = f"the body paused for {BODY_SILENCE_S:.0f} s, or came at less than {BODY_BYTES_PER_S >> 10} KiB/s for {BODY_GRACE_S:.0f} s"
+TOO_SLOW = refused(408, "body_too_slow", SLOWER, "send it without a pause")
 LARGER = f"the body is larger than {BODY_LIMIT_BYTES} bytes"
-TOO_LARGE = refused(413, "body_too_large", LARGER, "shorten the conversation", CLOSES)
-ARCHIVE_HINT = "export it without its state, or stop the server: `forerun bank import` then takes it in place"
-ARCHIVE_TOO_LARGE = refused(413, "body_too_large", LARGER, ARCHIVE_HINT, CLOSES)
+TOO_LARGE = refused(413, "body_too_large", LARGER, "shorten the conversation")
+ARCHIVE_HINT = "export it without its state, or stop the server: `forerun bank import` then imports it directly"
+ARCHIVE_TOO_LARGE = refused(413, "body_too_large", LARGER, ARCHIVE_HINT)
 
 
 class RequestGuard:
-    """Passes on what may come in, with its body read; answers the rest. host: the address that the server listens on.
+    """Passes valid requests on, with their body read and the tenant in `scope["state"]["tenant"]`; answers the others.
 
-    origins: of web pages that may use the API itself, but nothing that tells of the server or of what it keeps.
+    keys: API keys by tenant, {} for none. host: the address that the server listens on. origins: of web pages that may use SHARED_ROUTES,
+    but nothing that reports on the server or on stored conversations.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, origins: Collection[str]) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, keys: Mapping[str, str], host: str, origins: Collection[str]) -> None:
+        self._app, self._keys = app, keys
         self._shared = _sharing(self._admit, origins) if origins else self._admit
-        self._takes_any_address = host in ANY_ADDRESS
-        self._names = LOOPBACK_NAMES | {host.lower()} | (_own_names() if self._takes_any_address else set())
+        self._listens_everywhere = host in ANY_ADDRESS
+        self._names = LOOPBACK_NAMES | {host.lower()} | (_own_names() if self._listens_everywhere else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,40 +59,38 @@ class RequestGuard:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            app, receive = await self._inside(scope, receive)
+            checked = self._problem(scope) or await _read(receive, scope["path"])
         except ClientDisconnect:
             return
-        await app(scope, receive, send)
+        if isinstance(checked, bytes):
+            await self._app(scope, _replay(checked, receive), send)
+            return
+        response, headers = checked.response(scope["path"]), Headers(scope=scope)
+        if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+            response.headers["connection"] = "close"  # the rest of the body is never read
+        await response(scope, receive, send)
 
-    async def _inside(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
-        """Who answers the request, and how it gets the body."""
-        if problem := self._problem(scope["method"], scope["path"], Headers(scope=scope)):
-            return problem.response(scope["path"]), receive
-        try:
-            async with asyncio.timeout(BODY_LIMIT_S):
-                body = await _read(receive)
-        except TimeoutError:
-            return TOO_SLOW.response(scope["path"]), receive
-        if body is None:
-            return (ARCHIVE_TOO_LARGE if scope["path"] == IMPORT_ROUTE else TOO_LARGE).response(scope["path"]), receive
-        return self._app, _replay(body, receive)
-
-    def _problem(self, method: str, path: str, headers: Headers) -> Problem | None:
-        """What is wrong with a request as far as its headers tell."""
+    def _problem(self, scope: Scope) -> Problem | None:
+        """What is wrong with a request, by its headers. Sets the tenant if the key is valid."""
+        headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
-        if not self._may_come_as(host):
+        if not self._is_allowed(host):
             return refused(
                 403, "host_not_allowed", f"this server does not answer to the name {host!r}", "use http://127.0.0.1 or http://localhost"
             )
+        try:
+            scope.setdefault("state", {})["tenant"] = tenant_of(headers, self._keys)
+        except UnauthorisedError as error:
+            return problem_of(error)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         wanted = ARCHIVE if path == IMPORT_ROUTE else "application/json"
-        if method == "POST" and kind != wanted:
+        if scope["method"] == "POST" and kind != wanted:
             return refused(415, "not_json", f"Content-Type is {kind!r}", f"send it with `Content-Type: {wanted}`")
         return None
 
-    def _may_come_as(self, host_header: str) -> bool:
+    def _is_allowed(self, host_header: str) -> bool:
         name = _without_port(host_header).lower()
-        return name in self._names or (self._takes_any_address and _is_address(name))
+        return name in self._names or (self._listens_everywhere and _is_address(name))
 
 
 def _sharing(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
@@ -116,22 +118,28 @@ def _own_names() -> set[str]:
     return {name, f"{name}.local"}
 
 
-async def _read(receive: Receive) -> bytes | None:
-    """The whole body, None if it is beyond the limit: counted while it comes, whatever was announced. Raises ClientDisconnect."""
-    body = bytearray()
+async def _read(receive: Receive, path: str) -> bytes | Problem:
+    """The whole body, or what is wrong with it. Its length is counted, whatever was announced. Raises ClientDisconnect."""
+    body, now_s = bytearray(), asyncio.get_running_loop().time
+    begun_s = now_s()
     while True:
-        message = await receive()
+        left_s = begun_s + BODY_GRACE_S + len(body) / BODY_BYTES_PER_S - now_s()
+        try:
+            async with asyncio.timeout(min(BODY_SILENCE_S, left_s)):
+                message = await receive()
+        except TimeoutError:
+            return TOO_SLOW
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > BODY_LIMIT_BYTES:
-            return None
+            return ARCHIVE_TOO_LARGE if path == IMPORT_ROUTE else TOO_LARGE
         if not message.get("more_body", False):
             return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once, then whatever comes after it (that the client has gone)."""
+    """Gives the body once, then whatever comes after it: that the client has disconnected."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

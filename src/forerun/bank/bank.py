@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
-    num_new_snapshots: how many of its snapshots, the last ones, are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
+    num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
     """
 
     session: str

@@ -94,7 +94,7 @@ def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
 
 def test_changes_as_json(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
 
@@ -141,7 +141,7 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
 
 def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
     key, plain, whole = tmp_path / "key", tmp_path / "plain.tar", tmp_path / "whole.tar"
@@ -164,7 +164,7 @@ def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.M
 
 def test_an_import_keeps_to_the_quota(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
     key, archive = tmp_path / "key", tmp_path / "whole.tar"

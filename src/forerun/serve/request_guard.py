@@ -32,7 +32,7 @@ SLOWER = f"the body paused for {BODY_SILENCE_S:.0f} s, or came at less than {BOD
 TOO_SLOW = refused(408, "body_too_slow", SLOWER, "send it without a pause")
 LARGER = f"the body is larger than {BODY_LIMIT_BYTES} bytes"
 TOO_LARGE = refused(413, "body_too_large", LARGER, "shorten the conversation")
-ARCHIVE_HINT = "export it without its state, or stop the server: `forerun bank import` then imports it directly"
+ARCHIVE_HINT = "export it without its state, or stop the server: `forerun bank import` then imports it in place"
 ARCHIVE_TOO_LARGE = refused(413, "body_too_large", LARGER, ARCHIVE_HINT)
 
 

@@ -53,6 +53,8 @@ def main() -> None:
         pinned = ", ".join(f"{each.package} {each.version}" for each in PROGRAMS)
         print(f"would have {', '.join(names)} play {len(task.PROMPTS)} turns each (pinned: {pinned})")
         return
+    if options.install and not options.clients:
+        parser.error("--install needs --clients FOLDER")
     if options.install:
         install(options.clients)
     if not options.loopback_alone and can_isolate():
@@ -125,7 +127,7 @@ class Session:
         status, output, errors = self._play(number)
         seconds = time.monotonic() - begun_s
         self.server.wait_until_written()
-        responses = lines(self._folder / "http.jsonl")[num_responses:]
+        responses = [each for each in lines(self._folder / "http.jsonl")[num_responses:] if each["path"] != "/health"]
         is_done = task.is_done(number, self._work, output)
         print(f"{self._client.name} turn {number + 1}: exit status {status}, {'done' if is_done else 'NOT DONE'}, {seconds:.0f} s")
         return {
@@ -169,18 +171,21 @@ class Session:
 
 
 def summary(version: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the turns show together. resumes_from_ssd: the first request after the restart that has the client's tools, or of one without
-    tools the first; None where nothing of it was stored.
+    """What the turns show together.
+
+    only_grows: every later request appends to an earlier one; changes: where the others differ from what was stored.
+    resumes_from_ssd: the first request after the restart does, of those with tools if the client has any.
     """
     later = [row for turn in turns[1:] for row in turn["requests"]]
-    last = turns[-1]["requests"]
-    main_request = next((row for row in last if row["has_tools"]), last[0] if last else None)
+    changed = [row for row in later if row["append_only_tokens"] is None]
+    resumed = sorted(turns[-1]["requests"], key=lambda row: not row["has_tools"])[:1]
     return {
         "version": version,
         "is_done": all(turn["is_done"] and turn["exit_status"] == 0 for turn in turns),
-        "only_grows": all(row["append_only_tokens"] is not None for row in later),
+        "only_grows": not changed,
+        "changes": [row["miss_at"] for row in changed],
         "reuses_enough": reuse.is_enough(later),
-        "resumes_from_ssd": bool(main_request) and main_request["source"] == "ssd",
+        "resumes_from_ssd": any(row["source"] == "ssd" for row in resumed),
         "num_requests": sum(len(turn["requests"]) for turn in turns),
         "later_prompt_tokens": sum(row["prompt_tokens"] for row in later),
         "later_computed_tokens": sum(row["computed_tokens"] or 0 for row in later),

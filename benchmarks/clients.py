@@ -77,10 +77,10 @@ def measure(options: argparse.Namespace, names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="forerun-clients-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         rows = {name: played(CLIENTS[name], clients, folder / name) for name in names}
-    config = {"prompts": task.PROMPTS, "network": "loopback alone" if options.loopback_alone else "as the machine has it"}
+    config: dict[str, Any] = {"prompts": task.PROMPTS, "network": "loopback alone" if options.loopback_alone else "as the machine has it"}
     config |= {"turn_limit_s": TURN_LIMIT_S, "context_tokens": server.CONTEXT_TOKENS, "enough_frac": reuse.ENOUGH_FRAC}
     head = evidence(blas="none: scripted", model_digest="none: scripted", numerics="exact", config=config)
-    holds = all(row["is_done"] and row["reuses_enough"] and row["resumes_from_ssd"] for row in rows.values() if row["version"])
+    holds = all(row["version"] and row["is_done"] and row["reuses_enough"] and row["resumes_from_ssd"] for row in rows.values())
     write(options.out, head | {"model": {"name": server.NAME, "digest": None, "quantisation": None}, "holds": holds, "clients": rows})
 
 
@@ -142,7 +142,9 @@ class Session:
 
     def _play(self, number: int) -> tuple[int | None, str, str]:
         """Exit status (None of one that was stopped at the limit), output and errors of the client."""
-        client, connection, variables = self._client, {"url": self.server.url}, environment(self._home, None)
+        client = self._client
+        connection: dict[str, Any] = {"url": self.server.url}
+        variables = environment(self._home, None)
         if isinstance(client, Program):
             connection = self._connect()
             variables = environment(self._home, client.binaries(self._clients)) | dict(client.environment)
@@ -159,7 +161,7 @@ class Session:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 status = None
-        return status, *(log.read_text(errors="replace") for log in logs)
+        return status, logs[0].read_text(errors="replace"), logs[1].read_text(errors="replace")
 
     def _connect(self) -> dict[str, Any]:
         """What `forerun connect` gives for the server, its settings file written."""

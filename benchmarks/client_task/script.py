@@ -47,7 +47,7 @@ def answer_to(chat: Chat, folder: str) -> ScriptedAnswer:
         return ScriptedAnswer("Not about the task.", SIDE_ANSWER)
     tools = _Tools(chat, folder)
     if tools.can_work:
-        num_answers = sum(message["role"] == "assistant" for message in chat.messages[at:])
+        num_answers: int = sum(message["role"] == "assistant" for message in chat.messages[at:])
         steps = _steps(tools, turn)
         return steps[min(num_answers, len(steps) - 1)]
     system = " ".join(text_of(message) for message in chat.messages if message["role"] == "system")

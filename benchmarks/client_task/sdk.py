@@ -91,7 +91,10 @@ def anthropic_messages(url: str, messages: Items) -> str:
         message = stream.get_final_message()
     messages.append({"role": "assistant", "content": [each.model_dump(exclude_none=True) for each in message.content]})
     calls = [each for each in message.content if each.type == "tool_use"]
-    results = [{"type": "tool_result", "tool_use_id": call.id, "content": result(call.name, dict(call.input))} for call in calls]
+    results = []
+    for call in calls:
+        given: Any = call.input
+        results.append({"type": "tool_result", "tool_use_id": call.id, "content": result(call.name, given)})
     if results:
         messages.append({"role": "user", "content": results})
         return ""

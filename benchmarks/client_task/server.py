@@ -96,7 +96,7 @@ def main() -> None:
     """Serve until a signal."""
     sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
     home, folder, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    config.prepare(config.Config())
+    config.prepare(config.Config.model_validate({}))
     from tests.engine.engines import Rig
     from tests.talking import tokenizer
 

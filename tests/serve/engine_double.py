@@ -56,6 +56,7 @@ REPORT = Report(
     None,
     (),
     0,
+    0,
 )
 DONE = Done("stop", Usage(7, 3, 2, 1), REPORT, "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
@@ -62,9 +62,15 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
+        num_storing = int(self.worker.is_storing)  # before the bank's, into which they move
         bank = self.model.bank.stats.health()
-        reasons = (*self.model.degraded_reasons, *filter(None, [bank.failure]))
+        bank = replace(bank, pending_writes=bank.pending_writes + num_storing)
+        reasons = (*self.model.degraded_reasons, *filter(None, [bank.failure, self.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
+
+    @property
+    def failure(self) -> str:
+        return self.worker.failure
 
     def announce(self, address: str) -> None:
         self.model.bank.sessions.announce(address)

@@ -117,6 +117,7 @@ class Sessions:
 class Engine:
     """Plays the same script for every job. refusal: what submit raises instead."""
 
+    failure = ""
     info = INFO
 
     def __init__(self, *script: Step, refusal: ForerunError | None = None) -> None:

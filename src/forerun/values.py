@@ -167,6 +167,7 @@ class Report:
     was computed). decode_tok_per_s: of the tokens after the first (None below two). ttft_s: arrival to first token, queue and restore
     included; to the end of the prompt where max_tokens is 0. reason: why no more was reused, "" if all that could be was; miss: where the
     prompt diverges. rendering: what of the request the chat template could not take as sent. read_bytes: of files, to restore the state.
+    durable_tokens: of the conversation, after how many it could be resumed from disk if the process were killed as the answer ends.
 
     layout, prefill_layout: of the cache's keys and values while decoding and in prefill, read off its arrays. requested_layout and
     requested_prefill_layout: those chosen; a difference is a fault. paged_blocks: pages in use at the end. steps: decoding passes (verify
@@ -204,6 +205,7 @@ class Report:
     miss: Miss | None
     rendering: tuple[str, ...]
     read_bytes: int
+    durable_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     with closing(opened(folder, family=family)) as bank:
         prompter = Prompter(tokenizer, TEMPLATE)
-        prompt = prompt_encoding.encode(prompter, bank, job)
+        prompt = prompt_encoding.encode(prompter, bank, job, 1 << 20)
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=NUM)
         snapshots = list(restored.snapshots)
         reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)

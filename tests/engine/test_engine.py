@@ -18,6 +18,7 @@ from tests.running import greedy, read
 from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
+from forerun.bank import prefill_saver
 from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
@@ -526,6 +527,7 @@ def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, mon
                 clock.now_s += 0.005
 
             monkeypatch.setattr(worker, "time", clock)
+            monkeypatch.setattr(prefill_saver, "SAVING_FRAC", -1.0)
             monkeypatch.setattr(LiveConversation, "capture", slowly)
             rig.gate.hold()
             await rig.ask(LONG, max_tokens=1)

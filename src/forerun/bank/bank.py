@@ -14,8 +14,9 @@ from typing import Any
 
 from forerun.bank import retain
 from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversations, UnsavedState
-from forerun.bank.match import PrefixChain, recall
+from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
+from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.ram import Ram
 from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
 from forerun.bank.saver import DiskSaver
@@ -106,6 +107,23 @@ class Bank:
             self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()
+
+    def prefill_saver(self, restored: RestoredState[Any], tokens: Sequence[int], *, tenant: str, message_end: int) -> PrefillSaver | None:
+        """What saves the prompt `tokens` while `restored.cache` is prefilled with it; None without a disk."""
+        if self._saver is None:
+            return None
+        hasher, snapshots = self._hasher(tenant), list(restored.snapshots)
+        live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns + 1, ())
+        return PrefillSaver(self._saver, live, message_end)
+
+    def durable_tokens(self, tokens: Sequence[int], *, tenant: str) -> int:
+        """How many of the first `tokens` could be restored after a crash now; 0 if the index fails."""
+        hasher = self._hasher(tenant)
+        try:
+            found = match([self._disk] if self._disk else [], hasher, PrefixChain.of(hasher, tokens))
+            return next((plan.position for plan in found.plans()), 0)
+        except BankError:
+            return 0
 
     def note_unstored(self, tokens: tuple[int, ...], tenant: str, reason: str) -> None:
         """Note why the state after these tokens is not stored, as the reason of a later miss."""

@@ -66,11 +66,13 @@ class LiveConversation:
         for depth, node in enumerate(self.nodes):
             if tokens := self.block(depth):
                 yield CaptureUnit(self.hasher.info("segment", node, depth * SEGMENT_TOKENS, tokens), None)
-        for snapshot in snapshots:
-            depth = snapshot.position // SEGMENT_TOKENS
-            start = depth * SEGMENT_TOKENS
-            tokens = tuple(self.tokens[start : snapshot.position])
-            yield CaptureUnit(self.hasher.info("snapshot", self.nodes[depth], start, tokens), snapshot)
+        yield from map(self.snapshot_unit, snapshots)
+
+    def snapshot_unit(self, snapshot: Snapshot) -> CaptureUnit:
+        """The unit of a snapshot of these tokens."""
+        depth = snapshot.position // SEGMENT_TOKENS
+        start = depth * SEGMENT_TOKENS
+        return CaptureUnit(self.hasher.info("snapshot", self.nodes[depth], start, tuple(self.tokens[start : snapshot.position])), snapshot)
 
     def capture(self, unit: CaptureUnit) -> Record:
         """The unit's record, its bytes copied out of the cache."""

@@ -104,6 +104,8 @@ def serve_as(config: Config, formatted: Callable[[dict[str, Any]], str]) -> None
         typer.echo(formatted(line))
 
     asyncio.run(run(engine, app, listener, announce))
+    if engine.failure:
+        raise ForerunError(engine.failure, hint="this is a defect: report it with the log above, and start the server again")
 
 
 def started(config: Config) -> Engine:
@@ -136,6 +138,9 @@ class Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(BACKLOG)  # uvicorn's backlog is asyncio's number of accepts, too
         self._announce()
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or bool(self._engine.failure)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Concurrently: responses under way end only when the engine finishes them or cuts them off.

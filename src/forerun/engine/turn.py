@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,18 +13,20 @@ import mlx.core as mx
 from forerun.bank import retain
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import LiveConversation
+from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.restore import RestoredState
+from forerun.bank.tier.history import Memo
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
-from forerun.decode.prefill import prefill
+from forerun.decode.prefill import CHUNK_TOKENS, prefill
 from forerun.decode.scores import prompt_scores
 from forerun.engine import miss, prompt_encoding
 from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
 from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Timing, report
 from forerun.engine.memory import free_memory_for
 from forerun.engine.request import Request
-from forerun.errors import ForerunError, NumericsError
+from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous, Layout, Limits, layout_for
@@ -37,7 +39,6 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
 HEADROOM_TOKENS = 512  # of a cache, for the answer; it grows beyond that
-log = logging.getLogger(__name__)
 
 
 class RequestCancelled(Exception):
@@ -89,6 +90,7 @@ class Turn:
     request: Request
     between: Callable[[], object]
     timing: Timing = field(default_factory=Timing)
+    _store: Callable[[], None] = field(default=lambda: None)
 
     def run(self) -> Done:
         """Post the request's events; return the last one. Raises RequestCancelled, OutOfMemoryError, NumericsError, what MLX raises."""
@@ -101,6 +103,10 @@ class Turn:
         cache = self._prefill(restored, snapshots)
         decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, HEADROOM_TOKENS), self.model.limits)
         return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, snapshots)
+
+    def store(self) -> None:
+        """Store the conversation in the bank, after the last event was posted: nobody waits for it."""
+        self._store()
 
     def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
@@ -137,20 +143,29 @@ class Turn:
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)
+        saver = self._prefill_saver(restored)
         self._post_prefill_progress(restored)
         for new in prefill(self.model.family, cache, prompt.tokens, snapshot_positions, self._post_prompt_logprobs):
             snapshots += new
+            if saver:
+                saver.save(new)
             self._post_prefill_progress(restored)
             if cache.length == len(prompt.tokens):
                 break
             self.between()
             if self.request.is_cancelled:
                 if not archived:
-                    snapshots.append(cache.snapshot())
-                    self._remember(cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
+                    self._store = partial(self._remember, cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
                 raise RequestCancelled(None)
         self.timing.prefilled_s = time.monotonic()
         return cache
+
+    def _prefill_saver(self, restored: RestoredState[Contiguous]) -> PrefillSaver | None:
+        """None where less than a chunk would be lost, or nothing is stored."""
+        prompt, tenant = self.request.prompt, self.request.job.tenant
+        if self._bypass_reason() or self.request.archived or len(prompt.tokens) - restored.reused_tokens < CHUNK_TOKENS:
+            return None
+        return self.model.bank.prefill_saver(restored, prompt.tokens, tenant=tenant, message_end=prompt.message_end)
 
     def _answer(
         self, cache: Cache[Any], requested: Layout, restored: RestoredState[Contiguous], prefilled: LayoutPair, snapshots: list[Snapshot]
@@ -160,17 +175,21 @@ class Turn:
         logprobs = AnswerLogprobs(generation, self.model.tokenizer)
         parts = request.prompt.answer_parser(request.job.id, logprobs.within)
         message = self._post_answer(generation, parts)
+        if not self._bypass_reason():
+            _check_finite(cache)
         decode_stats = DecodeStats(
             LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats
         )
-        stored = generation.store()
-        snapshots.append(cache.snapshot())
         answered = SampledAnswer(tuple(generation.tokens[: generation.num_shown]), request.answer_text, message)
-        self._remember(cache, stored, snapshots, restored, answered)
+        memo = self._learn(answered)
+        self._store = lambda: self._remember(cache, generation.store(), snapshots, restored, memo)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
         described = miss.describe(restored.miss_reason, request.prompt, self.model.tokenizer)
-        cost = Cost(usage, report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self.timing))
+        cost = Cost(
+            usage,
+            report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self._durable_tokens(), self.timing),
+        )
         if generation.finish is None:
             raise RequestCancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
@@ -217,27 +236,33 @@ class Turn:
             num_top=requested.num_top if requested else None,
         )
 
+    def _durable_tokens(self) -> int:
+        prompt, tenant = self.request.prompt, self.request.job.tenant
+        return 0 if self._bypass_reason() else self.model.bank.durable_tokens(prompt.tokens, tenant=tenant)
+
+    def _learn(self, answered: SampledAnswer) -> Memo | None:
+        """Remember how the answer was sampled, before the client can send it back."""
+        if self._bypass_reason():
+            return None
+        return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered)
+
     def _remember(
         self,
         cache: Cache[Any],
         tokens: list[int],
         snapshots: list[Snapshot],
         restored: RestoredState[Contiguous],
-        answered: SampledAnswer | None,
+        memo: Memo | None,
     ) -> None:
+        """Store the conversation. Raises NumericsError, BankError, what MLX raises."""
         if self._bypass_reason():
             return
-        if not bool(mx.all(mx.isfinite(cache.hidden))):
-            raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")
+        _check_finite(cache)
+        snapshots = [*snapshots, cache.snapshot()]
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
-        memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
         turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
-        try:
-            self.model.bank.remember(cache, tokens, snapshots, turn)
-        except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state
-            log.exception("request %s: the conversation could not be stored", self.request.job.id)
-            self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be stored")
+        self.model.bank.remember(cache, tokens, snapshots, turn)
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:
@@ -248,3 +273,9 @@ class Turn:
         done, total, reused = restored.cache.length, self.request.prompt_tokens, restored.reused_tokens
         pace_s = (time.monotonic() - self.timing.restored_s) / (done - reused) if done > reused else None
         self.request.post(PrefillProgress(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))
+
+
+def _check_finite(cache: Cache[Any]) -> None:
+    """Raises NumericsError: the state must not be stored."""
+    if not bool(mx.all(mx.isfinite(cache.hidden))):
+        raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")

@@ -29,7 +29,8 @@ SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units 
 class Worker:
     """Serves requests one at a time: fair share between tenants, first come first served within one.
 
-    observers: called with every client request that ended, on any thread.
+    observers: called with every client request that ended, on any thread. is_storing: a request has ended whose state is not yet pending in
+    the bank. failure: why the thread ended other than by `close`; "" while it has not.
     """
 
     def __init__(self, load: Callable[[], Model]) -> None:
@@ -45,6 +46,8 @@ class Worker:
         self._mean_request_s = 1.0
         self._may_capture_s = 0.0
         self._is_draft_failing = False
+        self.is_storing = False
+        self.failure = ""
         self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
         self._thread.start()
@@ -112,6 +115,12 @@ class Worker:
             self._model.set_exception(error)
             return
         self._model.set_result(model)
+        try:
+            self._loop(model)
+        except BaseException as error:  # noqa: BLE001 - a defect: reported by `failure`, upon which the process ends
+            self._end_all(error)
+
+    def _loop(self, model: Model) -> None:
         while (request := self._next(model)) is not None:
             self._serve(model, request)
             self._log_draft_failure(model.policy.acceptance.is_failing)
@@ -125,6 +134,18 @@ class Worker:
             )
         model.bank.close()
         model.steps.release()
+
+    def _end_all(self, error: BaseException) -> None:
+        """Fail every request: the thread ends by a defect, and nobody else would answer them."""
+        log.critical("the MLX thread ended", exc_info=error)
+        with self._state:
+            self.failure = f"the MLX thread ended: {type(error).__name__}: {error}"
+            self.is_closing = True
+            left = [*filter(None, [self._running]), *self._waiting]
+            self._waiting.clear()
+            self._running = None
+        for request in left:
+            self._fail(EndedRequest(request, "error", None, None, ForerunError(self.failure, hint="the server stops; start it again")))
 
     def _next(self, model: Model) -> Request | None:
         """The next request, after all pending calls; captures units for the disk while there is none. None: closing."""
@@ -148,11 +169,14 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request_id.set(request.job.id)
         request.start()
+        turn = Turn(model, request, between=lambda: self._capture_between(model))
         try:
-            done = Turn(model, request, between=lambda: self._capture_between(model)).run()
+            done = turn.run()
         except RequestCancelled as cancelled:
             usage, report = cancelled.cost or (None, None)
+            self.is_storing = True
             self._fail(EndedRequest(request, "cancelled", usage, report, self._cancel_error()))
+            self._store(model, turn)
         except Exception as error:  # ends this request only; its cache is dropped
             log.exception("the request failed")
             if request.job.uses_bank:
@@ -160,7 +184,19 @@ class Worker:
             self._fail(EndedRequest(request, "error", None, None, explain(error)))
         else:
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
+            self.is_storing = True
             self._end(EndedRequest(request, done.finish, done.usage, done.report, None), done)
+            self._store(model, turn)
+
+    def _store(self, model: Model, turn: Turn) -> None:
+        """Store the conversation of an ended request. A failure is logged and the reason of a later miss: the answer is out."""
+        try:
+            turn.store()
+        except Exception:
+            log.exception("the conversation could not be stored")
+            model.bank.note_unstored(turn.request.prompt.tokens, turn.request.job.tenant, "it could not be stored")
+        finally:
+            self.is_storing = False
 
     def _log_draft_failure(self, is_failing: bool) -> None:
         if is_failing != self._is_draft_failing:
@@ -181,7 +217,10 @@ class Worker:
     def _end(self, ended: EndedRequest, last: Done | Failure) -> None:
         """The one place where requests end, however they end."""
         for observe in () if ended.request.archived else self.observers:
-            observe(ended)
+            try:
+                observe(ended)
+            except Exception:
+                log.exception("a request's end could not be recorded")
         ended.request.post(last)
 
     def _capture(self, model: Model) -> bool:

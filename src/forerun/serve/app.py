@@ -5,6 +5,7 @@ Knows Starlette; knows no model, no terminal and no socket.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
@@ -140,24 +141,28 @@ class Routes:
     async def show_health(self, request: Request) -> Response:
         """GET /health"""
         tenant_of(request.headers, self._keys)
-        return JSONResponse(asdict(self._engine.health()) | {"model": model_object(self._engine.info)})
+        health = await asyncio.to_thread(self._engine.health)
+        return JSONResponse(asdict(health) | {"model": model_object(self._engine.info)})
 
     async def show_live(self, request: Request) -> Response:
-        """GET /health/live: 200 as long as the process answers."""
+        """GET /health/live: 200 as long as the process answers and its worker lives, else 503."""
         tenant_of(request.headers, self._keys)
+        if self._engine.failure:
+            raise BusyError(self._engine.failure, retry_after_s=10)
         return JSONResponse({"live": True})
 
     async def show_ready(self, request: Request) -> Response:
         """GET /health/ready: 200 if new requests are accepted, 503 while the server stops."""
         tenant_of(request.headers, self._keys)
-        if not self._engine.health().ready:
+        if not (await asyncio.to_thread(self._engine.health)).ready:
             raise BusyError("the server is stopping", retry_after_s=10)
         return JSONResponse({"ready": True})
 
     async def show_metrics(self, request: Request) -> Response:
         """GET /metrics"""
         tenant_of(request.headers, self._keys)
-        return Response(generate_latest(self._engine.registry), media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(generate_latest, self._engine.registry)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 def model_object(info: ModelInfo) -> dict[str, Any]:

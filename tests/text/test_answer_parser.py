@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.text.conftest import no_logprobs
 
-from forerun.text.answer_parser import AnswerFormat, AnswerParser, CallFormat, detect_answer_format
+from forerun.text.answer_parser import AnswerFormat, AnswerParser, detect_answer_format
+from forerun.text.calls.call_format import CallFormat
 from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN

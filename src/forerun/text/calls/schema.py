@@ -19,7 +19,7 @@ IMPLIED = {"properties": "object", "items": "array"}  # by keywords of a schema 
 MAX_DEPTH = 16  # of references and alternatives
 
 
-class Expected(NamedTuple):
+class ParameterType(NamedTuple):
     """What a schema expects. types: the JSON types that a value may have. constants: its enum or const, if it has one."""
 
     types: Types
@@ -31,7 +31,7 @@ class Expected(NamedTuple):
         return self.types == {"string"}
 
 
-ANYTHING = Expected(ANY)
+ANYTHING = ParameterType(ANY)
 
 
 class Schema:
@@ -39,27 +39,27 @@ class Schema:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._followed: dict[str, Expected] = {}
+        self._followed: dict[str, ParameterType] = {}
         self._properties = list(self._find_properties(root, set(), MAX_DEPTH))
 
     def declares(self, parameter: str) -> bool:
         """Whether the schema names the parameter."""
         return any(parameter in each for each in self._properties)
 
-    def expected(self, parameter: str) -> Expected:
+    def type_of(self, parameter: str) -> ParameterType:
         """What is expected of the parameter: anything where there is no schema. One that is not named has the schema of additional ones.
         Their patterns are not matched against the name: a client's pattern may take forever.
         """
-        named = [self._expected(each[parameter], MAX_DEPTH) for each in self._properties if parameter in each]
+        named = [self._type(each[parameter], MAX_DEPTH) for each in self._properties if parameter in each]
         return _all(named) if named else self._additional()
 
-    def _additional(self) -> Expected:
+    def _additional(self) -> ParameterType:
         root = self._root if isinstance(self._root, Mapping) else {}
         patterns = root.get("patternProperties")
         schemas = [*(patterns.values() if isinstance(patterns, Mapping) else ()), root.get("additionalProperties")]
-        return _any([self._expected(each, MAX_DEPTH) for each in schemas if isinstance(each, Mapping)])
+        return _any([self._type(each, MAX_DEPTH) for each in schemas if isinstance(each, Mapping)])
 
-    def _expected(self, schema: Any, depth: int) -> Expected:
+    def _type(self, schema: Any, depth: int) -> ParameterType:
         """What a schema expects: what each of its keywords does."""
         if not isinstance(schema, Mapping) or depth == 0:
             return ANYTHING
@@ -68,14 +68,14 @@ class Schema:
             parts.append(self._follow(str(schema["$ref"]), depth - 1))
         for name, combine in (("allOf", _all), ("anyOf", _any), ("oneOf", _any)):
             if isinstance(schema.get(name), list):
-                parts.append(combine([self._expected(each, depth - 1) for each in schema[name]]))
+                parts.append(combine([self._type(each, depth - 1) for each in schema[name]]))
         types, constants = _all(parts)
-        return Expected(types | {"null"} if schema.get("nullable") is True else types, constants)
+        return ParameterType(types | {"null"} if schema.get("nullable") is True else types, constants)
 
-    def _follow(self, reference: str, depth: int) -> Expected:
+    def _follow(self, reference: str, depth: int) -> ParameterType:
         if reference not in self._followed:
             self._followed[reference] = ANYTHING
-            self._followed[reference] = self._expected(self._resolve(reference), depth)
+            self._followed[reference] = self._type(self._resolve(reference), depth)
         return self._followed[reference]
 
     def _find_properties(self, schema: Any, followed: set[str], depth: int) -> Iterable[Mapping[str, Any]]:
@@ -108,14 +108,14 @@ def kind_of(value: Any) -> str:
     return next((name for kind, name in names if isinstance(value, kind)), "array")
 
 
-def _declared(schema: Mapping[str, Any]) -> Expected:
+def _declared(schema: Mapping[str, Any]) -> ParameterType:
     """By type, enum and const; where there are none, by keywords that only one type has."""
     allowed = schema.get("enum", [schema["const"]] if "const" in schema else [])
     constants = tuple(allowed) if isinstance(allowed, list) else ()
     names = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
     types = frozenset[str]().union(*(_named(name) for name in names if isinstance(name, str)))
     implied = frozenset(kind for name, kind in IMPLIED.items() if name in schema)
-    return Expected(types or frozenset(map(kind_of, constants)) or implied or ANY, constants)
+    return ParameterType(types or frozenset(map(kind_of, constants)) or implied or ANY, constants)
 
 
 def _named(name: str) -> Types:
@@ -125,15 +125,15 @@ def _named(name: str) -> Types:
     return ANY if kind == "any" else frozenset((kind if kind in ANY else "string",))
 
 
-def _all(parts: Sequence[Expected]) -> Expected:
+def _all(parts: Sequence[ParameterType]) -> ParameterType:
     """What fits all. One that contradicts those before it does not count."""
     types, constants = ANYTHING
     for part in parts:
         types, constants = types & part.types or types, constants or part.constants
-    return Expected(types, constants)
+    return ParameterType(types, constants)
 
 
-def _any(parts: Sequence[Expected]) -> Expected:
+def _any(parts: Sequence[ParameterType]) -> ParameterType:
     """What fits one of them; anything if there are none."""
     types = frozenset[str]().union(*(part.types for part in parts))
-    return Expected(types or ANY, tuple(constant for part in parts for constant in part.constants))
+    return ParameterType(types or ANY, tuple(constant for part in parts for constant in part.constants))

@@ -9,7 +9,7 @@ import json
 
 from forerun.text.calls.arguments import parse_rest
 from forerun.text.calls.buffer import NAME, Pieces, TextBuffer, content, content_until, match_tag
-from forerun.text.calls.schema import Expected
+from forerun.text.calls.schema import ParameterType
 from forerun.text.calls.tagged_value import TaggedFormat, TaggedValue
 from forerun.text.calls.tools import Tools, value_of
 from forerun.values import CallArguments
@@ -45,7 +45,7 @@ class TaggedCalls(TaggedFormat):
             yield CallArguments(index, f"{', ' if given else '{'}{_json(match.groups[0])}: ")
             given.add(match.groups[0])
             value = TaggedValue(self, tools, lambda other: other not in given and tools.declares(name, other))
-            if not (yield from self._value(buffer, value, tools.expected(name, match.groups[0]))):
+            if not (yield from self._value(buffer, value, tools.type_of(name, match.groups[0]))):
                 return False
             ends = [*self.ends, *((tag,) for tag in self.opens)]
         yield from parse_rest(buffer, [*(end[0] for end in self.ends), *self.opens])
@@ -53,7 +53,7 @@ class TaggedCalls(TaggedFormat):
             buffer.take(ended.length)
         return False
 
-    def _value(self, buffer: TextBuffer, value: TaggedValue, expected: Expected) -> Pieces[bool]:
+    def _value(self, buffer: TextBuffer, value: TaggedValue, expected: ParameterType) -> Pieces[bool]:
         """One value: a string as it arrives, any other once it is whole. Returns whether it ended."""
         index, text, is_text = buffer.num_calls - 1, "", expected.is_text
         if is_text:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forerun.text.calls.schema import ANY, ANYTHING, Expected, Schema, Types, kind_of
+from forerun.text.calls.schema import ANY, ANYTHING, ParameterType, Schema, Types, kind_of
 
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -30,12 +30,12 @@ class Tools:
         """Whether there is such a tool, and its schema names the parameter."""
         return name in self._schemas and self._schemas[name].declares(parameter)
 
-    def expected(self, name: str, parameter: str) -> Expected:
+    def type_of(self, name: str, parameter: str) -> ParameterType:
         """What the tool expects of a parameter."""
-        return self._schemas[name].expected(parameter) if name in self._schemas else ANYTHING
+        return self._schemas[name].type_of(parameter) if name in self._schemas else ANYTHING
 
 
-def value_of(text: str, expected: Expected) -> Any:
+def value_of(text: str, expected: ParameterType) -> Any:
     """The text as a value that is expected, preferring other types to a string; the text itself where none fits.
 
     Where a string may stand, a number must be written as JSON writes it: 1.10 stays text. Where none may, a quoted string is taken for
@@ -53,7 +53,7 @@ def value_of(text: str, expected: Expected) -> Any:
     return text if not _fits(value, expected.types) or (is_rewritten and "string" in expected.types) else value
 
 
-def _unquoted(text: str, quoted: str, expected: Expected) -> Any:
+def _unquoted(text: str, quoted: str, expected: ParameterType) -> Any:
     value = value_of(quoted, expected) if quoted != text.strip() else text
     return text if isinstance(value, str) else value
 

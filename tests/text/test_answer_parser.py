@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.text.conftest import no_logprobs
 
 from forerun.text.answer_parser import AnswerFormat, AnswerParser, detect_answer_format
 from forerun.text.calls.call_format import CallFormat
-from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
+from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4, Gemma
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
@@ -275,6 +275,7 @@ WRITERS: dict[CallFormat, Callable[..., str]] = {
 
 @given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from(WAYS))
 def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: CallFormat) -> None:
+    assume(not isinstance(calls, Gemma) or all(calls.quote not in text for text in arguments.values()))  # it cannot write that
     strings = Tools([{"name": "read", "parameters": {"properties": {name: {"type": "string"} for name in ("path", "other")}}}])
     written = WRITERS[calls]("read", **arguments)
     assert [json.loads(text) for _, text in joined(parse(calls, list(written), tools=strings))["calls"]] == [arguments]
@@ -286,6 +287,23 @@ def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: Call
 def test_a_call_in_a_cut_answer_is_whole_only_with_all_its_tags(end: str) -> None:
     assert joined(parse(QWEN, [OPEN + end], is_cut=True))["ends"] == [False]
     assert joined(parse(QWEN, [qwen("read", path="a")], is_cut=True))["ends"] == [True]
+
+
+def test_a_missing_tag_is_noticed_where_another_call_follows() -> None:
+    parser = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, logprobs_of=no_logprobs)
+    parser.push(f"{OPEN}\n</function>\n</tool_call>\n")
+    pieces = parser.push(f"{OPEN}b")
+    assert [piece for piece in pieces if isinstance(piece, CallEnd)] == [CallEnd(0, is_complete=True)]
+    assert pieces[-1] == CallArguments(1, "ab")
+
+
+@pytest.mark.parametrize("lead", ["", "I look.\n", "I look.\n</parameter> "])
+def test_calls_without_end_are_parsed_one_by_one(lead: str) -> None:
+    """A model that repeats itself must not make the parser search the rest of the answer for each of its calls."""
+    answer = f"{lead}{OPEN}\n</function>\n</tool_call>\n" * 200 + f"{OPEN}\n" * 200
+    message = joined(parse(QWEN, [answer + "</tool_call>"]))
+    assert len(message["calls"]) == 400
+    assert all(message["ends"])
 
 
 def test_without_tools_nothing_is_a_call() -> None:

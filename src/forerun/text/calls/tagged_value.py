@@ -5,9 +5,10 @@ A value may hold the format's own tags, for example a file about it, and a model
 1. A value ends at the first closing tag that belongs to it: another argument, the end of the call or another call follows it, and it does
    not close an argument of a call that is written inside the value.
 2. Only if the answer ends by itself without one, the closing tag is missing. Then the value ends where its call does, or another argument
-   of its tool begins; else where another call of a tool begins; else at the first closing tag of a call inside it.
+   of its tool begins; else where another call of a tool begins; else at the first closing tag of a call inside it. This is decided at once
+   where a call of a tool starts directly behind the end of the value's call, and where calls do not stop: so many are not in a value.
 
-Until this is decided, the text from the first possible end on is held back.
+Until then, the text from the first possible end on is held back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from enum import IntEnum
 from forerun.text.calls.buffer import NAME, TagPattern, TextBuffer, match_now
 from forerun.text.calls.tools import Tools
 from forerun.text.partial_match import partial_overlap
+
+MAX_INNER_CALLS = 8  # open ones inside a value, or any behind its call's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ class TaggedValue:
         self._guesses: dict[Guess, tuple[int, int]] = {}
         self._end: tuple[int, int] | None = None
         self._num_calls = self._num_arguments = 0  # open ones, inside the value
+        self._num_behind = 0  # calls behind the end of the value's call, if that is it
         self._is_behind_tag = False  # of an inner call: an argument may begin
+        self._is_behind_end = False  # of the value's call
 
     @property
     def is_closed(self) -> bool:
@@ -106,7 +111,8 @@ class TaggedValue:
         while self._end is None:
             tag = self._pattern.search(text, self._scanned)
             stop = tag.start() if tag else len(text) - partial_overlap(text, self._literals)
-            self._is_behind_tag &= not text[self._scanned : stop].strip()
+            if text[self._scanned : stop].strip():
+                self._is_behind_tag = self._is_behind_end = False
             self._scanned = max(stop, self._scanned)
             length = self._tag(text, stop, tag.group(), is_ended) if tag else None
             if length is None:
@@ -156,11 +162,22 @@ class TaggedValue:
         match = match_now(text[start + len(tag) :], patterns, is_ended)
         if not match:
             return None if match is None else len(tag)
-        if not self._num_calls and match.groups[0] in self._tools and self._is_line_start(text, start):
-            self._guesses.setdefault(Guess.NEXT_CALL, (start, start))
+        if match.groups[0] in self._tools and self._is_line_start(text, start):
+            self._tool_call(start)
         self._num_calls += 1
         self._is_behind_tag = True
         return len(tag) + match.length - len(str(patterns[match.index][-1])) * self._tags.is_followed
+
+    def _tool_call(self, start: int) -> None:
+        """Note a call that may be one, at the start of a line."""
+        end, next_call = (self._guesses.get(guess) for guess in (Guess.CALL_END, Guess.NEXT_CALL))
+        self._num_behind += end is not None
+        if end and (self._is_behind_end or self._num_behind > MAX_INNER_CALLS):
+            self._end = end
+        elif next_call and self._num_calls > MAX_INNER_CALLS:
+            self._end = next_call
+        elif not self._num_calls:
+            self._guesses.setdefault(Guess.NEXT_CALL, (start, start))
 
     def _call_end(self, text: str, start: int, is_ended: bool) -> int | None:
         match = match_now(text[start:], self._tags.ends, is_ended)
@@ -169,9 +186,9 @@ class TaggedValue:
         is_whole = self._tags.ends[match.index][-1] == self._tags.ends[0][-1]
         if not self._num_calls and (is_whole or self._is_line_start(text, start)):
             self._guesses.setdefault(Guess.CALL_END, (start, start))
+        self._is_behind_tag, self._is_behind_end = False, not self._num_calls
         self._num_calls = max(0, self._num_calls - 1)
         self._num_arguments = min(self._num_arguments, self._num_calls)
-        self._is_behind_tag = False
         return match.length
 
     def _is_line_start(self, text: str, start: int) -> bool:

@@ -208,7 +208,7 @@ class Turn:
             if generation.finish is None:
                 self.between()
         self.timing.first_s = self.timing.first_s or time.monotonic()
-        self._post(parts.flush(), message)
+        self._post(parts.flush(is_cut=generation.finish != "stop" or generation.answer.is_stopped), message)
         return message.value()
 
     def _post_prompt_logprobs(self, start: int, hidden: mx.array) -> None:

@@ -13,7 +13,8 @@ import asyncio
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -53,7 +54,7 @@ async def measure(num_tokens: int, repeats: int) -> dict[str, object]:
                 seconds, durable[name] = asyncio.run_coroutine_threadsafe(asked, loop).result()
                 return seconds
 
-            arms = {name: (lambda name=name: arm(name)) for name in ("saving", "plain")}
+            arms: dict[str, Callable[[], float]] = {name: partial(arm, name) for name in ("saving", "plain")}
             await asyncio.to_thread(interleaved, arms, 1)  # compiles
             samples = await asyncio.to_thread(interleaved, arms, repeats)
     ratio = statistics.median(samples["saving"]) / statistics.median(samples["plain"])

@@ -21,7 +21,7 @@ from typing import Any
 from tests.serve.attack import attack, num_files, served_s, server
 
 from evidence import evidence, ratio_interval, write
-from forerun.serve.protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, UNAUTHORISED_LIMIT
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, UNAUTHORISED_LIMIT
 
 PAUSE_S = 0.05  # between two requests
 

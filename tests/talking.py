@@ -12,7 +12,7 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.restore import RestoredState
 from forerun.bank.tier.disk import DiskTier
@@ -90,8 +90,8 @@ def turn(
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
     snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
-    reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
-    for new in prefill(family, restored.cache, prompt, retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse)):
+    reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
+    for new in prefill(family, restored.cache, prompt, policy.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse)):
         snapshots += new
     found = logits(family, restored.cache)
     answer = generation(family, restored.cache, prompt, **other)

@@ -118,7 +118,7 @@ def main() -> None:
     submit = rig.engine.submit
 
     async def submit_scripted(job: Job) -> Run:
-        prompt = prompt_encoding.encode(rig.engine.prompter, rig.engine.worker.model().bank, job)
+        prompt = prompt_encoding.encode(rig.engine.prompter, rig.engine.worker.model().bank, job, CONTEXT_TOKENS)
         answer = answer_to(job.prompt, folder) if isinstance(job.prompt, Chat) else ScriptedAnswer("", "I see.")
         written = words.encode(answer.written(opens_reasoning=prompt.opens_reasoning), tenant="script")
         script.add(prompt.tokens, written)

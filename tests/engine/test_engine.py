@@ -24,7 +24,7 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine import worker
 from forerun.engine.engine import Run
-from forerun.engine.fair_share import MAX_WAITING
+from forerun.engine.scheduler import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
 from forerun.state.record import Record

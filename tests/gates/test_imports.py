@@ -103,7 +103,7 @@ def test_the_tiers_import_nothing_of_the_bank_around_them(path: Path) -> None:
 
 
 def test_an_import_from_around_a_package_within_a_package_is_seen() -> None:
-    assert outside("bank", "tier", "from forerun.bank import retain") == ["forerun.bank.retain"]
+    assert outside("bank", "tier", "from forerun.bank import policy") == ["forerun.bank.policy"]
     assert outside("bank", "tier", "from forerun.bank.tier import files") == []
 
 

@@ -16,7 +16,7 @@ import uvicorn
 from tests.serve.engine_double import Engine
 
 from forerun.serve.app import build
-from forerun.serve.protocol import Protocol
+from forerun.serve.http_protocol import Protocol
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

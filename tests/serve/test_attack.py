@@ -11,7 +11,7 @@ from tests.serve.attack import attack, num_files, served_s, server
 from tests.waiting import wait_for
 
 from forerun.cli.serve import ACCEPTS
-from forerun.serve.protocol import HEADERS_LIMIT_S, UNAUTHORISED_LIMIT
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, UNAUTHORISED_LIMIT
 
 PAUSE_S = 0.25  # what a busy machine may add
 

@@ -11,7 +11,7 @@ from tests.waiting import LIMIT_S, wait_for
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from forerun.serve import openapi, protocol, request_guard
-from forerun.serve.protocol import Protocol
+from forerun.serve.http_protocol import Protocol
 from forerun.values import Content, Event, PrefillProgress, QueuePosition
 
 READ = PrefillProgress(4, 7, 3, None)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversations, UnsavedState
 from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
@@ -98,12 +98,12 @@ class Bank:
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {s.position: s for s in snapshots}
-        in_ram = [by_position[p] for p in sorted(retain.in_ram(sorted(by_position)))]
+        in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position)))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos)
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
-            wanted = [by_position[p] for p in sorted(retain.for_disk(new, turn.message_end))]
+            wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]
             self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()

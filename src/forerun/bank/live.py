@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.match import PrefixChain
 from forerun.bank.tier.history import Memo, MemoAnchor, Session
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import extract, extract_snapshot
 from forerun.state.record import SEGMENT_TOKENS, PrefixHasher, Record, RecordInfo, num_shared
-from forerun.state.records import extract, extract_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class LiveConversation:
     @property
     def rank_s(self) -> float:
         """Its eviction rank."""
-        return retain.rank_s(self.used_s, self.turns, 1.0)
+        return policy.rank_s(self.used_s, self.turns, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class ReachablePrefix:
     @property
     def value_tokens(self) -> int:
         """Its position, plus what may be computed again rather than copy a conversation of another name."""
-        return self.snapshot.position + retain.OWN_TOKENS * self.is_own
+        return self.snapshot.position + policy.OWN_TOKENS * self.is_own
 
     def can_be_taken_over(self, session: str | None) -> bool:
         """Whether a request for this session (None: any) may continue in the cache itself."""
         live = self.live
-        return session in (None, live.session) and retain.takes_over(live.cache.length, self.snapshot.position, live.snapshots[0].position)
+        return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, live.snapshots[0].position)
 
 
 class LiveConversations:
@@ -175,7 +175,7 @@ class LiveConversations:
         that are passed over.
         """
         best: ReachablePrefix | None = None
-        bonus_tokens = retain.OWN_TOKENS if session else 0
+        bonus_tokens = policy.OWN_TOKENS if session else 0
         for depth in reversed(range(len(chain.nodes))):
             if best and best.value_tokens >= chain.start(depth + 1) + bonus_tokens:
                 break

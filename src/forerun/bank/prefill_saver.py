@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.saver import DiskSaver
 from forerun.errors import BankError
@@ -39,7 +39,7 @@ class PrefillSaver:
     def save(self, snapshots: Collection[Snapshot]) -> None:
         """Capture the units that the cache holds by now, within SAVING_FRAC of the time since the start. snapshots: new ones, in order."""
         self._live.snapshots += snapshots
-        wanted = retain.for_disk([s.position for s in snapshots], self._message_end)
+        wanted = policy.for_disk([s.position for s in snapshots], self._message_end)
         self._snapshots += [self._live.snapshot_unit(s) for s in snapshots if s.position in wanted and s.position <= self._message_end]
         for unit in self._ready():
             start_s = time.monotonic()

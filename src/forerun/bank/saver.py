@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.live import NOTHING_UNSAVED, CaptureUnit, LiveConversation, LiveConversations, UnsavedState
 from forerun.bank.tier.disk import DiskTier
@@ -111,4 +111,4 @@ class DiskSaver:
             return live.rank_s
         position = unit.snapshot.position
         saved = position - max((s.position for s in live.snapshots if s.position < position), default=0)
-        return retain.rank_s(live.used_s, live.turns, retain.snapshot_value_frac(saved, self._snapshot_cost_tokens))
+        return policy.rank_s(live.used_s, live.turns, policy.snapshot_value_frac(saved, self._snapshot_cost_tokens))

@@ -30,7 +30,7 @@ from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
 from forerun.serve.auth import keys_for
-from forerun.serve.protocol import Protocol, evict
+from forerun.serve.http_protocol import Protocol, evict
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine

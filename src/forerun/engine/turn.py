@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import LiveConversation
 from forerun.bank.prefill_saver import PrefillSaver
@@ -22,15 +22,15 @@ from forerun.decode.generate import Generation
 from forerun.decode.prefill import CHUNK_TOKENS, prefill
 from forerun.decode.scores import prompt_scores
 from forerun.engine import miss, prompt_encoding
+from forerun.engine.admission import free_memory_for
 from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
 from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Timing, report
-from forerun.engine.memory import free_memory_for
 from forerun.engine.request import Request
 from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Limits, layout_for
-from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.answer_parser import AnswerParser
 from forerun.text.message import AssistantMessage
@@ -138,8 +138,8 @@ class Turn:
 
     def _prefill(self, restored: RestoredState[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
+        reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)

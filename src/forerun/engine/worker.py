@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
-from forerun.engine.fair_share import may_wait, next_request, retry_after_s
-from forerun.engine.memory import explain
+from forerun.engine.admission import explain
 from forerun.engine.request import EndedRequest, Failure, Request
+from forerun.engine.scheduler import may_wait, next_request, retry_after_s
 from forerun.engine.turn import Model, RequestCancelled, Turn
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id

@@ -13,7 +13,7 @@ from tests.serve.asking import HeldClock
 from uvicorn.server import ServerState
 
 from forerun.serve import protocol
-from forerun.serve.protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, Protocol
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, Protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 WITH_KEY = b"GET / HTTP/1.1\r\nHost: here\r\nX-Api-Key: key\r\n\r\n"

@@ -15,9 +15,9 @@ from forerun.kernels.numerics import EXACT
 from forerun.state import contiguous, paged, records
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, Record
-from forerun.state.records import extract, extract_snapshot, materialise, relayout
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 from forerun.state.store import Arena
 

@@ -32,9 +32,10 @@ class TemplateAdapter:
     """Adapts conversations to one template.
 
     supports_system, supports_more_system, supports_late_system: renders a system message at the start, several there, one after a turn, all
-    in their places and with their texts unchanged, whatever follows. supports_users: user messages may follow each other. supports_user_after_tool: one may
-    follow a tool's result and leaves what is before that as it was. needs_object_arguments: arguments of calls are objects, not JSON
-    strings. thinking_switch: the template's name for it, "" if it has none. efforts: the reasoning efforts that it accepts, least first.
+    in their places and with their texts unchanged, whatever follows. supports_users: user messages may follow each other.
+    supports_user_after_tool: one may follow a tool's result and leaves what is before that as it was. needs_object_arguments: arguments of
+    calls are objects, not JSON strings. thinking_switch: the template's name for it, "" if it has none. efforts: the reasoning efforts that
+    it accepts, least first.
     """
 
     def __init__(self, template: Template) -> None:

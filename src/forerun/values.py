@@ -43,13 +43,15 @@ GREEDY = replace(NEUTRAL, temperature=0.0)
 class Chat:
     """A conversation for the model's chat template. Messages and tools are plain JSON values in the client's order.
 
-    held_back: tools that may be called but are declared in a message, if at all.
+    held_back: tools that may be called but are declared in a message, if at all. notes: what of the client's messages is not in these as it
+    was sent, for people.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...]
     template_args: Mapping[str, Any]
     held_back: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def is_opening(self) -> bool:

@@ -81,7 +81,7 @@ class Prompter:
         self.template = template
         self._adapter = TemplateAdapter(template)
         self._answer_memory = AnswerMemory()
-        self._escaper = ControlTokenEscaper(tokenizer.control_tokens)
+        self._escaper = ControlTokenEscaper(tokenizer.control_tokens, template.answer_format.reasoning or ())
 
     def encode(self, prompt: values.Prompt, *, tenant: str, context_tokens: int = sys.maxsize) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode), and ContextLengthError before it
@@ -110,7 +110,7 @@ class Prompter:
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end, offsets = self.tokenizer.encode_escaped(EscapedText(text, end, escape_char), tenant=tenant)
         opens, tools = text.rstrip().endswith("<think>"), Tools((*prompt.tools, *prompt.held_back))
-        locator = PromptLocator(self.template, adapted)
+        locator = PromptLocator(self.template, chat, escape_char)
         return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets)
 
     def remember_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:

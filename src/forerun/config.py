@@ -71,7 +71,7 @@ def parse_host(host: str) -> str:
 
 ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:\[[0-9a-f:.]+\]|[^\[\]:/?#@*,\s]+)(?::\d+)?")
 OWN_PORTS = {"http": 80, "https": 443}
-HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*")
+HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|(?:[0-9a-f]*:){2,}[0-9a-f.]*")
 Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], BeforeValidator(parse_list)]
 Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], BeforeValidator(parse_list)]
 

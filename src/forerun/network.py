@@ -42,7 +42,7 @@ def check_proxies() -> None:
         raise ForerunError(f"the environment names a proxy that cannot be used: {error}", hint=PROXY_HINT) from error
 
 
-def connection_hint() -> str:
-    """What to check if another machine cannot be reached: the network, and the proxies, without their passwords."""
-    proxies = [f"{scheme}_proxy = {url.rpartition('@')[2]}" for scheme, url in sorted(getproxies().items()) if scheme != "no"]
-    return f"check the network connection{', and the proxy: ' if proxies else ''}{', '.join(proxies)}"
+def proxies() -> str:
+    """The proxies that the environment names, without their passwords: for a hint. "" if there are none."""
+    named = [f"{scheme}_proxy = {url.rpartition('@')[2]}" for scheme, url in sorted(getproxies().items()) if scheme != "no"]
+    return f"the environment names a proxy: {', '.join(named)}" if named else ""

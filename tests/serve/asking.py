@@ -77,10 +77,10 @@ def values(stream: str) -> list[Any]:
 
 
 @contextmanager
-def serving(engine: Engine, *, keys: Mapping[str, str] | None = None) -> Iterator[int]:
-    """A real server on loopback; gives its port."""
+def serving(engine: Engine, *, keys: Mapping[str, str] | None = None, **options: Any) -> Iterator[int]:
+    """A real server on loopback; gives its port. options: of the application."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build(engine, keys=keys or {}, host="127.0.0.1")
+    app = build(engine, keys=keys or {}, host="127.0.0.1", **options)
     server = uvicorn.Server(uvicorn.Config(app, http=Protocol, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

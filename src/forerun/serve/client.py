@@ -16,7 +16,7 @@ import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.network import connection_hint, uses_proxy
+from forerun.network import proxies, uses_proxy
 from forerun.values import PrefillProgress
 
 PREFILL = re.compile(r": prefill (\d+)/(\d+) \((\d+) cached\)")
@@ -105,7 +105,8 @@ def plain_errors(url: str) -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise ForerunError(f"{url!r} is not the address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
-        hint = connection_hint() if uses_proxy(url) else "start one with `forerun serve`"
+        via = proxies() if uses_proxy(url) else ""
+        hint = f"start one with `forerun serve`{f' ({via})' if via else ''}"
         raise ForerunError(f"no server answers at {url}", hint=hint) from error
     except httpx.HTTPError as error:
         raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error

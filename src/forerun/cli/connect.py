@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forerun.config import load
+from forerun.config import home, load
 from forerun.errors import ForerunError
 from forerun.serve.agents import KEY_VARIABLE, Agent, AgentSetup, ServedModel, merged, setup
 from forerun.serve.client import health, url_of
@@ -22,7 +22,7 @@ def connect(
 ) -> None:
     """Show how to use a running server from an agent: settings, environment and command; with --write, write the settings."""
     made = setup(agent, served_at(url))
-    file = Path.home() / made.file
+    file = home() / made.file
     content = combined(file, made)
     if write:
         put(file, content)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
+from forerun.network import proxies, uses_proxy
 from forerun.values import PrefillProgress
 
 PREFILL = re.compile(r": prefill (\d+)/(\d+) \((\d+) cached\)")
@@ -55,8 +56,7 @@ def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Pr
     """
     request = body | {"stream": True, "stream_options": {"include_usage": True}}
     finish, closing = "", dict[str, Any]()
-    call = httpx.stream("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT)
-    with plain_errors(url), call as response:
+    with plain_errors(url), streamed("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT) as response:
         check(response)
         for line in response.iter_lines():
             if match := PREFILL.match(line):
@@ -86,10 +86,15 @@ def bearer(key: str) -> dict[str, str]:
 def request_json(url: str, method: str, path: str, key: str, **options: Any) -> dict[str, Any]:
     """The JSON object that answers a request. A change waits for the running request. Raises ForerunError."""
     headers, timeout = bearer(key) | options.pop("headers", {}), CHANGE_TIMEOUT if method != "GET" else TIMEOUT
-    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, **options)
+    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, trust_env=uses_proxy(url), **options)
     check(response)
     body: dict[str, Any] = response.json()
     return body
+
+
+def streamed(method: str, url: str, **options: Any) -> AbstractContextManager[httpx.Response]:
+    """httpx.stream, past the environment's proxy if the server is on this machine. Raises ForerunError."""
+    return httpx.stream(method, url, trust_env=uses_proxy(url), **options)
 
 
 @contextmanager
@@ -100,7 +105,9 @@ def plain_errors(url: str) -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise ForerunError(f"{url!r} is not the address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
-        raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
+        via = proxies() if uses_proxy(url) else ""
+        hint = f"start one with `forerun serve`{f' ({via})' if via else ''}"
+        raise ForerunError(f"no server answers at {url}", hint=hint) from error
     except httpx.HTTPError as error:
         raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error
     except (ValueError, LookupError, TypeError) as error:

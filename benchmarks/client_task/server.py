@@ -130,7 +130,7 @@ def main() -> None:
     listener = listen("127.0.0.1", port)
     line = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}
     app: Any = StatusLog(build(rig.engine, keys={}, host="127.0.0.1"), home / "http.jsonl")
-    asyncio.run(run(rig.engine, app, listener, lambda: print(json.dumps(line), flush=True)))
+    asyncio.run(run(rig.engine, app, listener, lambda: print(json.dumps(line), flush=True), keep_alive_s=75))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.serve.asking import HeldClock
 from uvicorn.server import ServerState
 
-from forerun.serve import http_protocol
 from forerun.serve.http_protocol import HEADERS_LIMIT_S, STALL_LIMIT_S, Protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -145,7 +144,7 @@ def test_a_client_that_takes_all_after_a_pause_is_not_closed() -> None:
 
 
 def test_the_oldest_strangers_of_the_busiest_address_leave_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "UNAUTHORISED_LIMIT", 8)
+    monkeypatch.setattr(http_protocol, "UNAUTHORISED_LIMIT", 8)
 
     async def scenario() -> list[list[bool]]:
         state = ServerState()

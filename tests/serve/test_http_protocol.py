@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.serve.asking import HeldClock
 from uvicorn.server import ServerState
 
+from forerun.serve import http_protocol
 from forerun.serve.http_protocol import HEADERS_LIMIT_S, STALL_LIMIT_S, Protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -54,13 +54,25 @@ def asked(path: str, part: Any, *, stands_in: str) -> dict[str, Any]:
 
 
 PARTS: dict[str, tuple[str, Any, str]] = {
-    "chat image": (CHAT, {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AAAA", "detail": "low"}}, "[image omitted: image/jpeg]"),
+    "chat image": (
+        CHAT,
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AAAA", "detail": "low"}},
+        "[image omitted: image/jpeg]",
+    ),
     "chat image by address": (CHAT, {"type": "image_url", "image_url": {"url": "https://x/y?signature=1"}}, "[image omitted]"),
     "chat image as text": (CHAT, {"type": "image_url", "image_url": "data:image/png;base64,AA"}, "[image omitted: image/png]"),
     "chat audio": (CHAT, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "[audio omitted: wav]"),
     "chat video": (CHAT, {"type": "video_url", "video_url": {"url": "https://x/y.mp4"}}, "[video omitted]"),
-    "chat file": (CHAT, {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}}, "[file omitted: a.pdf]"),
-    "chat text file": (CHAT, {"type": "file", "file": {"filename": "a.md", "file_data": f"data:text/markdown;base64,{HELLO}"}}, "a.md\nhällo"),
+    "chat file": (
+        CHAT,
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}},
+        "[file omitted: a.pdf]",
+    ),
+    "chat text file": (
+        CHAT,
+        {"type": "file", "file": {"filename": "a.md", "file_data": f"data:text/markdown;base64,{HELLO}"}},
+        "a.md\nhällo",
+    ),
     "chat unknown": (CHAT, {"type": "hologram", "data": "x"}, "[hologram omitted]"),
     "chat unknown with text": (CHAT, {"type": "quote", "text": "said"}, "said"),
     "messages image by address": (MESSAGES, {"type": "image", "source": {"type": "url", "url": "https://x"}}, "[image omitted]"),
@@ -93,7 +105,7 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     "responses text in an address": (RESPONSES, {"type": "input_file", "file_data": "data:text/plain,h%C3%A4llo"}, "hällo"),
     "responses audio": (RESPONSES, {"type": "input_audio", "input_audio": {"data": "A", "format": "mp3"}}, "[audio omitted: mp3]"),
     "responses unknown": (RESPONSES, {"type": "hologram"}, "[hologram omitted]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stands_in", ["question", "result", "answer"])

@@ -31,18 +31,39 @@ CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "***
 VARIANTS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     "refusal in a field": (CHAT, [{"role": "assistant", "content": None, "refusal": "no"}], "</think>\n\nno<|im_end|>"),
     "neither content nor calls": (CHAT, [{"role": "assistant"}], "</think>\n\n<|im_end|>"),
-    "a result without content": (CHAT, [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c"}], '"arguments": {}'),
+    "a result without content": (
+        CHAT,
+        [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c"}],
+        '"arguments": {}',
+    ),
     "a custom call": (CHAT, [{"role": "assistant", "tool_calls": [CUSTOM]}], '{"name": "patch", "arguments": {"input": "*** Begin"}}'),
     "reasoning in parts": (
         CHAT,
-        [{"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}, {"type": "text", "text": "t"}]}],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}, {"type": "text", "text": "t"}],
+            }
+        ],
         "<think>\na\n</think>\n\nt<|im_end|>",
     ),
-    "hidden reasoning": (CHAT, [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, "t"]}], "</think>\n\nt<|im_end|>"),
+    "hidden reasoning": (
+        CHAT,
+        [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, "t"]}],
+        "</think>\n\nt<|im_end|>",
+    ),
     "a null text": (MESSAGES, [{"role": "assistant", "content": [{"type": "text", "text": None}, "t"]}], "</think>\n\nt<|im_end|>"),
-    "null reasoning": (MESSAGES, [{"role": "assistant", "content": [{"type": "thinking", "thinking": None}, None, "t"]}], "\n\nt<|im_end|>"),
+    "null reasoning": (
+        MESSAGES,
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": None}, None, "t"]}],
+        "\n\nt<|im_end|>",
+    ),
     "a refusal": (MESSAGES, [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}], "</think>\n\nno<|im_end|>"),
-    "a call without input": (MESSAGES, [{"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f"}]}], '"arguments": {}'),
+    "a call without input": (
+        MESSAGES,
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f"}]}],
+        '"arguments": {}',
+    ),
     "a null result": (
         MESSAGES,
         [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": None}]}],
@@ -58,7 +79,7 @@ VARIANTS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         [{"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}, {"type": "output_text", "text": "t"}]}],
         "<think>\na\n</think>\n\nt<|im_end|>",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("path", "more", "words"), VARIANTS.values(), ids=VARIANTS)

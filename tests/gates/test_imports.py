@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 # Low to high. A module imports from levels below its own and from its own package, never from a neighbour on its level.
 LEVELS = (
     ("errors", "values", "log", "small_files"),
-    ("config", "machine"),
+    ("config", "machine", "network"),
     ("sampling", "kernels", "text", "request_log"),
     ("state",),
     ("models", "bank", "hub"),

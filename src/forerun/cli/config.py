@@ -45,6 +45,7 @@ def unset(config: Config) -> Iterator[tuple[str, str]]:
     yield "context", context(config)
     yield "request_log", str(config.request_log_path)
     yield "requests_per_minute", "no limit"
+    yield "allowed_hosts", "any" if config.api_key or config.api_key_file else "this machine's own"
     yield from ((name, "none") for name in ("api_key_file", "api_key", "archive_key_file", "cors_origins"))
 
 

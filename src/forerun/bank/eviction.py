@@ -50,9 +50,9 @@ class EvictingDisk:
                 self.disk.delete(info.key)
 
     def _evict(self, num_bytes: int, below_rank_s: float) -> bool:
-        """Free bytes until a record of `num_bytes` fits, or some of them: the quarantine first, then what ranks lowest. Nothing of a rank as
-        high as that of the record to be written (a conversation larger than the quota would evict its own beginning), nothing that a pinned
-        conversation needs, and what a live one needs only if there is nothing else. Returns whether anything was freed.
+        """Free bytes until a record of `num_bytes` fits, or some of them: the quarantine first, then what ranks lowest. Nothing of a rank
+        as high as that of the record to be written (a conversation larger than the quota would evict its own beginning), nothing that a
+        pinned conversation needs, and what a live one needs only if there is nothing else. Returns whether anything was freed.
         """
         if self.disk.quarantined:
             self.disk.clear_quarantine()

@@ -133,7 +133,8 @@ class Turn:
     def _prefill(self, restored: RestoredState[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
         reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
+        stop_ids = self.model.tokenizer.stop_ids
+        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, stop_ids, reuse, prompt.borders)
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)
@@ -232,7 +233,8 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
+        head = retain.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head)
         try:
             self.model.bank.remember(cache, tokens, snapshots, turn)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state

@@ -84,14 +84,16 @@ def turn(
     tenant: str = "",
     session: str | None = None,
     layout: Any = CONTIGUOUS,
+    borders: Sequence[int] = (),
     **other: Any,
 ) -> TurnResult:
-    """One turn: restore, prefill, answer, remember."""
+    """One turn: restore, prefill, answer, remember. borders: between parts of the first message."""
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
     snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
     reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
-    for new in prefill(family, restored.cache, prompt, policy.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse)):
+    positions = policy.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse, borders)
+    for new in prefill(family, restored.cache, prompt, positions):
         snapshots += new
     found = logits(family, restored.cache)
     answer = generation(family, restored.cache, prompt, **other)
@@ -99,7 +101,9 @@ def turn(
         pass
     stored = answer.store()
     snapshots.append(restored.cache.snapshot())
-    finished = FinishedTurn(restored.session, tenant, restored.turns + 1, message_end, len(snapshots) - num_old, None, restored.unsaved)
+    head = policy.first_message_end(prompt, message_end, frozenset({tiny.END}))
+    num_new, turns = len(snapshots) - num_old, restored.turns + 1
+    finished = FinishedTurn(restored.session, tenant, turns, message_end, num_new, None, restored.unsaved, head)
     bank.remember(restored.cache, stored, snapshots, finished)
     return TurnResult(restored, stored, found)
 

@@ -126,6 +126,29 @@ def test_a_new_conversation_stays_next_to_recent_long_ones_from_its_fourth_turn(
     assert had == [0, 0, 0, 4]
 
 
+def test_no_more_is_evicted_than_the_record_needs(tier: DiskTier, writer: Writer) -> None:
+    for number in range(CAPACITY):
+        write(writer, f"full {number}", number, rank_s=float(number))
+    kept_bytes = tier.num_bytes
+    tier.limit_bytes = kept_bytes + INDEX_SLACK_BYTES
+    for number in range(CAPACITY, 3 * CAPACITY):
+        write(writer, f"one more {number}", number, rank_s=float(number))
+        assert tier.num_bytes > kept_bytes - 2 * RECORD_BYTES, number
+    assert writer.skipped == {}
+
+
+def test_a_record_larger_than_any_evicted_one_takes_as_many_as_it_needs(tier: DiskTier, writer: Writer) -> None:
+    for number in range(CAPACITY):
+        write(writer, f"small {number}", number, rank_s=float(number))
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    large = record("segment", tokens=[99], num_bytes=5 * RECORD_BYTES)
+    writer.put(large, RecordLabel("large", "", 99.0, 99.0))
+    assert writer.flush(LIMIT_S)
+    left = [info for info in tier.index.inventory() if info.kind == "segment"]
+    assert large.info in left
+    assert CAPACITY - 7 <= len(left) - 1 <= CAPACITY - 5
+
+
 def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier, writer: Writer) -> None:
     ends_here = write(writer, "first", 1, 2, rank_s=1.0)
     write(writer, "second", 1, 2, 3, rank_s=2.0)

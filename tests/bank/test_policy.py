@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ NOTHING = policy.Reuse(reused=0, shared=0, snapshot_tokens=100.0)
 
 def test_a_prompt_has_snapshots_after_its_first_message_before_its_suffix_and_at_its_end() -> None:
     tokens = [5, 6, END, 7, 8, END, 9, 10]
-    assert policy.snapshot_positions(tokens, 6, frozenset({END}), NOTHING) == {3, 6, 8}
+    assert policy.snapshot_positions(tokens, 6, frozenset({END}), NOTHING, ()) == {3, 6, 8}
 
 
 @pytest.mark.parametrize(
@@ -23,14 +24,14 @@ def test_a_prompt_has_snapshots_after_its_first_message_before_its_suffix_and_at
     ids=["no end of a message", "the end of a message in the suffix", "nothing but the suffix", "an empty first message"],
 )
 def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) -> None:
-    assert policy.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING) == expected
+    assert policy.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING, ()) == expected
 
 
-def intermediate(ends: list[int], **reuse: float) -> set[int]:
+def intermediate(ends: list[int], borders: Sequence[int] = (), **reuse: float) -> set[int]:
     """Intermediate snapshots of a prompt of 10,000 tokens before the suffix, whose messages end at `ends`."""
     tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
     parts = tokens, 10_000, frozenset({END})
-    positions = policy.snapshot_positions(*parts, replace(NOTHING, **reuse))  # type: ignore[arg-type]
+    positions = policy.snapshot_positions(*parts, replace(NOTHING, **reuse), borders)  # type: ignore[arg-type]
     assert {ends[0], 10_000, 10_005} <= positions
     return set(positions - {ends[0], 10_000, 10_005})
 
@@ -110,7 +111,7 @@ def test_a_snapshot_is_worth_what_it_saves_against_its_size() -> None:
 @pytest.mark.parametrize("num", range(9))
 def test_the_first_snapshot_and_the_latest_stay_in_ram(num: int) -> None:
     positions = list(range(10, 10 + num))
-    staying = policy.in_ram(positions)
+    staying = policy.in_ram(positions, 0)
     assert staying == set(positions if num <= 5 else [positions[0], *positions[-4:]])
 
 

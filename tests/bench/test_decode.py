@@ -33,7 +33,7 @@ def sample(repeat: int, arm: str, tokens: int, seconds: float, drafted: int = 0,
 
 
 def prompt_of(words: list[int], message_end: int) -> Prompt:
-    return Prompt(tuple(words), message_end, False, "", UNSPLIT, Tools(()), (), PromptLocator(Template.load(DEMO_MODEL), None), ())
+    return Prompt(tuple(words), message_end, False, "", UNSPLIT, Tools(()), (), PromptLocator(Template.load(DEMO_MODEL), None), (), ())
 
 
 def test_every_turn_is_answered_equally_often_with_every_variant() -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - a case a line
+
 """Case 02: a conversation that holds an image, a document or a file is continued."""
 
 from __future__ import annotations

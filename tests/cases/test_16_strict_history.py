@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - a case a line
+
 """Case 16: histories with nulls and with parts of other dialects."""
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=NUM)
         snapshots = list(restored.snapshots)
         reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
-        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, reuse)
+        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, reuse, prompt.borders)
         for new in prefill(family, restored.cache, prompt.tokens, snapshot_positions):
             snapshots += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))

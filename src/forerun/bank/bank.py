@@ -41,6 +41,7 @@ class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
+    head: tokens of the first message, 0 if unknown.
     """
 
     session: str
@@ -50,6 +51,7 @@ class FinishedTurn:
     num_new_snapshots: int
     memo: Memo | None = None
     unsaved: UnsavedState = NOTHING_UNSAVED
+    head: int = 0
 
 
 class Bank:
@@ -98,9 +100,9 @@ class Bank:
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {s.position: s for s in snapshots}
-        in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position)))]
+        in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position), turn.head))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
-        live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos)
+        live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos, head=turn.head)
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]

@@ -6,18 +6,18 @@ Knows no queue and no cache.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import RecordLabel
+from forerun.bank.tier.index import Entry, RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankFullError
 from forerun.state.record import Record, RecordInfo
 
-_EVICT_AT_ONCE = 8
+_LOOKED_UP = 8  # records at once, as what pinned and live conversations need is looked up each time
 
 
 class EvictingDisk:
@@ -33,7 +33,7 @@ class EvictingDisk:
                 self.disk.put(record)
                 break
             except BankFullError as error:
-                if error.reason != "quota" or not self._evict(label.rank_s):
+                if error.reason != "quota" or not self._evict(file_bytes(record.info), label.rank_s):
                     self._check_pins(record.info)
                     raise
         self.disk.index.label(record.info.key, label)
@@ -49,23 +49,30 @@ class EvictingDisk:
             if info.key != segment.key and not index.is_end_of_another(info, label.tenant, label.session):
                 self.disk.delete(info.key)
 
-    def _evict(self, below_rank_s: float) -> bool:
-        """Free some bytes: the quarantine first, then what ranks lowest. Nothing of a rank as high as that of the record to be written (a
-        conversation larger than the quota would evict its own beginning), nothing that a pinned conversation needs, and what a live one
-        needs only if there is nothing else. Returns whether anything was freed.
+    def _evict(self, num_bytes: int, below_rank_s: float) -> bool:
+        """Free bytes until a record of `num_bytes` fits, or some of them: the quarantine first, then what ranks lowest. Nothing of a rank
+        as high as that of the record to be written (a conversation larger than the quota would evict its own beginning), nothing that a
+        pinned conversation needs, and what a live one needs only if there is nothing else. Returns whether anything was freed.
         """
         if self.disk.quarantined:
             self.disk.clear_quarantine()
             return True
         index = self.disk.index
         pinned = usable_keys(index, index.pinned_sessions())
-        groups = (index.lowest(_EVICT_AT_ONCE, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
-        evicted = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
-        for entry in evicted:
-            self.disk.delete(entry.info.key)
+        groups = (index.lowest(_LOOKED_UP, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
+        lowest = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
+        evicted = list(self._delete_until_fits(num_bytes, lowest))
         index.note_lost([entry.info for entry in evicted], "evicted", "the disk quota was reached", time.time())
         index.forget_empty_sessions({(entry.tenant, entry.session) for entry in evicted})
         return bool(evicted)
+
+    def _delete_until_fits(self, num_bytes: int, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Delete these records one by one until one of `num_bytes` fits. Yields the deleted ones."""
+        for entry in entries:
+            if self.disk.fits(num_bytes):
+                return
+            self.disk.delete(entry.info.key)
+            yield entry
 
     def _check_pins(self, info: RecordInfo) -> None:
         """Raises BankFullError if the record does not fit next to pinned conversations, whatever else is evicted."""

@@ -43,7 +43,8 @@ class LiveConversation:
     """A conversation in RAM. tokens: those that `cache` holds. snapshots: in order of position. turns: how many it has had.
 
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
-    session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens.
+    session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
+    message, 0 if unknown.
     """
 
     cache: Cache[Any]
@@ -56,6 +57,7 @@ class LiveConversation:
     pending: deque[CaptureUnit] = field(default_factory=deque)
     used_s: float = field(default_factory=time.time)
     session_row: Session | None = None
+    head: int = 0
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +133,8 @@ class ReachablePrefix:
     def can_be_taken_over(self, session: str | None) -> bool:
         """Whether a request for this session (None: any) may continue in the cache itself."""
         live = self.live
-        return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, live.snapshots[0].position)
+        head = max(live.head, live.snapshots[0].position)
+        return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, head)
 
 
 class LiveConversations:

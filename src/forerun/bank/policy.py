@@ -23,22 +23,49 @@ class Reuse:
     shared: int
     snapshot_tokens: float
 
+    @property
+    def apart_tokens(self) -> float:
+        """Least distance between two intermediate snapshots, so that each is worth its bytes."""
+        return max(APART_TOKENS, self.snapshot_tokens / MOST_COST)
 
-def snapshot_positions(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int], reuse: Reuse) -> frozenset[int]:
+
+def snapshot_positions(
+    tokens: Sequence[int], message_end: int, stop_ids: frozenset[int], reuse: Reuse, borders: Sequence[int]
+) -> frozenset[int]:
     """Where the prefill of a prompt makes snapshots: after the first message (other conversations share it), before the generation suffix
     (the next turn may render it differently), at the end (the same request again), and in between where they are worth their size.
+    borders: between the parts of the first message, the most important first.
     """
     ends = [i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids]
-    head = ends[0] if ends else message_end
-    return frozenset({head, message_end, len(tokens), *_intermediate(ends, max(head, reuse.reused), message_end, reuse)} - {0})
+    head = first_message_end(tokens, message_end, stop_ids)
+    found = _between_parts([border for border in borders if border < head], reuse)
+    return frozenset({head, message_end, len(tokens), *_intermediate(ends, max(head, reuse.reused), message_end, reuse, found)} - {0})
 
 
-def _intermediate(ends: Sequence[int], start: int, message_end: int, reuse: Reuse) -> set[int]:
-    """Where the prompt diverges from a stored conversation, as a third may diverge there too; and ends of messages, as clients edit whole
-    messages: no closer to each other than a snapshot is worth.
+def first_message_end(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int]) -> int:
+    """The number of tokens of the first message; `message_end` if none ends before."""
+    return next((i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids), message_end)
+
+
+def _between_parts(borders: Sequence[int], reuse: Reuse) -> set[int]:
+    """Borders between parts of the first message, which agents send again with other parts: no closer to each other than a snapshot is
+    worth. The end of the message may be near: a prompt that diverges within it cannot use the snapshot there.
     """
-    found = {reuse.shared} if reuse.reused + APART_TOKENS <= reuse.shared <= message_end - APART_TOKENS else set[int]()
-    apart = max(APART_TOKENS, reuse.snapshot_tokens / MOST_COST)
+    found, apart = set[int](), reuse.apart_tokens
+    for border in borders:
+        if border > reuse.reused and all(abs(border - other) >= apart for other in (reuse.reused, *found)):
+            found.add(border)
+    return found
+
+
+def _intermediate(ends: Sequence[int], start: int, message_end: int, reuse: Reuse, borders: set[int]) -> set[int]:
+    """`borders`; where the prompt diverges from a stored conversation, as a third may diverge there too; and ends of messages, as clients
+    edit whole messages: no closer to each other than a snapshot is worth.
+    """
+    found, apart = set(borders), reuse.apart_tokens
+    is_apart = reuse.reused + APART_TOKENS <= reuse.shared <= message_end - APART_TOKENS
+    if is_apart and all(abs(reuse.shared - border) >= APART_TOKENS for border in borders):
+        found.add(reuse.shared)
     for end in ends:
         if end > start and all(abs(end - other) >= apart for other in (start, message_end, *found)):
             found.add(end)
@@ -67,18 +94,20 @@ def snapshot_value_frac(saved_tokens: int, cost_tokens: float) -> float:
     return saved_tokens / (saved_tokens + cost_tokens) if saved_tokens else 0.0
 
 
-def in_ram(positions: Sequence[int]) -> set[int]:
-    """Of a live conversation's snapshots, in order, those that stay in RAM: the first and the latest."""
-    return set(positions[:1]) | set(positions[-(SNAPSHOTS_IN_RAM - 1) :])
+def in_ram(positions: Sequence[int], head: int) -> set[int]:
+    """Of a live conversation's snapshots, in order, those that stay in RAM: the first, those within and after the first message, which has
+    `head` tokens, and the latest.
+    """
+    return {p for p in positions if p <= head} | set(positions[:1]) | set(positions[-(SNAPSHOTS_IN_RAM - 1) :])
 
 
-def takes_over(length: int, position: int, first_snapshot: int) -> bool:
+def takes_over(length: int, position: int, head: int) -> bool:
     """Whether a prompt that leaves a live conversation of `length` tokens at `position` continues in its cache rather than in a copy.
 
     The rest of the cache is cut off (it is on disk, if there is one). So continue a next turn and an edit of the last turn; not a second
-    conversation with the same beginning, which leaves at the first snapshot.
+    conversation with the same beginning, which leaves at `head` or before.
     """
-    return position == length or (position > first_snapshot and (length - position) * 4 <= position)
+    return position == length or (position > head and (length - position) * 4 <= position)
 
 
 def keeps_name(length: int, position: int) -> bool:

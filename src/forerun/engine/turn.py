@@ -139,7 +139,8 @@ class Turn:
     def _prefill(self, restored: RestoredState[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
         reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
-        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, self.model.tokenizer.stop_ids, reuse)
+        stop_ids = self.model.tokenizer.stop_ids
+        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, stop_ids, reuse, prompt.borders)
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)
@@ -261,7 +262,8 @@ class Turn:
         snapshots = [*snapshots, cache.snapshot()]
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
+        head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head)
         self.model.bank.remember(cache, tokens, snapshots, turn)
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:

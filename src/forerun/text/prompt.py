@@ -16,6 +16,7 @@ from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
 from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, LogprobsOf
 from forerun.text.calls.tools import Tools
 from forerun.text.control_tokens import ControlTokenEscaper
+from forerun.text.prompt_borders import PromptBorders
 from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
 from forerun.text.template_adapter import TemplateAdapter
@@ -30,7 +31,7 @@ class Prompt:
     message_end: number of tokens that the next turn of the same conversation starts with (all but the generation prompt).
     opens_reasoning: the prompt ends inside <think>, so the answer starts with reasoning. text: as rendered, with escape characters.
     answer_format, tools: for parsing the answer. notes: what the template could not express, for people. locator: finds the message of a
-    character. fragment_offsets: see EncodedText; () for tokens without messages.
+    character. fragment_offsets: see EncodedText; () for tokens without messages. borders: see PromptBorders.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +43,7 @@ class Prompt:
     notes: tuple[str, ...]
     locator: PromptLocator
     fragment_offsets: Sequence[tuple[int, int]]
+    borders: tuple[int, ...]
 
     def char_offset(self, token: int, tokenizer: Tokenizer) -> int:
         """Where the token at this index starts in the text without escapes. Counted within its fragment, since sampled tokens may differ
@@ -82,6 +84,7 @@ class Prompter:
         self._adapter = TemplateAdapter(template)
         self._answer_memory = AnswerMemory()
         self._escaper = ControlTokenEscaper(tokenizer.control_tokens, template.answer_format.reasoning or ())
+        self._borders = PromptBorders(template, tokenizer)
 
     def encode(self, prompt: values.Prompt, *, tenant: str, context_tokens: int = sys.maxsize) -> Prompt:
         """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode), and ContextLengthError before it
@@ -101,6 +104,7 @@ class Prompter:
                 notes=(),
                 locator=PromptLocator(self.template, None),
                 fragment_offsets=(),
+                borders=(),
             )
         adapted, notes = self._adapt(prompt, tenant)
         chat, escape_char = self._escaper.escape(adapted)
@@ -111,7 +115,8 @@ class Prompter:
         tokens, message_end, offsets = self.tokenizer.encode_escaped(EscapedText(text, end, escape_char), tenant=tenant)
         opens, tools = text.rstrip().endswith("<think>"), Tools((*prompt.tools, *prompt.held_back))
         locator = PromptLocator(self.template, chat, escape_char)
-        return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets)
+        borders = self._borders.within_first_message(chat, text, escape_char, tokens, tenant=tenant)
+        return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets, borders)
 
     def remember_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
         """Remember the answer, so that a later prompt that repeats it gets the sampled ids, however the client writes it. Returns what

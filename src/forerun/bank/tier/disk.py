@@ -143,6 +143,10 @@ class DiskTier:
         """Bytes of all files under the folder: records, index, quarantine, leftovers of a crash. Exact while no call is in progress."""
         return self._usage.num_bytes
 
+    def fits(self, num_bytes: int) -> bool:
+        """Whether a record file of this size fits next to what the folder holds now."""
+        return num_bytes + INDEX_SLACK_BYTES <= self.limit_bytes - self.num_bytes
+
     @property
     def written_today_bytes(self) -> int:
         """Bytes of the records written today (UTC)."""
@@ -177,7 +181,7 @@ class DiskTier:
     def _check_limits(self, num_bytes: int) -> None:
         if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes:
             raise BankFullError(f"{num_bytes} bytes do not fit into {self.limit_bytes}", reason="size", hint="raise --bank-disk-bytes")
-        if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes - self.num_bytes:
+        if not self.fits(num_bytes):
             needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
             raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
 

@@ -1,4 +1,3 @@
-
 """Case 02: a conversation that holds an image, a document or a file is continued."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """Case 16: histories with nulls and with parts of other dialects."""
 
 from __future__ import annotations

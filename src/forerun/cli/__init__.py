@@ -5,6 +5,7 @@ Importing it loads neither MLX nor a model: `forerun --help` answers at once. Ex
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -50,7 +51,10 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command in the process's arguments, and exit with its code."""
+    """Run the command in the process's arguments, and exit with its code. Characters that the output cannot show are replaced."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="forerun")
     except ForerunError as error:

@@ -40,6 +40,7 @@ class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
+    title, client: of the conversation, see `Session`.
     """
 
     session: str
@@ -49,6 +50,8 @@ class FinishedTurn:
     num_new_snapshots: int
     memo: Memo | None = None
     unsaved: UnsavedState = NOTHING_UNSAVED
+    title: str = ""
+    client: str = ""
 
 
 class Bank:
@@ -100,6 +103,7 @@ class Bank:
         in_ram = [by_position[p] for p in sorted(retain.in_ram(sorted(by_position)))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos)
+        live.title, live.client = turn.title, turn.client
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(retain.for_disk(new, turn.message_end))]

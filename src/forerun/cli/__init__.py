@@ -13,6 +13,7 @@ import typer
 
 from forerun import __version__
 from forerun.cli import bank, bench, chat, config, connect, demo, doctor, models, report, serve
+from forerun.cli.lines import say
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
@@ -58,7 +59,7 @@ def main() -> None:
     try:
         app(prog_name="forerun")
     except ForerunError as error:
-        print(f"forerun: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        say(f"forerun: {error}", *([f"hint: {error.hint}"] if error.hint else []), file=sys.stderr)
         raise SystemExit(exit_code(error)) from error
 
 

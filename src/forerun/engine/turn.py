@@ -33,6 +33,7 @@ from forerun.text.answer import Answer
 from forerun.text.answer_parser import AnswerParser
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompter, SampledAnswer
+from forerun.text.title import TITLE_TOKENS, title_of
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
@@ -232,12 +233,15 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved)
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, self._title(), job.client)
         try:
             self.model.bank.remember(cache, tokens, snapshots, turn)
         except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state
             log.exception("request %s: the conversation could not be stored", self.request.job.id)
             self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be stored")
+
+    def _title(self) -> str:
+        return title_of(self.request.job.prompt, lambda: self.model.tokenizer.decode(self.request.prompt.tokens[:TITLE_TOKENS]))
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:

@@ -101,7 +101,8 @@ class Job:
     """One request, independent of its dialect.
 
     max_tokens: upper limit, also bounded by the rest of the context; None: by that alone. stop: strings that end the answer, excluded from
-    it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys.
+    it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys. client: the program that
+    sent it, as that calls itself, "" if it does not.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Job:
     tenant: str
     bank: BankUse
     logprobs: LogprobsRequest | None = None
+    client: str = ""
 
     @property
     def uses_bank(self) -> bool:
@@ -360,6 +362,7 @@ SessionState = Literal["ram", "writing", "ssd", "skipped"]
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
     """A stored conversation. id: the `forerun.session` of requests and reports. name: for people, "" if it has none.
+    title: its first words. client: the program that it was with, as that calls itself.
 
     tokens: its length; stored_tokens of them can be restored from disk. ram_bytes and disk_bytes: its size, shared records included.
     state: "ram" (no disk tier), "writing" (being written), "ssd" (all is on disk), "skipped" (not all is: see `reason`).
@@ -367,6 +370,8 @@ class SessionInfo:
 
     id: str
     name: str
+    title: str
+    client: str
     tenant: str
     turns: int
     tokens: int

@@ -42,6 +42,7 @@ class FinishedTurn:
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
     head: tokens of the first message, 0 if unknown.
+    title, client: of the conversation, see `Session`.
     """
 
     session: str
@@ -52,6 +53,8 @@ class FinishedTurn:
     memo: Memo | None = None
     unsaved: UnsavedState = NOTHING_UNSAVED
     head: int = 0
+    title: str = ""
+    client: str = ""
 
 
 class Bank:
@@ -103,6 +106,7 @@ class Bank:
         in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position), turn.head))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos, head=turn.head)
+        live.title, live.client = turn.title, turn.client
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]

@@ -45,6 +45,7 @@ class LiveConversation:
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
     message, 0 if unknown.
+    title, client: as in its row.
     """
 
     cache: Cache[Any]
@@ -58,6 +59,8 @@ class LiveConversation:
     used_s: float = field(default_factory=time.time)
     session_row: Session | None = None
     head: int = 0
+    title: str = ""
+    client: str = ""
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +90,8 @@ class LiveConversation:
 
     def session_of(self, keys: Iterable[str]) -> Session:
         """The conversation's row for an index in which it consists of the records of these keys."""
-        return Session(self.tenant, self.session, "", self.used_s, self.turns, len(self.tokens), False, tuple(keys))
+        size = self.turns, len(self.tokens)
+        return Session(self.tenant, self.session, "", self.used_s, *size, False, tuple(keys), self.title, self.client)
 
     def snapshot_within(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
         """The deepest snapshot in the block of this depth that lies within `rest`, a prompt's tokens in that block."""

@@ -35,6 +35,7 @@ from forerun.text.answer import Answer
 from forerun.text.answer_parser import AnswerParser
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompter, SampledAnswer
+from forerun.text.title import TITLE_TOKENS, title_of
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
@@ -263,8 +264,12 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
         head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head)
+        names = {"title": self._title(), "client": job.client}
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head, **names)
         self.model.bank.remember(cache, tokens, snapshots, turn)
+
+    def _title(self) -> str:
+        return title_of(self.request.job.prompt, lambda: self.model.tokenizer.decode(self.request.prompt.tokens[:TITLE_TOKENS]))
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:

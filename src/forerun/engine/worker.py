@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEAN_WEIGHT = 0.2
 _RELEASE_S = 1.0  # of the time for closing, reserved for releasing the model
+LOG_S = 10.0  # between two log lines on a prefill
+QUEUED_S = 0.1  # a shorter wait is not worth a word
 SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units for the disk
 
 
@@ -44,7 +46,7 @@ class Worker:
         self.is_closing = False
         self._stop_s = 0.0
         self._mean_request_s = 1.0
-        self._may_capture_s = 0.0
+        self._may_capture_s = self._may_log_s = 0.0
         self._is_draft_failing = False
         self.is_storing = False
         self.failure = ""
@@ -69,6 +71,7 @@ class Worker:
             self._waiting.append(request)
             self._state.notify_all()
         if ahead:
+            log.info("waits for %d other request%s", ahead, "s" * (ahead > 1))
             request.post(QueuePosition(ahead))
 
     def call(self, work: Callable[[Model], T]) -> Future[T]:
@@ -159,6 +162,8 @@ class Worker:
                     self._waiting.remove(request)
                     self._served_s[request.job.tenant] = time.monotonic()
                     self._running = request
+                    for ahead, waiting in enumerate(self._waiting, start=1):
+                        waiting.post(QueuePosition(ahead))
                     return request
                 if self.is_closing and not self._calls:
                     return None
@@ -169,7 +174,8 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request_id.set(request.job.id)
         request.start()
-        turn = Turn(model, request, between=lambda: self._capture_between(model))
+        self._log_start(request)
+        turn = Turn(model, request, between=lambda: self._between(model, request))
         try:
             done = turn.run()
         except RequestCancelled as cancelled:
@@ -197,6 +203,22 @@ class Worker:
             model.bank.note_unstored(turn.request.prompt.tokens, turn.request.job.tenant, "it could not be stored")
         finally:
             self.is_storing = False
+
+    def _between(self, model: Model, request: Request) -> None:
+        """Between two chunks of prefill, and two rounds."""
+        self._capture_between(model)
+        progress = request.prefill_progress
+        if progress and progress.done_tokens < progress.total_tokens and time.monotonic() >= self._may_log_s:
+            self._may_log_s = time.monotonic() + LOG_S
+            left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
+            counts = (f"{n:,}" for n in (progress.done_tokens, progress.total_tokens, progress.reused_tokens))
+            log.info("prefill: %s of %s tokens, %s of them reused%s", *counts, left)
+
+    def _log_start(self, request: Request) -> None:
+        self._may_log_s = request.started_s + LOG_S
+        queue_s = request.started_s - request.arrived_s
+        waited = f" after {queue_s:.1f} s in the queue" if queue_s > QUEUED_S else ""
+        log.info("starts%s: a prompt of %s tokens", waited, f"{request.prompt_tokens:,}")
 
     def _log_draft_failure(self, is_failing: bool) -> None:
         if is_failing != self._is_draft_failing:

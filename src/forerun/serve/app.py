@@ -34,7 +34,7 @@ from forerun.serve import (
     openapi,
     session_routes,
 )
-from forerun.serve.access import ID_HEADERS, Access
+from forerun.serve.access import ID_HEADERS, Access, family
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.fields import parse_object
@@ -123,7 +123,8 @@ class Routes:
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
         parsed = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
-        run = await start(self._engine, parsed.jobs)
+        client = family(request.headers.get("user-agent", ""))
+        run = await start(self._engine, [replace(job, client=client) for job in parsed.jobs])
         created_unix_s = int(time.time())
         if parsed.streams:
             return EventStream(run, dialect.streamed(parsed, info, created_unix_s=created_unix_s))

@@ -17,8 +17,9 @@ import httpx
 from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.network import proxies, uses_proxy
-from forerun.values import PrefillProgress
+from forerun.values import PrefillProgress, QueuePosition
 
+QUEUED = re.compile(r": queued, (\d+) ahead")
 PREFILL = re.compile(r": prefill (\d+)/(\d+) \((\d+) cached\)")
 # The prefill of a long conversation may take minutes, but the server is never silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
@@ -49,7 +50,7 @@ def url_of(config: Config, given: str) -> str:
     return given.rstrip("/").removesuffix("/v1") or f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
-def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[PrefillProgress | Delta | End]:
+def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[QueuePosition | PrefillProgress | Delta | End]:
     """Values of one streamed completion, its End last. `url`: the server's, without /v1; key: the API key, "" for none.
 
     Raises ForerunError with the server's message.
@@ -59,8 +60,7 @@ def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[Pr
     with plain_errors(url), streamed("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT) as response:
         check(response)
         for line in response.iter_lines():
-            if match := PREFILL.match(line):
-                yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
+            yield from _progress(line)
             chunk = _chunk(line)
             for choice in chunk.get("choices", ()):
                 yield from _deltas(choice["delta"])
@@ -108,6 +108,8 @@ def plain_errors(url: str) -> Iterator[None]:
         via = proxies() if uses_proxy(url) else ""
         hint = f"start one with `forerun serve`{f' ({via})' if via else ''}"
         raise ForerunError(f"no server answers at {url}", hint=hint) from error
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+        raise ForerunError(f"the connection to {url} was lost", hint="the server may have been stopped; see its output") from error
     except httpx.HTTPError as error:
         raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error
     except (ValueError, LookupError, TypeError) as error:
@@ -123,6 +125,13 @@ def check(response: httpx.Response) -> None:
         what = "does not know the API key that was sent" if "authorization" in response.request.headers else "requires an API key"
         raise ForerunError(f"the server at {response.url.netloc.decode()} {what}", hint="set FORERUN_API_KEY to one of its keys")
     _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
+
+
+def _progress(line: str) -> Iterator[QueuePosition | PrefillProgress]:
+    if match := QUEUED.match(line):
+        yield QueuePosition(int(match[1]))
+    if match := PREFILL.match(line):
+        yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
 
 
 def _chunk(line: str) -> dict[str, Any]:

@@ -195,10 +195,10 @@ def cache_home() -> Path:
 
 
 def config_file() -> Path:
-    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml; without a home that of the system)."""
+    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml; an empty one for a user without a home)."""
     chosen, own = os.environ.get(ENV_PREFIX + "CONFIG"), _home()
-    folder = os.environ.get("XDG_CONFIG_HOME") or (own / ".config" if own else "/etc/xdg")
-    return Path(chosen) if chosen else Path(folder) / "forerun" / "config.toml"
+    folder = os.environ.get("XDG_CONFIG_HOME") or (own / ".config" if own else "")
+    return Path(chosen) if chosen else Path(folder) / "forerun" / "config.toml" if folder else Path(os.devnull)
 
 
 def load(flags: dict[str, Any]) -> Config:

@@ -20,7 +20,7 @@ WORDS = [
 USER = {"role": "user", "content": "x"}
 
 
-@pytest.mark.parametrize(("sent", "words"), zip(CASE, WORDS, strict=True))
+@pytest.mark.parametrize(("sent", "words"), list(zip(CASE, WORDS, strict=True)))
 def test_the_case(server: Answers, sent: dict[str, Any], words: str) -> None:
     assert words in server.text(sent["path"], sent["body"])
 

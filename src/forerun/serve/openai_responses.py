@@ -267,7 +267,10 @@ def _add(messages: list[dict[str, Any]], item: Item) -> None:
     elif item.type.endswith("_output"):
         messages.append({"role": "tool", "content": (item.output or MessageContent()).text, "tool_call_id": item.call_id})
     elif item.role == "assistant":
-        _assistant(messages, but_not=("content", "tool_calls"))["content"] = text
+        message = _assistant(messages, but_not=("content", "tool_calls"))
+        message["content"] = text
+        if item.content and item.content.reasoning:
+            message.setdefault("reasoning_content", item.content.reasoning)
     else:
         messages.append({"role": "system" if item.role == "developer" else item.role, "content": text})
 

@@ -51,6 +51,7 @@ VARIANTS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, "t"]}],
         "</think>\n\nt<|im_end|>",
     ),
+    "null content": (MESSAGES, [{"role": "assistant", "content": None}], "</think>\n\n<|im_end|>"),
     "a null text": (MESSAGES, [{"role": "assistant", "content": [{"type": "text", "text": None}, "t"]}], "</think>\n\nt<|im_end|>"),
     "null reasoning": (
         MESSAGES,

@@ -116,7 +116,13 @@ class Message(Fields):
     """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))]
+    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
+
+    @model_validator(mode="after")
+    def _check(self) -> Message:
+        if self.role != "assistant" and "content" not in self.model_fields_set:
+            raise ValueError(f"a {self.role} message needs content")
+        return self
 
 
 def _as_tool(tool: Any) -> Any:

@@ -41,9 +41,10 @@ class Answers:
 
         rig.engine.prompter.encode = encode_and_note  # type: ignore[method-assign]
 
-    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The response, whatever its status."""
-        return httpx.post(f"{self._url}{path}", json=body, timeout=LIMIT_S)
+    def post(self, path: str, body: dict[str, Any] | None = None, *, content: str | None = None) -> httpx.Response:
+        """The response, whatever its status. content: the body as it stands."""
+        sent = json.dumps(body) if content is None else content
+        return httpx.post(f"{self._url}{path}", content=sent, headers={"content-type": "application/json"}, timeout=LIMIT_S)
 
     def report(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The `forerun` object of the response, which is the same streamed and whole, but for what was reused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ NOTES = [IMAGE, "document: rendered as its text", "search_result: rendered as it
 HELLO = base64.b64encode("hällo".encode()).decode()
 
 
-@pytest.mark.parametrize(("request_", "text", "note"), zip(CASE, TEXTS, NOTES, strict=True))
+@pytest.mark.parametrize(("request_", "text", "note"), list(zip(CASE, TEXTS, NOTES, strict=True)))
 def test_the_case(server: Answers, request_: dict[str, Any], text: str, note: str) -> None:
     report = server.report(request_["path"], request_["body"])
     assert text in server.text(request_["path"], request_["body"])
@@ -152,8 +153,8 @@ def test_a_later_turn_reuses_what_stands_for_an_image(server: Answers) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_parts_nested_too_deeply_are_refused(server: Answers, path: str) -> None:
-    part: dict[str, Any] = {"type": "x", "content": "end"}
-    for _ in range(900):
-        part = {"type": "x", "content": [part]}
-    response = server.post(path, asked(path, part, stands_in="question"))
-    assert (response.status_code, "nested" in response.text) == (400, True)
+    body = json.dumps(asked(path, "INNER", stands_in="question"))
+    for depth in (300, 900, 5000):
+        deep = body.replace('"INNER"', '{"type": "x", "content": [' * depth + "]}" * depth)
+        response = server.post(path, content=deep)
+        assert (response.status_code, "nest" in response.text or "recursion" in response.text) == (400, True), response.text

@@ -20,7 +20,7 @@ WORDS = [
 USER = {"role": "user", "content": "x"}
 
 
-@pytest.mark.parametrize(("sent", "words"), zip(CASE, WORDS, strict=True))
+@pytest.mark.parametrize(("sent", "words"), list(zip(CASE, WORDS, strict=True)))
 def test_the_case(server: Answers, sent: dict[str, Any], words: str) -> None:
     assert words in server.text(sent["path"], sent["body"])
 
@@ -51,6 +51,7 @@ VARIANTS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, "t"]}],
         "</think>\n\nt<|im_end|>",
     ),
+    "null content": (MESSAGES, [{"role": "assistant", "content": None}], "</think>\n\n<|im_end|>"),
     "a null text": (MESSAGES, [{"role": "assistant", "content": [{"type": "text", "text": None}, "t"]}], "</think>\n\nt<|im_end|>"),
     "null reasoning": (
         MESSAGES,

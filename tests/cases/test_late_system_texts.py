@@ -15,10 +15,11 @@ START, END = "<|im_start|>", "<|im_end|>\n"
 TURNS = f"""{{% for m in messages if m.role != 'system' %}}{START}{{{{ m.role }}}}
 {{{{ m.content }}}}{END}{{% endfor %}}{{% if add_generation_prompt %}}{START}assistant
 {{% endif %}}"""
+SYSTEM = "messages | selectattr('role', 'equalto', 'system')"
 TEMPLATES = {
     "moves all to the front": f"{{% for m in messages if m.role == 'system' %}}{START}system\n{{{{ m.content }}}}{END}{{% endfor %}}",
-    "renders the last": f"{START}system\n{{{{ (messages | selectattr('role', 'equalto', 'system') | list)[-1].content }}}}{END}",
-    "merges all": f"{START}system\n{{{{ messages | selectattr('role', 'equalto', 'system') | map(attribute='content') | join('\\n') }}}}{END}",
+    "renders the last": f"{START}system\n{{{{ ({SYSTEM} | list)[-1].content }}}}{END}",
+    "merges all": f"{START}system\n{{{{ {SYSTEM} | map(attribute='content') | join('\\n') }}}}{END}",
 }
 FIRST, LATE = "Be brief. " * 40, "Files changed."
 

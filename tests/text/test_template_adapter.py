@@ -113,7 +113,7 @@ def test_system_texts_stay_where_they_were_sent_and_every_turn_begins_with_the_l
 def test_what_is_carried_in_another_role_is_noted_once(source: str) -> None:
     notes = adapted(source, chat(*texts("system first", *LATER[:-1])))[1]
     (note,) = (note for note in notes if "<system>" in note)
-    assert note.startswith("messages[0] and 2 more: " if source in (WITH_THE_LAST, ALTERNATING) else "messages[3] and 1 more: ")
+    assert note.startswith("messages[0] and 2 more: " if source in (SHORTENING, WITH_THE_LAST, ALTERNATING) else "messages[3] and 1 more: ")
 
 
 def test_a_system_text_after_a_result_does_not_change_what_is_before() -> None:

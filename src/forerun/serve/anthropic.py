@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, WithJson
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
-from forerun.serve.content import MessageContent, foreign_part, joined, left_out
+from forerun.serve.content import MessageContent, joined, left_out, part_content
 from forerun.serve.deferred_tools import DeferredTools
 from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
 from forerun.values import Chat, ModelInfo
@@ -84,10 +84,11 @@ class Block(Fields):
     @model_validator(mode="wrap")
     @classmethod
     def _parse(cls, value: Any, handler: ModelWrapValidatorHandler[Block]) -> Block:
-        if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
+        is_parsed = not isinstance(value, dict) or isinstance(value.get("part"), MessageContent)  # a schema that holds itself is run twice
+        if is_parsed or not isinstance(kind := value.get("type"), str):
             return handler(value)
         if kind not in REQUIRED_FIELDS:
-            return handler({"type": kind, "part": MessageContent(notes=(left_out(kind),)) if _is_hosted(kind) else foreign_part(value)})
+            return handler({"type": kind, "part": MessageContent(notes=(left_out(kind),)) if _is_hosted(kind) else part_content(value)})
         text = value.get("text")
         block = handler(value | {"part": MessageContent(text if isinstance(text, str) else "")})
         check_required(block, "a block", kind, REQUIRED_FIELDS)
@@ -115,7 +116,13 @@ class Message(Fields):
     """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))]
+    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
+
+    @model_validator(mode="after")
+    def _check(self) -> Message:
+        if self.role != "assistant" and "content" not in self.model_fields_set:
+            raise ValueError(f"a {self.role} message needs content")
+        return self
 
 
 def _as_tool(tool: Any) -> Any:

@@ -45,10 +45,8 @@ class MessageContent:
 
 def content_of(value: Any) -> MessageContent:
     """The content that a client sent as a string or a list of parts; null is empty. Raises ValueError."""
-    if isinstance(value, MessageContent):
-        return value
     if not isinstance(value, list):
-        return _part(value, "content")
+        return _part([] if isinstance(value, dict) else value, "content")
     return joined(_part(part, f"part {index}") for index, part in enumerate(value))
 
 
@@ -68,9 +66,14 @@ def left_out(kind: str) -> str:
     return f"{kind}: left out"
 
 
-def foreign_part(part: Mapping[str, Any]) -> MessageContent:
-    """What stands for a part that is no text."""
+def part_content(part: Mapping[str, Any]) -> MessageContent:
+    """What stands for a part with a type, other than a text."""
     kind = str(part["type"])
+    if kind == "refusal":
+        return MessageContent(str(part.get("refusal") or ""))
+    if kind in REASONING:
+        thoughts = next((part[name] for name in ("thinking", "reasoning", "text") if part.get(name)), None)
+        return MessageContent(reasoning=content_of(thoughts).text)
     if kind in KINDS:
         return _medium(part, KINDS[kind])
     inner = next((part[name] for name in ("text", "content") if isinstance(part.get(name), str | list)), None)
@@ -84,7 +87,7 @@ def _part(part: Any, where: str) -> MessageContent:
         case str():
             return MessageContent(part)
         case {"type": str(kind)} if kind not in TEXTS:
-            return _special(part, kind)
+            return part_content(part)
         case {"text": str(text)}:
             return MessageContent(text)
         case {"type": str(), **rest} if rest.get("text") is None:
@@ -92,16 +95,6 @@ def _part(part: Any, where: str) -> MessageContent:
         case {**fields} if "type" not in fields and "text" not in fields:
             return MessageContent(json.dumps(fields, ensure_ascii=False), is_block=True) if fields else MessageContent()
     raise ValueError(f"{where} is {part!r:.60}: send a string, or parts with a type")
-
-
-def _special(part: Mapping[str, Any], kind: str) -> MessageContent:
-    if kind == "refusal":
-        return MessageContent(str(part.get("refusal") or ""))
-    if kind in REASONING:
-        return MessageContent(
-            reasoning=content_of(next((part[name] for name in ("thinking", "reasoning", "text") if part.get(name)), None)).text
-        )
-    return foreign_part(part)
 
 
 def _with_breaks(parts: Iterable[MessageContent]) -> Iterator[str]:

@@ -54,11 +54,11 @@ def _as_items(value: Any) -> Any:
 
 
 def _own_item(item: dict[str, Any]) -> dict[str, Any]:
-    """An item of a type of its own, such as a call of a shell that the client runs, as a function's call or result; its type alone if it
-    has no result.
-    """
+    """An item that is none of ours: one of a call that the client runs, such as a shell's, as a function's; of any other the type alone."""
     kind, call_id = item["type"], item.get("call_id")
     result_id = call_id or item.get("id")  # a local shell's result has the call's id there
+    if kind in REQUIRED_FIELDS:
+        return {"type": f"{kind}.server", "note": left_out(kind)}
     own = {"call_id": call_id, "note": f"{kind}: rendered as a function's"}
     if kind.endswith("_call_output") and result_id is not None:
         output = item.get("output")
@@ -66,7 +66,7 @@ def _own_item(item: dict[str, Any]) -> dict[str, Any]:
     if kind.endswith("_call") and call_id is not None:
         arguments = {name: value for name, value in item.items() if name in ("action", "operation", "arguments")}
         return own | {"type": "function_call", "name": kind.removesuffix("_call"), "arguments": arguments}
-    return {"type": f"{kind}.server" if kind in REQUIRED_FIELDS else kind, "note": left_out(kind)}
+    return {"type": kind, "note": left_out(kind)}
 
 
 class Item(Fields):
@@ -267,7 +267,10 @@ def _add(messages: list[dict[str, Any]], item: Item) -> None:
     elif item.type.endswith("_output"):
         messages.append({"role": "tool", "content": (item.output or MessageContent()).text, "tool_call_id": item.call_id})
     elif item.role == "assistant":
-        _assistant(messages, but_not=("content", "tool_calls"))["content"] = text
+        message = _assistant(messages, but_not=("content", "tool_calls"))
+        message["content"] = text
+        if item.content and item.content.reasoning:
+            message.setdefault("reasoning_content", item.content.reasoning)
     else:
         messages.append({"role": "system" if item.role == "developer" else item.role, "content": text})
 

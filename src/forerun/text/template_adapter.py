@@ -47,7 +47,7 @@ class TemplateAdapter:
         self.supports_more_system = self._keeps("system", "system", "user")
         late = all(self._keeps(*start, "user", *more) for start in ((), ("system",)) for more in LATE_SYSTEM)
         self.supports_late_system = late and (not has_tools or self._keeps_before(*CALLED, after="system"))
-        self.supports_users = self._keeps("user", "user", "assistant")
+        self.supports_users = any(self._keeps(*start, "user", "user", "assistant") for start in ((), ("system",)))
         self.supports_user_after_tool = not has_tools or self._keeps_before(*CALLED, after="user")
         switches = (name for name in THINKING if self._render_with(**{name: False}) != self._render_with(**{name: True}))
         self.thinking_switch = next(switches, "")

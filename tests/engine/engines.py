@@ -76,6 +76,7 @@ class Rig:
     """engine: the engine; gate: before its model's passes; family: its model.
 
     folder: of its bank; **bank: further options of `opened`. forgets: its tokenizer shares no answers with other engines'.
+    template: the bundled one if None.
     """
 
     def __init__(
@@ -87,12 +88,13 @@ class Rig:
         memory_bytes: int = 1 << 40,
         forgets: bool = False,
         log: RequestLog | None = None,
+        template: Template | None = None,
         **bank: Any,
     ) -> None:
         self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
         own_tokenizer = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
         self.family.before_pass = self.gate
-        prompter = Prompter(own_tokenizer, Template.load(DEMO_MODEL))
+        prompter = Prompter(own_tokenizer, template or Template.load(DEMO_MODEL))
         worker = Worker(
             lambda: Model(
                 StepTable(self.family, eager_reason="test"),

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import talking, tiny
@@ -19,7 +20,7 @@ from forerun.bank.bank import Bank
 from forerun.bank.miss_reason import SHOWN_TOKENS, MissReason
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.state.layout import Contiguous
-from forerun.state.record import SEGMENT_TOKENS
+from forerun.state.record import SEGMENT_TOKENS, Identity
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
@@ -41,7 +42,7 @@ def reason(bank: Bank, prompt: list[int], tenant: str = "") -> MissReason:
     return bank.restore(prompt, tenant=tenant, session=None, layout=Contiguous(), headroom_tokens=0).miss_reason
 
 
-def stored(folder: Path, prompt: list[int], **other: int) -> list[int]:
+def stored(folder: Path, prompt: list[int], **other: Any) -> list[int]:
     """What is stored of a turn by a bank that is closed again."""
     with closing(opened(folder, **other)) as bank:
         result = turn(bank, prompt).stored
@@ -128,6 +129,39 @@ def test_state_of_another_identity_names_what_differs(folder: Path) -> None:
         found = reason(bank, result)
         assert (found.kind, found.text) == ("identity", "it is stored under another identity: weights and template differ")
         assert reason(bank, result, tenant="stranger").kind == "new"
+
+
+OTHERS = {
+    "nearest first": [("template", 130), ("weights", 60)],
+    "nearest last": [("weights", 60), ("template", 130)],
+    "nearest of many": [("template", 130), *((f"weights {number}", 60) for number in range(8))],
+    "of equals the latest": [("weights", 130), ("template", 130)],
+}
+
+
+def under(name: str) -> Identity:
+    """An identity that differs in the field that the name begins with."""
+    return replace(IDENTITY, **{name.split()[0]: f"other {name}"})
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_of_several_identities_the_one_that_holds_most_of_the_prompt_is_named(others: list[tuple[str, int]], folder: Path) -> None:
+    for name, length in others:
+        stored(folder, [*FIRST[:length], *tiny.words(name, 20)], identity=under(name))
+    with closing(opened(folder)) as bank:
+        found = reason(bank, FIRST)
+        assert (found.kind, found.text) == ("identity", "it is stored under another identity: template differs")
+
+
+def test_another_identity_that_holds_more_than_this_one_is_named(folder: Path) -> None:
+    own = stored(folder, [*FIRST[:60], *tiny.words("own", 20)])
+    stored(folder, FIRST, identity=under("numerics"))
+    with closing(opened(folder)) as bank:
+        found = reason(bank, FIRST)
+        assert (found.kind, found.shared_tokens, found.stored) == ("identity", 60, tuple(own[60 : 60 + SHOWN_TOKENS]))
+        assert "more of it is stored under another identity: numerics differs" in found.text
+        longer = turn(bank, FIRST).stored
+        assert reason(bank, [*longer, 1]).kind == ""
 
 
 def test_an_index_that_fails_is_one_more_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,41 @@ def test_a_long_prompt_has_intermediate_snapshots_where_they_are_worth_it(
 
 
 @pytest.mark.parametrize(
+    ("borders", "reuse", "expected"),
+    [
+        ([2000], {}, {2000}),
+        ([1000], {}, set()),
+        ([4900], {}, {4900}),
+        ([5100], {}, set()),
+        ([3000, 1100, 2100, 4500], {}, {3000, 1100, 4500}),
+        ([2000], {"reused": 1500}, set()),
+        ([2000, 4000], {"reused": 2000}, {4000}),
+        ([2000, 4000], {"reused": 5000}, set()),
+        ([2000, 4000], {"snapshot_tokens": 900.0}, {4000}),
+        ([2000], {"snapshot_tokens": 1300.0}, set()),
+        ([2000], {"shared": 2020}, {2000}),
+        ([2000], {"shared": 3100}, {2000, 3100}),
+    ],
+    ids=[
+        "one",
+        "near the start",
+        "near the end",
+        "beyond the first message",
+        "the important one first",
+        "near what is reused",
+        "reused ones",
+        "all reused",
+        "costly",
+        "too costly",
+        "diverged there",
+        "diverged elsewhere",
+    ],
+)
+def test_a_long_first_message_has_snapshots_between_its_parts(borders: list[int], reuse: dict[str, float], expected: set[int]) -> None:
+    assert intermediate([5000], borders, **reuse) == expected
+
+
+@pytest.mark.parametrize(
     ("new", "message_end", "expected"),
     [
         ([], 7, set()),
@@ -113,6 +148,10 @@ def test_the_first_snapshot_and_the_latest_stay_in_ram(num: int) -> None:
     positions = list(range(10, 10 + num))
     staying = policy.in_ram(positions, 0)
     assert staying == set(positions if num <= 5 else [positions[0], *positions[-4:]])
+
+
+def test_snapshots_of_the_first_message_stay_in_ram_too() -> None:
+    assert retain.in_ram([10, 20, 30, 40, 50, 60, 70, 80], 30) == {10, 20, 30, 50, 60, 70, 80}
 
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (800, True), (799, False), (10, False)])

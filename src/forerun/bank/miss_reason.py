@@ -19,7 +19,7 @@ from forerun.values import MissKind
 
 _LOOK_UPS = 3
 SHOWN_TOKENS = 16
-_IDENTITIES = 4  # of a tenant, the latest, under which a prompt without any match is looked for
+_IDENTITIES = 16  # of a tenant, the latest, under which a prompt is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def miss_reason(
     problems: RestoreProblems, reused: int, near: NearestConversation, lost: LostRecord | None, other: tuple[str, ...]
 ) -> MissReason:
     """Why only `reused` tokens were reused. lost: the prompt's deepest snapshot that is gone. other: fields that differ in the identity
-    under which the prompt is stored.
+    under which more of the prompt is stored.
     """
     kind, text, shared = problems.kind, list(problems.text), near.shared_tokens
     if lost is not None and lost.position > reused:
@@ -84,7 +84,8 @@ def miss_reason(
         text.append(f"the state at {lost.position:,} tokens is not here, {lost.kind}: {lost.reason}")
     if other:
         kind = kind or "identity"
-        text.append(f"it is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
+        found = "more of it" if shared else "it"
+        text.append(f"{found} is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
     if near.following:
         kind = kind or "differs"
         text.append(f"the nearest stored conversation diverges after {shared:,} token{'' if shared == 1 else 's'}")
@@ -108,7 +109,7 @@ class MissExplainer:
         """Why only `reused` tokens were reused. A failure of the index is one more reason."""
         try:
             near, lost = self._near(found, chain), self._lost(chain)
-            other = self._other_identity(chain, tenant) if reused == 0 else ()
+            other = self._other_identity(chain, tenant, near.shared_tokens)
         except BankError as error:
             problems.add(error, None)
             return miss_reason(problems, reused, NearestConversation(reused, ()), None, ())
@@ -126,11 +127,16 @@ class MissExplainer:
                     return lost
         return None
 
-    def _other_identity(self, chain: PrefixChain, tenant: str) -> tuple[str, ...]:
-        """Fields that differ in the identity under which a prefix of this prompt is stored; () if none is."""
-        for fields in (each for tier in self._tiers for each in tier.index.identities(tenant, _IDENTITIES)):
-            identity = Identity(**fields)
-            hasher = PrefixHasher(self._secret, tenant, identity)
-            if identity != self._identity and match(self._tiers, hasher, PrefixChain.of(hasher, chain.tokens)).nearest()[0]:
-                return identity.differing(self._identity)
-        return ()
+    def _other_identity(self, chain: PrefixChain, tenant: str, shared: int) -> tuple[str, ...]:
+        """Fields that differ in the identity under which the longest prefix of this prompt is stored, the latest of equals; () if none is
+        longer than `shared`.
+        """
+        noted = (Identity(**fields) for tier in self._tiers for fields in tier.index.identities(tenant, _IDENTITIES))
+        lengths = {identity: self._stored_under(identity, chain, tenant) for identity in noted if identity != self._identity}
+        nearest = max(lengths, key=lambda identity: lengths[identity], default=self._identity)
+        return nearest.differing(self._identity) if lengths.get(nearest, 0) > shared else ()
+
+    def _stored_under(self, identity: Identity, chain: PrefixChain, tenant: str) -> int:
+        """Length of the longest prefix of the prompt that is stored under this identity."""
+        hasher = PrefixHasher(self._secret, tenant, identity)
+        return match(self._tiers, hasher, PrefixChain.of(hasher, chain.tokens)).nearest()[0]

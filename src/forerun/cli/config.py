@@ -78,11 +78,11 @@ def of_model(config: Config) -> Iterator[tuple[str, str]]:
     yield "draft_depth", "0, the model has no MTP head" if checkpoint.mtp == "none" else f"0 to {AUTO_DEPTH}, whichever is fastest"
 
 
-def written(name: str, value: Any, resolved: str) -> str:
+def written(name: str, value: Any, resolved: str = "") -> str:
     """A value as written in the file. resolved: what it comes to if it is left open, otherwise ""."""
     match value:
         case None:
-            return resolved
+            return resolved or "not set"
         case "auto":
             return f"auto: {resolved}" if resolved else "auto"
         case bool():

@@ -187,6 +187,14 @@ class History(Database):
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
         return self._decoded(lambda row: json.loads(row[0]), sql, tenant, limit)
 
+    def num_sessions_by_identity(self) -> list[tuple[dict[str, str], int]]:
+        """(identity fields, number of conversations with records under it), the most first."""
+        sql = (
+            "SELECT fields, count(DISTINCT record.tenant || '/' || session) FROM record JOIN identity ON identity.root = record.root"
+            " WHERE session <> '' GROUP BY fields ORDER BY 2 DESC"
+        )
+        return self._decoded(lambda row: (json.loads(row[0]), row[1]), sql)
+
     def _sessions(self, where: str, *values: object) -> list[Session]:
         return self._decoded(_session, f"SELECT * FROM session {where}", *values)
 

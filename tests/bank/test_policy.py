@@ -151,7 +151,7 @@ def test_the_first_snapshot_and_the_latest_stay_in_ram(num: int) -> None:
 
 
 def test_snapshots_of_the_first_message_stay_in_ram_too() -> None:
-    assert retain.in_ram([10, 20, 30, 40, 50, 60, 70, 80], 30) == {10, 20, 30, 50, 60, 70, 80}
+    assert policy.in_ram([10, 20, 30, 40, 50, 60, 70, 80], 30) == {10, 20, 30, 50, 60, 70, 80}
 
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (800, True), (799, False), (10, False)])

@@ -1,4 +1,3 @@
-
 """A system text that a client adds to a conversation costs no reuse, whatever the template does with system messages."""
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ CASES = [pytest.param(*reason, id=name, marks=[pytest.mark.long] * (name in SELD
 
 @pytest.fixture(autouse=True)
 def saved_after_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is saved during a prefill. With it, a conversation above the quota is reported as evicted, since its prompt's last block was."""
+    """Nothing is saved during a prefill. With it, one above the quota is reported as evicted: its prompt's last block was."""
     monkeypatch.setattr(prefill_saver, "SAVING_FRAC", -1.0)
 
 

@@ -58,7 +58,15 @@ def main() -> None:
     rig.engine.submit = submit_scripted  # type: ignore[method-assign]
     listener = listen("127.0.0.1", 0)
     line = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}
-    asyncio.run(run(rig.engine, build(rig.engine, keys={}, host="127.0.0.1"), listener, lambda: print(json.dumps(line), flush=True)))
+    asyncio.run(
+        run(
+            rig.engine,
+            build(rig.engine, keys={}, host="127.0.0.1"),
+            listener,
+            lambda: print(json.dumps(line), flush=True),
+            keep_alive_s=config.Config().keep_alive_s,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def serve(folder: Path) -> None:
     listener = listen("127.0.0.1", 0)
     engine = Rig(folder).engine
     app = build(engine, keys={}, host="127.0.0.1")
-    asyncio.run(run(engine, app, listener, lambda: print(os.getpid(), listener.getsockname()[1], flush=True)))
+    asyncio.run(run(engine, app, listener, lambda: print(os.getpid(), listener.getsockname()[1], flush=True), keep_alive_s=75))
 
 
 def main() -> None:

@@ -153,7 +153,7 @@ def test_texts_keep_their_places_in_every_template(llama_cpp: Path) -> None:
     """System texts too that a template would move or drop, and reasoning tags in an answer that it would split at."""
     failed, num = [], 0
     for name, template in templates(llama_cpp):
-        chat, escape_char = ControlTokenEscaper((), THINK).escape(TemplateAdapter(template).adapt(Chat(tuple(LATE), (READ,), {}))[0])
+        chat, escape_char = ControlTokenEscaper((), THINK).escape(TemplateAdapter(template).adapt(Chat(tuple(LATE), (), {}))[0])
         text = template.render(chat, add_generation_prompt=True).replace(escape_char, "")
         starts = [text.find(str(message["content"])) for message in LATE]
         failed += [name] if -1 in starts or starts != sorted(starts) else []

@@ -231,7 +231,7 @@ class Turn:
         if not bool(mx.all(mx.isfinite(cache.hidden))):
             raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
-        memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered) if answered else None
+        memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered, restored.session) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
         head = retain.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
         turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head)

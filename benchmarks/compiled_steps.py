@@ -28,8 +28,8 @@ from forerun.decode.prefill import prefill  # noqa: E402
 from forerun.kernels.numerics import EXACT  # noqa: E402
 from forerun.models.load import DEMO_MODEL, LoadedModel, load  # noqa: E402
 from forerun.state.cache import Cache, lend  # noqa: E402
+from forerun.state.conversion import materialise, relayout_as_chosen  # noqa: E402
 from forerun.state.layout import PAGE_TOKENS, Contiguous, Layout, Paged  # noqa: E402
-from forerun.state.records import materialise, relayout_as_chosen  # noqa: E402
 from forerun.state.store import Arena  # noqa: E402
 
 WIDTHS = (1, 2, 4)

@@ -21,7 +21,8 @@ from typing import Any
 from tests.serve.attack import attack, num_files, served_s, server
 
 from evidence import evidence, ratio_interval, write
-from forerun.serve.protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, UNAUTHORISED_LIMIT
+from forerun.config import Config
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, STALL_LIMIT_S, UNAUTHORISED_LIMIT
 
 PAUSE_S = 0.05  # between two requests
 
@@ -43,7 +44,7 @@ def main() -> None:
     result = measure(options)
     print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
     config = {name: getattr(options, name) for name in ("idle", "slow", "rounds", "requests")}
-    config |= {"headers_limit_s": HEADERS_LIMIT_S, "idle_limit_s": IDLE_LIMIT_S, "stall_limit_s": STALL_LIMIT_S}
+    config |= {"headers_limit_s": HEADERS_LIMIT_S, "keep_alive_s": Config.model_validate({}).keep_alive_s, "stall_limit_s": STALL_LIMIT_S}
     config |= {"unauthorised_limit": UNAUTHORISED_LIMIT}
     write(options.out, evidence(blas="none", model_digest="none: an engine double", numerics="none", config=config) | result)
 

@@ -44,8 +44,8 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     from forerun.decode.generate import Generation
     from forerun.decode.prefill import prefill
     from forerun.models.load import DEMO_MODEL, load
+    from forerun.state.conversion import materialise
     from forerun.state.layout import Contiguous
-    from forerun.state.records import materialise
     from forerun.state.store import Arena
     from forerun.text.answer import Answer
     from forerun.text.tokenizer import Tokenizer

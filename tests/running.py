@@ -11,8 +11,8 @@ import numpy as np
 from forerun.decode.prefill import prefill
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot, lend
+from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 from tests import tiny
 from tests.running import logits, read
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.restore import RestoredState
 from forerun.bank.tier.disk import DiskTier
@@ -91,8 +91,8 @@ def turn(
     message_end = max(1, len(prompt) - SUFFIX)
     restored = bank.restore(prompt, tenant=tenant, session=session, layout=layout, headroom_tokens=20)
     snapshots, num_old = list(restored.snapshots), len(restored.snapshots)
-    reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
-    positions = retain.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse, borders)
+    reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
+    positions = policy.snapshot_positions(prompt, message_end, frozenset({tiny.END}), reuse, borders)
     for new in prefill(family, restored.cache, prompt, positions):
         snapshots += new
     found = logits(family, restored.cache)
@@ -101,7 +101,7 @@ def turn(
         pass
     stored = answer.store()
     snapshots.append(restored.cache.snapshot())
-    head = retain.first_message_end(prompt, message_end, frozenset({tiny.END}))
+    head = policy.first_message_end(prompt, message_end, frozenset({tiny.END}))
     num_new, turns = len(snapshots) - num_old, restored.turns + 1
     finished = FinishedTurn(restored.session, tenant, turns, message_end, num_new, None, restored.unsaved, head)
     bank.remember(restored.cache, stored, snapshots, finished)

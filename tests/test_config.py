@@ -56,12 +56,71 @@ def test_an_unknown_key_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> No
     assert "'port'" in caught.value.hint
 
 
-def test_origins_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORERUN_CORS_ORIGINS", "https://a.example, http://localhost:3000")
-    assert load({}).cors_origins == ("https://a.example", "http://localhost:3000")
-    for wrong in ("*", "a.example", "https://a.example/path"):
-        with pytest.raises(ConfigError, match="origin"):
-            load({"cors_origins": wrong})
+def test_origins_are_those_that_browsers_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = "https://A.example/, http://localhost:3000,http://[::1]:3000, https://a.example:443, http://a.example:80/, http://a.example:443"
+    apps = "app://obsidian.md, tauri://localhost, capacitor://localhost/, moz-extension://0a-1b, vscode-webview://x, file+x.y-z://h"
+    monkeypatch.setenv("FORERUN_CORS_ORIGINS", f"{sent}, {apps}")
+    web = (
+        "https://a.example",
+        "http://localhost:3000",
+        "http://[::1]:3000",
+        "https://a.example",
+        "http://a.example",
+        "http://a.example:443",
+    )
+    assert load({}).cors_origins == (*web, *apps.replace("/,", ",").split(", "))
+
+
+NO_ORIGINS = [
+    "a.example",
+    "https://a.example/path",
+    "https://a.example//",
+    "null",
+    "http://*.a.example",
+    "app://*",
+    "http://a:b",
+    "https://",
+]
+NO_ORIGINS += [
+    "http://u@a.example",
+    "http://a.example?x",
+    "http://a.example#x",
+    "http://localhost:*",
+    "1http://a",
+    "file:///x",
+    "http://a b",
+]
+
+
+@pytest.mark.parametrize("wrong", NO_ORIGINS)
+def test_what_is_no_origin(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="is not an origin; write scheme://host or scheme://host:port"):
+        load({"cors_origins": f"https://a.example,{wrong}"})
+
+
+def test_a_list_in_the_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('cors_origins = ["app://x/"]\nallowed_hosts = ["B.example."]\n')
+    assert (load({}).cors_origins, load({}).allowed_hosts) == (("app://x",), ("b.example",))
+    (tmp_path / "config.toml").write_text("allowed_hosts = [5]\n")
+    with pytest.raises(ConfigError, match="allowed_hosts"):
+        load({})
+
+
+def test_allowed_hosts() -> None:
+    given = "LLM.home.lan., *.ts.net,192.168.1.5, [fe80::1],::1, my_box"
+    assert load({"allowed_hosts": given}).allowed_hosts == ("llm.home.lan", "*.ts.net", "192.168.1.5", "fe80::1", "::1", "my_box")
+
+
+@pytest.mark.parametrize("wrong", ["http://a", "a:80", "[::1]:80", "a.*", "*a", "*.*", "a/b", "a..b", "**", "ä.example", "a b", "."])
+def test_what_is_no_hosts_name(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="is not a host's name"):
+        load({"allowed_hosts": wrong})
+
+
+@pytest.mark.parametrize("field", ["allowed_hosts", "cors_origins"])
+def test_a_star_is_refused_with_the_reason(field: str) -> None:
+    with pytest.raises(ConfigError, match=r"'\*' would let every web page"):
+        load({field: "*"})
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,10 @@ def frame(value: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(value)}\n\n".encode()
 
 
+class Cut(list[bytes]):
+    """Frames after which the connection is lost."""
+
+
 @dataclass
 class Wire:
     """A server's script, and the requests it got.
@@ -88,12 +92,12 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
             if isinstance(answer, tuple):
                 self._send(answer[0], json.dumps(answer[1]).encode())
             else:
-                self._send(200, b"".join(answer), "text/event-stream")
+                self._send(200, b"".join(answer), "text/event-stream", num_missing=isinstance(answer, Cut))
 
-        def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        def _send(self, status: int, body: bytes, kind: str = "application/json", num_missing: int = 0) -> None:
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
+            self.send_header("content-length", str(len(body) + num_missing))
             self.end_headers()
             self.wfile.write(body)
 

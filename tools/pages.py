@@ -29,7 +29,7 @@ def config() -> str:
     flags = {each.name: _spelled(each) for each in serve.params}
     rows = [
         f"| `{name}` | {f'`{flags[name]}`' if name in flags else ''} | `{ENV_PREFIX}{name.upper()}` "
-        f"| {written(name, field.default)} | {field.description} |"
+        f"| {written(name, field.default, '' if field.default == 'auto' else 'not set')} | {field.description} |"
         for name, field in Config.model_fields.items()
     ]
     return "\n".join(["| key | flag | environment | default | meaning |", "|---|---|---|---|---|", *rows])

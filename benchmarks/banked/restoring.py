@@ -26,9 +26,9 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.kernels.numerics import FAST
 from forerun.models.load import DEMO_MODEL, load
+from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
 from forerun.state.record import Identity, Kind, Record, RecordInfo
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 TURNS, REPEATS, HEADROOM_TOKENS = (8_000, 16_000, 24_000), 15, 256

@@ -20,8 +20,8 @@ def spoil() -> None:
     from forerun.bank import restore
     from forerun.decode.compiled import StepTable
     from forerun.engine import turn
+    from forerun.state.conversion import relayout_as_chosen
     from forerun.state.layout import PAGE_TOKENS, Paged
-    from forerun.state.records import relayout_as_chosen
 
     load_as_asked = restore._load
 

@@ -16,8 +16,8 @@ from forerun.decode.round import Rounds
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL
 from forerun.state.cache import Cache, lend
+from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 from forerun.values import GREEDY, Sampling
 from on_gpu.report import Report

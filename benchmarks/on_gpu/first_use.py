@@ -26,8 +26,8 @@ from forerun.decode.warm_up import warm_up  # noqa: E402
 from forerun.kernels import proof  # noqa: E402
 from forerun.kernels.numerics import FAST  # noqa: E402
 from forerun.models.load import DEMO_MODEL, load  # noqa: E402
+from forerun.state.conversion import materialise  # noqa: E402
 from forerun.state.layout import Contiguous  # noqa: E402
-from forerun.state.records import materialise  # noqa: E402
 from forerun.state.store import Arena  # noqa: E402
 
 TURNS = 6

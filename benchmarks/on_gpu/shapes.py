@@ -16,8 +16,8 @@ from forerun.models.moe import Moe
 from forerun.models.qwen3_5 import Qwen35
 from forerun.models.weights import ReadOptions, Weights
 from forerun.state.cache import Cache
+from forerun.state.conversion import materialise
 from forerun.state.layout import Layout
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 DTYPE = "bfloat16"

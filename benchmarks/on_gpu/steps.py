@@ -12,8 +12,8 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.prefill import prefill
 from forerun.models.qwen3_5 import Attention, DeltaNet, Layer, Qwen35
 from forerun.state.cache import Cache, View, lend
+from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 from forerun.state.trace import CompiledPass
 from on_gpu.report import Times, operation_us, seconds, times

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from forerun.errors import ConfigError, ForerunError
 
@@ -44,15 +44,36 @@ def format_bytes(num_bytes: int) -> str:
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 
 
-def parse_origins(origins: object) -> object:
-    """The comma-separated origins of a string; a non-string is returned unchanged. Raises ValueError."""
-    parsed = [each.strip() for each in origins.split(",") if each.strip()] if isinstance(origins, str) else origins
-    if isinstance(parsed, list | tuple) and (wrong := [each for each in parsed if not re.fullmatch(r"https?://[^/*\s]+", str(each))]):
-        raise ValueError(f"{wrong[0]!r} is not an origin; write https://host or http://host:port")
-    return parsed
+def parse_list(items: object) -> object:
+    """The comma-separated items of a string; a non-string is returned unchanged."""
+    return [each.strip() for each in items.split(",") if each.strip()] if isinstance(items, str) else items
 
 
-Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins)]
+def parse_origin(origin: str) -> str:
+    """An origin as browsers send it: lower case, without a slash at its end or the scheme's own port. Raises ValueError."""
+    lower = origin.lower().removesuffix("/")
+    if lower == "*":
+        raise ValueError("'*' would let every web page use the model and the stored conversations; name the origins")
+    if not (match := ORIGIN.fullmatch(lower)):
+        raise ValueError(f"{origin!r} is not an origin; write scheme://host or scheme://host:port")
+    return lower.removesuffix(f":{OWN_PORTS[match[1]]}") if match[1] in OWN_PORTS else lower
+
+
+def parse_host(host: str) -> str:
+    """A host's name or address in lower case, or `*.suffix`. Raises ValueError."""
+    name = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    if name == "*":
+        raise ValueError("'*' would let every web page reach the server under a name of its own; name the hosts, or require API keys")
+    if not HOST.fullmatch(name):
+        raise ValueError(f"{host!r} is not a host's name; write llm.example or *.example, without scheme and port")
+    return name
+
+
+ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:\[[0-9a-f:.]+\]|[^\[\]:/?#@*,\s]+)(?::\d+)?")
+OWN_PORTS = {"http": 80, "https": 443}
+HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|(?:[0-9a-f]*:){2,}[0-9a-f.]*")
+Origins = Annotated[tuple[Annotated[str, AfterValidator(parse_origin)], ...], BeforeValidator(parse_list)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], BeforeValidator(parse_list)]
 
 
 class Config(BaseModel):
@@ -97,9 +118,15 @@ class Config(BaseModel):
         None, description="file with a secret that signs conversation archives; archives signed with it may carry state, which is trusted"
     )
     requests_per_minute: int | None = Field(None, ge=1, description="requests per minute that each API key may send; default: no limit")
-    cors_origins: Origins | None = Field(
-        None, description="origins of web pages that may use the API, as https://host:port, comma-separated; default: none"
+    allowed_hosts: Hosts | None = Field(
+        None,
+        description="further host names that requests may use, comma-separated, *.suffix for all below a suffix; "
+        "default: this machine's own; with API keys, any",
     )
+    cors_origins: Origins | None = Field(
+        None, description="origins of web pages and apps that may use the API, as scheme://host:port, comma-separated; default: none"
+    )
+    keep_alive_s: int = Field(75, ge=1, description="seconds for which a connection stays open between two requests")
     log_format: Literal["text", "json"] = Field("text", description="format of the log on stderr: text for people, json for programs")
     request_log: Path | None = Field(
         None, description="file of the request log, one JSON line per request; default: requests.jsonl in the user's state folder"
@@ -136,24 +163,42 @@ class Config(BaseModel):
         return self.request_log if self.request_log is not None else state_home() / "requests.jsonl"
 
 
+def home() -> Path:
+    """The user's home folder. Raises ConfigError if there is none."""
+    if (found := _home()) is None:
+        xdg = "" if platform.system() == "Darwin" else ", or XDG_CACHE_HOME and XDG_STATE_HOME"
+        hint = f"set HOME{xdg} to a folder that this user may write"
+        raise ConfigError("this user has no home folder: HOME is not set, and the list of users has no entry", hint=hint)
+    return found
+
+
+def _home() -> Path | None:
+    """None if there is none: in a container, a user need not be in the list of users."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def state_home() -> Path:
     """Folder for logs ($XDG_STATE_HOME/forerun, ~/Library/Logs/forerun on macOS)."""
     if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Logs" / "forerun"
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "forerun"
+        return home() / "Library" / "Logs" / "forerun"
+    return Path(os.environ.get("XDG_STATE_HOME") or home() / ".local" / "state") / "forerun"
 
 
 def cache_home() -> Path:
     """Folder for the bank and other caches ($XDG_CACHE_HOME/forerun, ~/Library/Caches/forerun on macOS)."""
     if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Caches" / "forerun"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
+        return home() / "Library" / "Caches" / "forerun"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "forerun"
 
 
 def config_file() -> Path:
-    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml)."""
-    chosen = os.environ.get(ENV_PREFIX + "CONFIG")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "forerun" / "config.toml"
+    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml; an empty one without a home)."""
+    chosen, own = os.environ.get(ENV_PREFIX + "CONFIG"), _home()
+    folder = os.environ.get("XDG_CONFIG_HOME") or (own / ".config" if own else "")
+    return Path(chosen) if chosen else Path(folder) / "forerun" / "config.toml" if folder else Path(os.devnull)
 
 
 def load(flags: dict[str, Any]) -> Config:

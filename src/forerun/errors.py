@@ -56,7 +56,15 @@ class BadRequestError(RequestError):
 
 
 class ContextLengthError(RequestError):
-    """Prompt and answer do not fit the context."""
+    """A prompt of `tokens` (a number in words) leaves no room for an answer in the context."""
+
+    def __init__(self, tokens: str, context_tokens: int) -> None:
+        super().__init__(
+            # Agents match these words and then shorten the conversation.
+            f"prompt is too long: {tokens} tokens > {context_tokens - 1} maximum",
+            hint="shorten the conversation, or start the server with a larger --context if the model allows it",
+            param="messages",
+        )
 
 
 class UnauthorisedError(RequestError):

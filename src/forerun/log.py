@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -16,12 +17,22 @@ from typing import Any, Literal
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
+SHORT_ID = 12  # characters of an id, wherever people read it
+_REQUEST = re.compile(rf"(?:[a-z]+[-_])?([0-9a-f]{{{SHORT_ID}}})[0-9a-f]{{{32 - SHORT_ID}}}(-\d+)?")
+
+
+def short_id(id: str) -> str:
+    """An id for people: the first characters. A request's without the prefix of its dialect, but with the number of its choice."""
+    request = _REQUEST.fullmatch(id)
+    return request[1] + (request[2] or "") if request else id[:SHORT_ID]
+
+
 class TextFormatter(logging.Formatter):
-    """For people: timestamp, level unless INFO, request id, message."""
+    """For people: timestamp, level unless INFO, short request id, message."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        request = f"[{request_id.get()}] " if request_id.get() else ""
+        request = f"[{short_id(request_id.get())}] " if request_id.get() else ""
         text = f"{timestamp(record)} {level}{request}{record.getMessage()}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 

@@ -43,13 +43,15 @@ GREEDY = replace(NEUTRAL, temperature=0.0)
 class Chat:
     """A conversation for the model's chat template. Messages and tools are plain JSON values in the client's order.
 
-    held_back: tools that may be called but are declared in a message, if at all.
+    held_back: tools that may be called but are declared in a message, if at all. notes: what of the client's messages is not in these as it
+    was sent, for people.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...]
     template_args: Mapping[str, Any]
     held_back: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def is_opening(self) -> bool:
@@ -99,7 +101,8 @@ class Job:
     """One request, independent of its dialect.
 
     max_tokens: upper limit, also bounded by the rest of the context; None: by that alone. stop: strings that end the answer, excluded from
-    it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys.
+    it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys. client: the program that
+    sent it, as that calls itself, "" if it does not.
     """
 
     id: str
@@ -111,6 +114,7 @@ class Job:
     tenant: str
     bank: BankUse
     logprobs: LogprobsRequest | None = None
+    client: str = ""
 
     @property
     def uses_bank(self) -> bool:
@@ -167,6 +171,7 @@ class Report:
     was computed). decode_tok_per_s: of the tokens after the first (None below two). ttft_s: arrival to first token, queue and restore
     included; to the end of the prompt where max_tokens is 0. reason: why no more was reused, "" if all that could be was; miss: where the
     prompt diverges. rendering: what of the request the chat template could not take as sent. read_bytes: of files, to restore the state.
+    durable_tokens: of the conversation, after how many it could be resumed from disk if the process were killed as the answer ends.
 
     layout, prefill_layout: of the cache's keys and values while decoding and in prefill, read off its arrays. requested_layout and
     requested_prefill_layout: those chosen; a difference is a fault. paged_blocks: pages in use at the end. steps: decoding passes (verify
@@ -204,6 +209,7 @@ class Report:
     miss: Miss | None
     rendering: tuple[str, ...]
     read_bytes: int
+    durable_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +362,7 @@ SessionState = Literal["ram", "writing", "ssd", "skipped"]
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
     """A stored conversation. id: the `forerun.session` of requests and reports. name: for people, "" if it has none.
+    title: its first words. client: the program that it was with, as that calls itself.
 
     tokens: its length; stored_tokens of them can be restored from disk. ram_bytes and disk_bytes: its size, shared records included.
     state: "ram" (no disk tier), "writing" (being written), "ssd" (all is on disk), "skipped" (not all is: see `reason`).
@@ -363,6 +370,8 @@ class SessionInfo:
 
     id: str
     name: str
+    title: str
+    client: str
     tenant: str
     turns: int
     tokens: int

@@ -9,7 +9,7 @@ import pytest
 from tests.records import opened, record
 from tests.waiting import LIMIT_S
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import usable
 from forerun.bank.tier.disk import DiskTier
@@ -107,9 +107,9 @@ def test_what_a_live_conversation_needs_is_evicted_last(tier: DiskTier, writer: 
 
 def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
-    long = write(writer, "long", 1, 2, rank_s=retain.rank_s(now_s - 1800, 10, 1.0))
+    long = write(writer, "long", 1, 2, rank_s=policy.rank_s(now_s - 1800, 10, 1.0))
     for number in range(2 * CAPACITY):
-        shot = write(writer, f"title {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 1, 1.0))
+        shot = write(writer, f"title {number}", 1000 + number, rank_s=policy.rank_s(now_s + number, 1, 1.0))
     assert usable(tier.index, long).position == 2
     assert usable(tier.index, shot).position == 1
 
@@ -117,11 +117,11 @@ def test_one_shots_are_evicted_before_a_long_conversation_of_half_an_hour_ago(ti
 def test_a_new_conversation_stays_next_to_recent_long_ones_from_its_fourth_turn(tier: DiskTier, writer: Writer) -> None:
     now_s = 1e9
     for number in range(CAPACITY):
-        write(writer, f"long {number}", 1000 + number, rank_s=retain.rank_s(now_s + number, 50, 1.0))
+        write(writer, f"long {number}", 1000 + number, rank_s=policy.rank_s(now_s + number, 50, 1.0))
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     had = []
     for turn in (1, 2, 3, 4):
-        new = write(writer, "new", *range(turn), rank_s=retain.rank_s(now_s + 100 + turn, turn, 1.0))
+        new = write(writer, "new", *range(turn), rank_s=policy.rank_s(now_s + 100 + turn, turn, 1.0))
         had.append(usable(tier.index, new).position)
     assert had == [0, 0, 0, 4]
 

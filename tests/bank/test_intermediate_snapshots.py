@@ -12,7 +12,7 @@ from tests.running import differing_state, read
 from tests.talking import CONTIGUOUS
 from tests.waiting import LIMIT_S
 
-from forerun.bank.retain import APART_TOKENS
+from forerun.bank.policy import APART_TOKENS
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)

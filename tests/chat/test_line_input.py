@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from forerun.chat.line_input import read_message
+from forerun.chat.line_input import printable, read_message
 
 
 def lines(*typed: str) -> Callable[[str], str]:
@@ -29,6 +29,11 @@ def lines(*typed: str) -> Callable[[str], str]:
         (['"""', "def f():", "    return 1", '"""', "rest"], "def f():\n    return 1"),
         (['"""one', "", 'two"""'], "one\n\ntwo"),
         (['"""one"""'], "one"),
+        (["def f():\n    return 1\n", "rest"], "def f():\n    return 1"),
+        (["one\ntwo\\", "rest"], "one\ntwo\\"),
+        (['"""one\ntwo', "rest"], '"""one\ntwo'),
+        (["hello\n", "rest"], "hello"),
+        (['"""', "one\ntwo", '"""'], "one\ntwo"),
     ],
 )
 def test_messages(typed: list[str], message: str) -> None:
@@ -39,3 +44,10 @@ def test_messages(typed: list[str], message: str) -> None:
 def test_the_end_of_the_input(typed: list[str]) -> None:
     with pytest.raises(EOFError):
         read_message(lines(*typed))
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"), [("caf\udce9", "caf\ufffd"), ("a\udcff\udcfeb", "a\ufffd\ufffdb"), ("é", "é"), ("\udcc3\udca9", "é")]
+)
+def test_what_is_not_utf_8(typed: str, text: str) -> None:
+    assert printable(typed) == text

@@ -17,6 +17,7 @@ from forerun.values import NEUTRAL, BankHealth, Health, Job, ModelInfo
 class Engine:
     """Has a model's facts, and takes CLOSE_S seconds to close."""
 
+    failure = ""
     registry, sessions = CollectorRegistry(), None
 
     def __init__(self, config: Config, close_s: float) -> None:

@@ -16,9 +16,9 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import RecordLabel
-from forerun.cli.conversations import ago
+from forerun.cli.conversations import ago, durable, on_disk, unique_ids
 from forerun.request_log.entry import Content, decode, encode
-from forerun.values import Miss, TextPrompt
+from forerun.values import Miss, SessionInfo, SessionState, TextPrompt
 
 Forerun = Callable[..., Any]
 SEGMENT = record("segment", tokens=[1, 2, 3], num_bytes=100_000)
@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
         tier.put(each)
     tier.index.label(SEGMENT.info.key, RecordLabel("refactor", "", 1e9, 1e9))
     tier.index.label(SNAPSHOT.info.key, RecordLabel("refactor", "", 2e9, 2e9))
-    tier.index.note_session(Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.info.key, SNAPSHOT.info.key)))
+    tier.index.note_session(
+        Session("", "refactor", "", 2e9, 4, 3, False, (SEGMENT.info.key, SNAPSHOT.info.key), "Fix the parser", "opencode")
+    )
     tier.close()
     return tmp_path / "bank"
 
@@ -52,8 +54,8 @@ def sessions(forerun: Forerun, folder: Path) -> list[Any]:
 def test_ls_lists_conversations(forerun: Forerun, folder: Path) -> None:
     ran = forerun("bank", "ls", "--bank-dir", folder)
     header, row, total = ran.out.splitlines()
-    assert row.split() == ["refactor", "4", "3", "158.2", "kB", "0", "bytes", "now", "ssd"]
-    assert header.split()[:2] == ["id", "name"]
+    assert row.split() == ["refactor", "Fix", "the", "parser", "opencode", "4", "3", "2033-05-18", "all"]
+    assert header.split() == ["id", "title", "client", "turns", "tokens", "last", "used", "on", "disk"]
     assert total.startswith("1 conversation, 2 records, ")
     assert [(each["id"], each["stored_tokens"], each["state"]) for each in sessions(forerun, folder)] == [("refactor", 3, "ssd")]
 
@@ -70,23 +72,46 @@ def test_ids_are_whole_on_a_narrow_screen(forerun: Forerun, folder: Path, monkey
     forerun("bank", "fork", "refactor", "a1b2c3d4e5f6", "--name", "what we tried before lunch", "--bank-dir", folder)
     monkeypatch.setenv("COLUMNS", "80")
     shown = forerun("bank", "ls", "--bank-dir", folder).out
-    assert "a1b2c3d4e5f6  " in shown
-    assert "ssd, pinned" in shown
+    assert "a1b2c3d4e5f6 " in shown
+    assert "all, pinned" in shown
     assert "…" not in shown
     assert "quarantined" not in shown
+
+
+def test_ids_are_cut_to_one_length_unless_two_would_be_the_same() -> None:
+    ids = ["0a1b2c3d4e5f60718293", "short", "my-conversation-1", "my-conversation-12", "my-conversation-2", "short"]
+    assert unique_ids(ids) == ["0a1b2c3d4e5f", "short", "my-conversation-1", "my-conversation-12", "my-conversation-2", "short"]
+    assert unique_ids([]) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "short", "long"),
+    [
+        ("ssd", "all", "all of it"),
+        ("skipped", "25%", "1,000 of 4,000 tokens (why not)"),
+        ("writing", "writing", "1,000 of 4,000 tokens, the rest is being written"),
+        ("ram", "RAM only", "nothing: the server stores nothing on disk"),
+    ],
+)
+def test_what_is_durable(state: SessionState, short: str, long: str) -> None:
+    session = SessionInfo("id", "", "", "", "", 1, 4000, 1000, 0, 0, 1e9, True, state, "why not")
+    assert (durable(session), on_disk(session)) == (f"{short}, pinned", long)
 
 
 def test_show_prints_a_conversation_and_its_snapshots(forerun: Forerun, folder: Path) -> None:
     shown = json.loads(forerun("bank", "show", "ref", "--bank-dir", folder, "--json").out)
     assert (shown["id"], shown["turns"], shown["tokens"], shown["pinned"]) == ("refactor", 4, 3, False)
     assert [(snapshot["key"], snapshot["stop"], "tokens" in snapshot) for snapshot in shown["snapshots"]] == [(SNAPSHOT.info.key, 3, False)]
-    assert SNAPSHOT.info.key[:12] in forerun("bank", "show", "refactor", "--bank-dir", folder).out
+    lines = forerun("bank", "show", "refactor", "--bank-dir", folder).out.splitlines()
+    assert lines[:4] == ["id         refactor", "title      Fix the parser", "client     opencode", "length     4 turns, 3 tokens"]
+    assert lines[5:7] == ["on disk    all of it, 158.2 kB", ""]
+    assert lines[-1].split()[:4] == [SNAPSHOT.info.key[:12], "3", "50.0", "kB"]
 
 
 def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
     assert forerun("bank", "name", "refactor", "the big one", "--bank-dir", folder).out == "refactor is now called 'the big one'\n"
     assert forerun("bank", "pin", "the big one", "--bank-dir", folder).out == "refactor (the big one) is pinned\n"
-    assert "ssd, pinned" in forerun("bank", "ls", "--bank-dir", folder).out
+    assert "all, pinned" in forerun("bank", "ls", "--bank-dir", folder).out
     assert json.loads(forerun("bank", "prune", "--bank-dir", folder, "--to-bytes", "0", "--json").out)["removed"] == 0
     assert forerun("bank", "unpin", "refactor", "--bank-dir", folder).out == "refactor (the big one) is not pinned\n"
     assert (sessions(forerun, folder)[0]["pinned"], sessions(forerun, folder)[0]["name"]) == (False, "the big one")
@@ -94,7 +119,7 @@ def test_a_name_and_a_pin(forerun: Forerun, folder: Path) -> None:
 
 def test_changes_as_json(forerun: Forerun, folder: Path, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
 
@@ -141,7 +166,7 @@ def test_a_fork_and_a_wipe(forerun: Forerun, folder: Path, monkeypatch: pytest.M
 
 def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
     key, plain, whole = tmp_path / "key", tmp_path / "plain.tar", tmp_path / "whole.tar"
@@ -164,7 +189,7 @@ def test_export_and_import(forerun: Forerun, folder: Path, monkeypatch: pytest.M
 
 def test_an_import_keeps_to_the_quota(forerun: Forerun, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     index = hold(folder)
-    index.note_identity(SEGMENT.root, "", IDENTITY.fields, 1.0)
+    index.note_identity(SEGMENT.info.root, "", IDENTITY.fields, 1.0)
     index.close()
     (folder / "secret").write_bytes(SECRET)
     key, archive = tmp_path / "key", tmp_path / "whole.tar"
@@ -242,6 +267,8 @@ def test_explain_shows_what_was_missed_and_where(forerun: Forerun, tmp_path: Pat
         "  prompt  'green'",
         "  stored  'red'",
     ]
+    for word in ("1", "chatcmpl-1"):
+        assert forerun("bank", "explain", word, "--log", log).out.splitlines() == lines
     printed = json.loads(forerun("bank", "explain", "chatcmpl-1", "--log", log, "--json").out)
     assert (printed["id"], printed["miss"]["where"]) == ("chatcmpl-1", "message 1 (user)")
     assert "that is all that is stored" in forerun("bank", "explain", "chatcmpl-2", "--log", log).out

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.wire import frame, report, serving, stream
+from tests.wire import Cut, frame, report, serving, stream
 
-from forerun.cli.chat import MAX_ANSWER_TOKENS
+from forerun.cli.chat import MAX_ANSWER_TOKENS, waits_for
+from forerun.values import PrefillProgress, QueuePosition
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,44 @@ def test_an_error_of_the_server_ends_the_answer_only(forerun: Callable[..., Any]
     assert ran.code == 0
     assert "the server answers: the queue is full. wait\n" in ran.out
     assert [message["content"] for message in wire.bodies[1]["messages"]] == ["again"]
+
+
+@pytest.mark.parametrize("after", [2, 3])
+@pytest.mark.parametrize("ending", [[], [frame({"error": {"message": "the server is stopping", "hint": "wait"}})]], ids=["lost", "error"])
+def test_an_answer_that_is_cut_off_counts_as_far_as_it_came(
+    forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, after: int, ending: list[bytes]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n/session\n/stats\nand?\n/stats\n"))
+    with serving() as wire:
+        wire.answers.extend([Cut([*stream("good day", report())[: after + 1], *ending]), stream("fine", report())])
+        ran = forerun("chat", "--url", wire.url)
+    came, why = "good day"[: 2 if after == 2 else None], f"the connection to {wire.url} was lost. the server may have been stopped"
+    assert f"{came}\n{'the server answers: the server is stopping. wait' if ending else why}" in ran.out
+    assert "1 turn so far\n" in ran.out
+    assert ran.out.count("1 ended early\n") == 2
+    assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": came}
+
+
+def test_a_connection_that_is_lost_before_the_answer(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
+    with serving() as wire:
+        wire.answers.extend([Cut(stream("", report())[:1]), stream("fine", report())])
+        ran = forerun("chat", "--url", wire.url)
+    (line,) = (line for line in ran.out.splitlines() if "lost" in line)
+    assert line.removeprefix("> ") == f"the connection to {wire.url} was lost. the server may have been stopped; see its output"
+    assert [message["content"] for message in wire.bodies[1]["messages"]] == ["again"]
+
+
+def test_what_an_answer_waits_for() -> None:
+    assert waits_for(QueuePosition(2)) == "waiting in the queue, 2 ahead"
+    assert waits_for(PrefillProgress(1500, 4000, 1000, None)) == "prefill 1,500 of 4,000 tokens (1,000 cached)"
+
+
+def test_quit(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(" /quit \nhello\n"))
+    with serving() as wire:
+        ran = forerun("chat", "--url", wire.url)
+    assert (ran.code, wire.bodies) == (0, [])
 
 
 def test_a_named_conversation_is_resumed(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

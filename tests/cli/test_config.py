@@ -33,21 +33,36 @@ def test_every_value_has_its_origin(forerun: Callable[..., Any], file: Path) -> 
 
 def test_values_for_people_are_as_in_the_file(forerun: Callable[..., Any], file: Path) -> None:
     lines = [line.split() for line in forerun("config", "show").out.splitlines()]
-    assert ["bank_disk_bytes", "50GiB", str(file)] in lines
-    assert ["eager", "false", "default"] in lines
-    assert ["api_key", "none", "default"] in lines
+    assert ["bank_disk_bytes", str(file), "50GiB"] in lines
+    assert ["eager", "default", "false"] in lines
+    assert ["api_key", "default", "none"] in lines
 
 
 def test_unset_values_are_resolved(forerun: Callable[..., Any], file: Path, tmp_path: Path) -> None:
     file.write_text(f'bank_dir = "{tmp_path}"\nbank_ram_bytes = 0\n')
     lines = {line.split()[0]: line.split() for line in forerun("config", "show").out.splitlines() if line}
-    assert lines["model"][1] == "demo-model,"
-    assert lines["context"][1:] == ["32,768", "tokens", "default"]
-    assert lines["bank_dir"][1:] == [str(tmp_path), str(file)]
+    assert lines["model"][2] == "demo-model,"
+    assert lines["context"][1:] == ["default", "32,768", "tokens"]
+    assert lines["bank_dir"][1:] == [str(file), str(tmp_path)]
     settings = json.loads(forerun("config", "show", "--json").out)["settings"]
-    assert settings["bank_disk_bytes"] == {"value": None, "origin": "default", "comes_to": " ".join(lines["bank_disk_bytes"][1:3])}
-    assert lines["bank_disk_bytes"][2] in ("kB", "MB", "GB")
+    assert settings["bank_disk_bytes"] == {"value": None, "origin": "default", "comes_to": " ".join(lines["bank_disk_bytes"][2:])}
+    assert lines["bank_disk_bytes"][3] in ("kB", "MB", "GB")
     assert "comes_to" not in settings["bank_dir"]
+
+
+def test_auto_says_what_it_comes_to(forerun: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORERUN_NUMERICS")
+    file.write_text("")
+    lines = {line.split()[0]: line.split(maxsplit=2)[2] for line in forerun("config", "show").out.splitlines() if " default " in line}
+    assert lines["numerics"] in ("auto: exact", "auto: fast")
+    assert lines["blas"].startswith("auto: ")
+    assert lines["draft_depth"] == "auto: 0 to 3, whichever is fastest"
+    assert lines["decode_layout"] == "auto: contiguous up to 131,072 tokens, paged above"
+    settings = json.loads(forerun("config", "show", "--json").out)["settings"]
+    assert settings["numerics"] == {"value": "auto", "origin": "default", "comes_to": lines["numerics"].removeprefix("auto: ")}
+    file.write_text('numerics = "exact"\ndraft_depth = 2\n')
+    settings = json.loads(forerun("config", "show", "--json").out)["settings"]
+    assert [["comes_to" in settings[name]] for name in ("numerics", "draft_depth")] == [[False], [False]]
 
 
 def test_a_missing_model_is_no_error(forerun: Callable[..., Any], file: Path) -> None:

@@ -57,6 +57,7 @@ def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("COLUMNS", "80")
     ran = forerun("demo", "--out", tmp_path / "result.json")
     assert ran.code == 0
+    assert "  user   Explain these errors.\n  model  same\n" in ran.out
     assert "A4: 1,200 of 1,300 tokens cached; first token after 0.10 s instead of 1.00 s\n" in ran.out
     (row,) = (row for row in ran.out.splitlines() if row.startswith("A4   "))
     assert row.split() == ["A4", "ssd,", "kill", "-9", "1,300", "1,200", "100", "0.10", "100", "50", "contiguous", "equal"]

@@ -38,9 +38,9 @@ def test_for_programs(forerun: Callable[..., Any], log: Path) -> None:
 def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
     text = " ".join(forerun("report", log).out.split())
     assert text.startswith("7 requests ")
-    assert " ram contiguous 6 20,000-22,500 400.0 50.0 2.50 100% " in text
-    assert " 1 11-29 20:00 ssd 21,200 1,000 60.0 0.15x 32.0 0.64x 16.00 6.40x " in text
-    assert " 1 culprit: prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in text
+    assert " ram contiguous 6 20,000-22,500 400.0 50.0 0.0 2.50 100% " in text
+    assert " 1 11-29 20:00 21,200 1,000 60.0 0.15x 32.0 0.64x 0.0 16.00 6.40x " in text
+    assert " 1 culprit (ssd): prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in text
 
 
 def test_misses_are_counted_by_reason(forerun: Callable[..., Any], log: Path) -> None:

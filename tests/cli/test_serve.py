@@ -23,11 +23,11 @@ DOUBLE = Path(__file__).with_name("serve_double.py")
 
 
 @contextmanager
-def serving(*arguments: object, close_s: float = 0.0, num_files: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    """The program, still starting. num_files: how many it may have open."""
+def serving(*arguments: object, close_s: float = 0.0, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The program, still starting. before: commands of the shell that starts it."""
     command = [sys.executable, str(DOUBLE), str(close_s), "serve", *map(str, arguments)]
-    if num_files is not None:
-        command = ["sh", "-c", f'ulimit -n {num_files}; exec "$@"', "sh", *command]
+    if before:
+        command = ["sh", "-c", f'{before}; exec "$@"', "sh", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -61,7 +61,7 @@ def test_the_start_up_line(tmp_path: Path) -> None:
     assert not info.endswith(":0/v1\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with serving("--port", 0, "--bank-disk-bytes", 0) as process:
         assert "nothing stored on disk" in line(process)
@@ -85,6 +85,42 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert process.wait(timeout=LIMIT_S) == 1
 
 
+def test_a_second_hangup_lets_it_end_in_order() -> None:
+    with serving("--port", 0, close_s=1.0) as process:
+        line(process)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGHUP)
+        assert " stopping: " in process.stderr.readline()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=LIMIT_S) == 0
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    with serving("--port", 0, "--json", before="trap '' HUP") as process:
+        url = json.loads(line(process))["url"]
+        process.send_signal(signal.SIGHUP)
+        assert httpx.get(f"{url}/health", timeout=LIMIT_S, trust_env=False).status_code == 200
+        process.terminate()
+        assert " stopping: " in process.communicate(timeout=LIMIT_S)[1]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(("host", "is_reached"), [("::", (True, True)), ("::1", (False, True)), ("0.0.0.0", (True, False))])
+def test_the_families_of_an_address(tmp_path: Path, host: str, is_reached: tuple[bool, bool]) -> None:
+    (tmp_path / "keys").write_text("me:secret\n")
+    with serving("--host", host, "--port", 0, "--json", "--api-key-file", tmp_path / "keys") as process:
+        port = httpx.URL(json.loads(line(process))["url"]).port
+        assert (answers(f"http://127.0.0.1:{port}"), answers(f"http://[::1]:{port}")) == is_reached
+
+
+def answers(url: str) -> bool:
+    try:
+        response = httpx.get(f"{url}/health", headers={"x-api-key": "secret"}, timeout=LIMIT_S, trust_env=False)
+    except httpx.ConnectError:
+        return False
+    return response.status_code == 200
+
+
 def test_the_json_log_has_the_id_of_the_response() -> None:
     with serving("--port", 0, "--json", "--log-format", "json") as process:
         url = json.loads(line(process))["url"]
@@ -103,7 +139,7 @@ def test_the_json_log_has_the_id_of_the_response() -> None:
 
 
 def test_a_server_without_file_descriptors_logs_it_once_and_recovers() -> None:
-    with serving("--port", 0, "--json", "--bank-disk-bytes", 0, num_files=64) as process, ExitStack() as idle:
+    with serving("--port", 0, "--json", "--bank-disk-bytes", 0, before="ulimit -n 64") as process, ExitStack() as idle:
         url = json.loads(line(process))["url"]
         for _ in range(100):
             idle.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(url).port)))

@@ -11,7 +11,7 @@ import pytest
 from tests.records import opened, record
 
 from forerun.bank.tier.history import Session
-from forerun.bank.tier.index import Label
+from forerun.bank.tier.index import RecordLabel
 from forerun.cli.session_access import FolderSessions, run
 from forerun.engine.engine import ALL_TENANTS
 from forerun.errors import UnknownSessionError
@@ -24,8 +24,8 @@ def sessions(tmp_path: Path) -> Iterator[FolderSessions]:
         for number, tenant in enumerate(("ann", "bob")):
             each = record(tokens=[number])
             tier.put(each)
-            tier.index.label(each.key, Label("work", tenant, 1.0, 1.0))
-            tier.index.note_session(Session(tenant, "work", "", float(number), 1, 1, False, (each.key,)))
+            tier.index.label(each.info.key, RecordLabel("work", tenant, 1.0, 1.0))
+            tier.index.note_session(Session(tenant, "work", "", float(number), 1, 1, False, (each.info.key,)))
         yield FolderSessions(tier, tmp_path / "bank", tmp_path / "requests.jsonl", b"")
 
 

@@ -27,7 +27,8 @@ from tests.text.test_answer_parser import SCRAPS, TOOLS, WAYS, WRITERS
 
 from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from forerun.serve.dialect import Dialect
-from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, CallFormat
+from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser
+from forerun.text.calls.call_format import CallFormat
 from forerun.text.calls.json_calls import Llama
 from forerun.text.prompt import call_id
 from forerun.text.reasoning import THINK

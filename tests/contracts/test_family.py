@@ -15,9 +15,9 @@ from tests.running import differing, differing_state, empty, read, snapshots, st
 from forerun.decode.compiled import StepTable
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
+from forerun.state.conversion import extract, extract_snapshot, materialise
 from forerun.state.layout import Contiguous, Paged
 from forerun.state.record import Identity, PrefixHasher, Record
-from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 
 NUM = 150

@@ -19,8 +19,8 @@ from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank
 from forerun.models.base import Family
 from forerun.state.cache import Cache
+from forerun.state.conversion import relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Paged
-from forerun.state.records import relayout_as_chosen
 
 FIRST = tiny.words("layouts", 300)
 SECOND = tiny.words("more of layouts", 200)

@@ -13,7 +13,7 @@ from tests.engine.engines import Rig, events
 from tests.talking import tokenizer
 from tests.waiting import LIMIT_S
 
-from forerun.bank.retain import APART_TOKENS
+from forerun.bank.policy import APART_TOKENS
 from forerun.models.load import DEMO_MODEL
 from forerun.text.prompt_borders import WORD_TOKENS
 from forerun.text.template import Template

@@ -23,9 +23,9 @@ from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank
 from forerun.bank.restore import RestoredState
 from forerun.state.cache import Cache
+from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import SEGMENT_TOKENS
-from forerun.state.records import extract, extract_snapshot, materialise, relayout
 from forerun.state.store import Arena
 from forerun.values import Source
 

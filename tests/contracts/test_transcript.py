@@ -20,7 +20,7 @@ from tests.text.conftest import no_logprobs
 from tests.text.test_answer_memory import oddly
 from tests.waiting import LIMIT_S
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.bank import FinishedTurn
 from forerun.decode.prefill import prefill
 from forerun.engine import prompt_encoding
@@ -99,11 +99,11 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
     family, tokenizer = tiny.demo().family, Tokenizer.load(DEMO_MODEL)
     with closing(opened(folder, family=family)) as bank:
         prompter = Prompter(tokenizer, TEMPLATE)
-        prompt = prompt_encoding.encode(prompter, bank, job)
+        prompt = prompt_encoding.encode(prompter, bank, job, 1 << 20)
         restored = bank.restore(prompt.tokens, tenant="", session=None, layout=Contiguous(), headroom_tokens=NUM)
         snapshots = list(restored.snapshots)
-        reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, reuse, prompt.borders)
+        reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, family.spec.snapshot_tokens)
+        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, tokenizer.stop_ids, reuse, prompt.borders)
         for new in prefill(family, restored.cache, prompt.tokens, snapshot_positions):
             snapshots += new
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))

@@ -14,8 +14,8 @@ from tests.running import differing, read
 from forerun.decode.compiled import StepTable
 from forerun.decode.warm_up import warm_up
 from forerun.state.cache import Cache, lend
+from forerun.state.conversion import relayout, relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Paged
-from forerun.state.records import relayout, relayout_as_chosen
 
 FAMILY = tiny.family()
 TOKENS = tiny.words("compiled", 1600)

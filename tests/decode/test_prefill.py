@@ -10,7 +10,7 @@ from tests.running import differing, empty, logits, read, snapshots
 from tests.talking import cold
 
 from forerun.decode.prefill import CHUNK_TOKENS, grid, prefill
-from forerun.state.records import extract
+from forerun.state.conversion import extract
 
 FAMILY = tiny.family()
 FAKE = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)  # where positions are all that matters

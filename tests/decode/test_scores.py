@@ -25,8 +25,8 @@ from forerun.decode.scores import Score, prompt_scores, scores
 from forerun.errors import NumericsError
 from forerun.sampling import logprobs
 from forerun.state.cache import Cache
+from forerun.state.conversion import relayout_as_chosen
 from forerun.state.layout import Contiguous, Paged
-from forerun.state.records import relayout_as_chosen
 from forerun.values import GREEDY, Sampling
 
 FAMILY = tiny.family()

@@ -8,7 +8,7 @@ import pytest
 from tests.wire import Wire, report, serving, stream
 
 from forerun.demo.conversation import SMALL, record
-from forerun.demo.turns import STEPS, play
+from forerun.demo.turns import STEPS, Said, play
 from forerun.errors import ForerunError
 from forerun.serve.client import health
 from forerun.values import PrefillProgress
@@ -38,7 +38,7 @@ def played(wire: Wire) -> tuple[list[str], list[Any], list[Any]]:
         wire.answers.append(stream(f"answer {number}", report(step.source)))
         wire.answers.append(stream(f"bypass {number}", report()))
     done: list[str] = []
-    reported: list[str | PrefillProgress] = []
+    reported: list[str | Said | PrefillProgress] = []
     turns = list(play(CONVERSATION, SMALL, lambda: Double(wire, done), reported.append))
     return done, turns, reported
 
@@ -50,6 +50,9 @@ def test_the_server_is_stopped_killed_and_stopped() -> None:
     assert [turn.answer.text for turn in turns] == [f"answer {n}" for n in range(5)]
     assert [turn.bypass.text for turn in turns] == [f"bypass {n}" for n in range(5)]
     assert PrefillProgress(5, 10, 0, None) in reported
+    said = [each for each in reported if isinstance(each, Said)]
+    assert said[:2] == [Said("user", turns[0].messages[-1]["content"]), Said("model", "answer 0")]
+    assert [each.speaker for each in said] == ["user", "model"] * 5
     assert any("SIGTERM" in str(each) for each in reported)
 
 

@@ -161,7 +161,7 @@ class Player(Rig):
         assert self.next is not None
         assert isinstance(job.prompt, Chat)
         self.chat = job.prompt
-        self.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job)
+        self.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job, CONTEXT_TOKENS)
         answer = tokenizer().encode(_answer_text(self.next, thinks=prompt.opens_reasoning), tenant="script")
         self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
         self.stored = (*prompt.tokens, *answer)

@@ -75,3 +75,15 @@ def test_ended_during(home: Home, moment: Moment, is_forced: bool) -> None:
 def recomputed(answer: dict[str, Any]) -> int:
     """Number of tokens computed again after the restart."""
     return int(answer["forerun"]["computed_tokens"])
+
+
+def test_a_kill_at_the_first_token_does_not_lose_a_long_prompt(home: Home) -> None:
+    text = "Killed at once. " + " ".join(f"Line {i} of the file." for i in range(240))
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 64, "temperature": 0, "enable_thinking": False}
+    lines_while_ended(home.server.url, body | {"stream": True}, "decode", home.server.kill)
+    home.start()
+    report = home.ask(**body | {"max_tokens": 4})["forerun"]
+    prompt_tokens = report["reused_tokens"] + report["computed_tokens"]
+    assert prompt_tokens > 1500
+    assert report["source"] == "ssd"
+    assert report["computed_tokens"] <= 1024 + SUFFIX, "more than the last unit was lost"

@@ -50,7 +50,7 @@ def ask(server: Server, body: bytes, **headers: str) -> httpx.Response:
         ({"messages": []}, 400, "bad_request", "messages", "at least 1 item"),
         ({"messages": [{"role": "user"}]}, 400, "bad_request", "messages[0].content", "needs content"),
         ({"messages": HELLO, "temperature": "hot"}, 400, "bad_request", "temperature", "number"),
-        ({"messages": HELLO, "max_tokens": 0}, 400, "bad_request", "max_tokens", "greater than"),
+        ({"messages": HELLO, "n": 0}, 400, "bad_request", "n", "greater than"),
         ({"messages": [HELLO[0] | {"content": "a b " * 600}]}, 400, "context_length_exceeded", "messages", f"{CONTEXT - 1} maximum"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

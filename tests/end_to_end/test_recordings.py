@@ -15,7 +15,7 @@ from tests.end_to_end.replay import Player, Recorded, ReplayedRequest, check_cha
 from tests.serve.asking import values
 from tests.waiting import LIMIT_S
 
-from forerun.bank.retain import APART_TOKENS
+from forerun.bank.policy import APART_TOKENS
 from forerun.text.prompt_borders import WORD_TOKENS
 
 RUNS = ["claude-code-print", "claude-code-echo", "codex-freeform", "codex-echo", "pi-responses"]

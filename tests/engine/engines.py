@@ -75,8 +75,8 @@ class Gate:
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model.
 
-    folder: of its bank; **bank: further options of `opened`. forgets: its tokenizer shares no answers with other engines'.
-    template: the bundled one if None.
+    folder: of its bank; **bank: further options of `opened`. forgets: its tokenizer shares no answers with other engines'. template: the
+    bundled model's, if none is given.
     """
 
     def __init__(

@@ -18,12 +18,13 @@ from tests.running import greedy, read
 from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
+from forerun.bank import prefill_saver
 from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.tier.disk import DiskTier
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine import worker
 from forerun.engine.engine import Run
-from forerun.engine.fair_share import MAX_WAITING
+from forerun.engine.scheduler import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
 from forerun.state.record import Record
@@ -526,6 +527,7 @@ def test_saving_takes_a_twentieth_of_a_requests_time_at_most(tmp_path: Path, mon
                 clock.now_s += 0.005
 
             monkeypatch.setattr(worker, "time", clock)
+            monkeypatch.setattr(prefill_saver, "SAVING_FRAC", -1.0)
             monkeypatch.setattr(LiveConversation, "capture", slowly)
             rig.gate.hold()
             await rig.ask(LONG, max_tokens=1)

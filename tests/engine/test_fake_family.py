@@ -10,9 +10,9 @@ from tests.fake_family import FakeFamily, after, scattered
 from tests.running import differing, greedy, read
 from tests.talking import SEEDED, generation
 
+from forerun.state.conversion import extract, extract_snapshot, materialise
 from forerun.state.layout import Contiguous
 from forerun.state.record import Record, RecordInfo
-from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.values import GREEDY, Sampling
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.talking import tokenizer
+from tests.talking import IDENTITY, opened, tokenizer, turn
 from tests.waiting import LIMIT_S
 
+from forerun.bank.tier import folder
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.index import Index
 from forerun.bank.tier.reconcile import Reconciler
@@ -20,6 +22,30 @@ from forerun.kernels.arithmetic import Arithmetic
 from forerun.models.load import DEMO_MODEL
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, ""),
+        ({"numerics": "fast 1, other"}, "1 stored conversation has other numerics: not used until a server with that starts"),
+        (
+            {"template": "t2", "weights": "w2"},
+            "1 stored conversation has other template and weights: not used until a server with that starts",
+        ),
+    ],
+)
+def test_conversations_of_another_identity_are_counted(
+    changes: dict[str, str], line: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank = opened(tmp_path)
+    turn(bank, range(10, 50))
+    assert bank.flush(LIMIT_S)
+    bank.close()
+    index = folder.view(tmp_path)
+    loading._log_others(index, replace(IDENTITY, **changes))
+    index.close()
+    assert [record.getMessage() for record in caplog.records] == [line] * bool(line)
 
 
 def fail_warm_up(*_: Any) -> None:

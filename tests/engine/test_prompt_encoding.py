@@ -77,7 +77,7 @@ def test_calls_are_reused_though_the_next_turn_began_before_they_were_saved(fold
     assert (served.report.source, served.report.computed_tokens < 40) == ("ssd", True), served.report.reason
 
 
-@pytest.mark.parametrize("text", [f"{THOUGHT}\n  Yes  \n", "Hm \n\n\n</think>Yes"])
+@pytest.mark.parametrize("text", [f"{THOUGHT}\n  Yes  \n", "Hm \n\n\n</think>Yes", f"{THOUGHT}<think> and </think> tag it."])
 def test_a_stripped_text_resumes_from_the_sampled_tokens(folder: Path, text: str) -> None:
     first = turn(folder, (USER,), text)
     stripped = {name: value.strip() for name, value in first.message.items()}

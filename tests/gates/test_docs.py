@@ -99,8 +99,8 @@ def test_a_missing_name_is_seen() -> None:
 
 
 def test_a_misplaced_name_is_seen() -> None:
-    text = "`Bank` in `bank/bank.py`; `rank_s` and `Bank` in `bank/retain.py`"
-    assert misplaced_names(text) == ["Bank in bank/retain.py"]
+    text = "`Bank` in `bank/bank.py`; `rank_s` and `Bank` in `bank/policy.py`"
+    assert misplaced_names(text) == ["Bank in bank/policy.py"]
 
 
 def test_anchors_are_those_of_the_headings(tmp_path: Path) -> None:

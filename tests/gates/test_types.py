@@ -22,7 +22,7 @@ from forerun.bank.restore import RestoreContext, RestoredState
 from forerun.state.cache import Cache
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import Record
-from forerun.state.records import materialise
+from forerun.state.conversion import materialise
 from forerun.state.store import Arena
 
 

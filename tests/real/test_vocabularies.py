@@ -15,8 +15,12 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from forerun.demo.conversation import package_sources
+from forerun.errors import ModelError
+from forerun.text.control_tokens import ControlTokenEscaper
 from forerun.text.gguf_files import SPLITS
+from forerun.text.reasoning import THINK
 from forerun.text.template import Template
+from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat
 
@@ -122,6 +126,40 @@ def test_llama_3(llama_cpp: Path) -> None:
 @pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "Qwen3-Coder", "HuggingFaceTB-SmolLM3-3B", "Qwen-Qwen2.5-7B-Instruct"])
 def test_other_chatml_templates(llama_cpp: Path, name: str) -> None:
     assert "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n" in rendered(llama_cpp, name, HELLO)
+
+
+SYSTEM, QUESTION, NAMED = "Be brief.\n 'Yes' or <no>", "What ends it?", "The pair <think> and </think> tags it."
+LATE = [
+    {"role": "system", "content": SYSTEM},
+    {"role": "user", "content": QUESTION},
+    {"role": "assistant", "content": NAMED},
+    {"role": "system", "content": "Files changed.\n  a.py"},
+    {"role": "user", "content": "And then?"},
+]
+
+
+def templates(llama_cpp: Path) -> Iterator[tuple[str, Template]]:
+    """Every template of the folder that compiles and renders a question."""
+    for file in sorted(llama_cpp.glob("templates/*.jinja")):
+        try:
+            template = Template(file.read_text(encoding="utf-8"), {"bos_token": "<s>", "eos_token": "</s>"})
+        except ModelError:
+            continue  # a tag of the makers' own library
+        if template.attempt(Chat(tuple(HELLO), (), {}), add_generation_prompt=True):
+            yield file.stem, template
+
+
+def test_texts_keep_their_places_in_every_template(llama_cpp: Path) -> None:
+    """System texts too that a template would move or drop, and reasoning tags in an answer that it would split at."""
+    failed, num = [], 0
+    for name, template in templates(llama_cpp):
+        chat, escape_char = ControlTokenEscaper((), THINK).escape(TemplateAdapter(template).adapt(Chat(tuple(LATE), (READ,), {}))[0])
+        text = template.render(chat, add_generation_prompt=True).replace(escape_char, "")
+        starts = [text.find(str(message["content"])) for message in LATE]
+        failed += [name] if -1 in starts or starts != sorted(starts) else []
+        num += 1
+    assert failed == []
+    assert num > 50
 
 
 def test_the_stop_token_of_smollm2(smollm2: Path) -> None:

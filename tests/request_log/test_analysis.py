@@ -77,7 +77,6 @@ def test_requested_pages_are_no_fault() -> None:
         ),
         ({"reason": "set aside: a record"}, "set aside: a record"),
         ({"computed_tokens": 9000}, "9,000 tokens to prefill, its peers had 1,000"),
-        ({"queue_s": 8.0}, "8.0 s in the queue"),
         ({"eager_steps": {"width": 30}}, "30 of 100 steps ran eager (width)"),
         ({"tokens_per_round": 1.0}, "1.00 tokens per round, its peers had 2.00"),
         ({}, "nothing in the log explains it"),
@@ -86,6 +85,14 @@ def test_requested_pages_are_no_fault() -> None:
 def test_why_the_first_token_was_late(changes: dict[str, Any], reason: str) -> None:
     outlier = only([*RAM, entry(21_100, replace(HEALTHY, ttft_s=10.0, **changes))])
     assert (outlier.ttft_ratio, outlier.reason) == (4.0, reason)
+
+
+def test_the_queue_makes_no_request_late() -> None:
+    assert summarise([*RAM, entry(21_100, replace(HEALTHY, ttft_s=62.5, queue_s=60.0))]).outliers == ()
+    late = only([*RAM, entry(21_100, replace(HEALTHY, ttft_s=70.0, queue_s=60.0))])
+    assert (late.ttft_ratio, late.reason) == (4.0, "nothing in the log explains it")
+    (group,) = summarise([entry(20_000, replace(HEALTHY, ttft_s=2.5 + queue_s, queue_s=queue_s)) for queue_s in (1.0, 3.0, 40.0)]).groups
+    assert (group.queue_s, group.ttft_s) == (3.0, 2.5)
 
 
 @pytest.mark.parametrize(

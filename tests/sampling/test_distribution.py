@@ -67,6 +67,11 @@ def test_the_largest_always_survives(sampling: Sampling) -> None:
     assert probs([0.0, 0.5, 0.25], sampling) == [0, 1, 0]
 
 
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
+def test_top_p_zero_is_one_hot_at_the_lowest_id_of_a_tie(temperature: float) -> None:
+    assert probs([0.0, 3.0, 3.0, -1.0], replace(NEUTRAL, temperature=temperature, top_p=0.0)) == [0.0, 1.0, 0.0, 0.0]
+
+
 def test_top_k_beyond_the_possible_tokens_keeps_those() -> None:
     assert probs([-INF, 1.0, -INF, 1.0], replace(NEUTRAL, top_k=3)) == [0, 0.5, 0, 0.5]
 

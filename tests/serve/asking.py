@@ -7,7 +7,7 @@ import json
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import uvicorn
 from tests.serve.engine_double import Engine
 
 from forerun.serve.app import build
-from forerun.serve.protocol import Protocol
+from forerun.serve.http_protocol import Protocol
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -46,13 +46,14 @@ def ask(
     *,
     keys: Mapping[str, str] | None = None,
     host: str = "127.0.0.1",
+    allowed_hosts: Collection[str] = (),
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     **request: Any,
 ) -> httpx.Response:
     """The response to one request through the whole application, without a socket."""
 
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(build(engine, keys=keys or {}, host=host), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(build(engine, keys=keys or {}, host=host, allowed_hosts=allowed_hosts), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8484") as client:
             return await client.request(method, path, **request)
 
@@ -76,10 +77,10 @@ def values(stream: str) -> list[Any]:
 
 
 @contextmanager
-def serving(engine: Engine, *, keys: Mapping[str, str] | None = None) -> Iterator[int]:
-    """A real server on loopback; gives its port."""
+def serving(engine: Engine, *, keys: Mapping[str, str] | None = None, **options: Any) -> Iterator[int]:
+    """A real server on loopback; gives its port. options: of the application."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build(engine, keys=keys or {}, host="127.0.0.1")
+    app = build(engine, keys=keys or {}, host="127.0.0.1", **options)
     server = uvicorn.Server(uvicorn.Config(app, http=Protocol, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -56,6 +56,7 @@ REPORT = Report(
     None,
     (),
     0,
+    0,
 )
 DONE = Done("stop", Usage(7, 3, 2, 1), REPORT, "")
 
@@ -116,6 +117,7 @@ class Sessions:
 class Engine:
     """Plays the same script for every job. refusal: what submit raises instead."""
 
+    failure = ""
     info = INFO
 
     def __init__(self, *script: Step, refusal: ForerunError | None = None) -> None:

@@ -12,7 +12,7 @@ from tests.serve.asking import MESSAGES, ask, chat
 from tests.serve.engine_double import DONE, Engine
 
 from forerun.errors import NumericsError
-from forerun.log import JsonFormatter, TextFormatter, request_id
+from forerun.log import JsonFormatter, TextFormatter, request_id, short_id
 from forerun.values import Content
 
 
@@ -76,8 +76,25 @@ def test_lines_for_people_and_for_programs() -> None:
             "request_id": "abc",
         }
         assert TextFormatter().format(record).endswith("Z warning: [abc] 3 records")
+        request_id.set("chatcmpl-0123456789abcdef0123456789abcdef")
+        assert TextFormatter().format(record).endswith("Z warning: [0123456789ab] 3 records")
     finally:
         request_id.reset(token)
+
+
+@pytest.mark.parametrize(
+    ("id", "short"),
+    [
+        ("0123456789abcdef0123456789abcdef", "0123456789ab"),
+        ("chatcmpl-0123456789abcdef0123456789abcdef", "0123456789ab"),
+        ("msg_0123456789abcdef0123456789abcdef", "0123456789ab"),
+        ("cmpl-0123456789abcdef0123456789abcdef-1", "0123456789ab-1"),
+        ("0a1b2c3d4e5f", "0a1b2c3d4e5f"),
+        ("my-conversation-on-the-parser", "my-conversat"),
+    ],
+)
+def test_ids_have_one_length(id: str, short: str) -> None:
+    assert short_id(id) == short
 
 
 def test_live_and_ready() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.asking import MESSAGES, HeldClock, ask, chat, values
+from tests.serve.asking import MESSAGES, HeldClock, ask, chat, serving, values
 from tests.serve.engine_double import DONE, Engine, Step
 
 from forerun.errors import BadRequestError, BusyError, NumericsError
@@ -133,9 +133,37 @@ def test_models() -> None:
     assert listed["object"] == "list"
     assert listed["data"] == [ask(Engine(), "GET", "/v1/models/double").json()]
     assert {"id": "double", "object": "model", "created": 1_700_000_000, "context_tokens": 4096}.items() <= listed["data"][0].items()
-    unknown = ask(Engine(), "GET", "/v1/models/org/other")
-    assert unknown.status_code == 404
-    assert "'double'" in unknown.json()["error"]["message"]
+    assert "models" not in listed
+
+
+@pytest.mark.parametrize("name", ["org/other", "org%2Fother", "gpt-5"])
+def test_any_name_is_that_of_the_served_model_which_says_so(name: str) -> None:
+    known, other = (ask(Engine(), "GET", f"/v1/models/{each}").json() for each in ("double", name))
+    assert other == known | {"notes": [f"requests for {name.replace('%2F', '/')!r} are served by this model"]}
+
+
+STABLE = ["/v1/models", "/v1/models/double", "/health", "/health/live", "/health/ready", "/openapi.json", "/v1/forerun/sessions"]
+
+
+@pytest.mark.parametrize("path", STABLE)
+def test_head_is_answered_where_get_is(path: str) -> None:
+    with serving(Engine()) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        for _ in range(2):  # on the same connection: no body may follow
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.content, get.status_code) == (200, b"", 200)
+            assert head.headers["content-type"] == get.headers["content-type"]
+    assert ask(Engine(), "HEAD", "/v1/responses").status_code == 405
+
+
+@pytest.mark.parametrize("path", STABLE)
+def test_a_path_may_end_in_a_slash(path: str) -> None:
+    assert ask(Engine(), "GET", f"{path}/").content == ask(Engine(), "GET", path).content
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_the_path_of_a_request_may_end_in_a_slash(path: str) -> None:
+    body = {"input": "x"} if path == "/v1/responses" else {"prompt": "x"} if path == "/v1/completions" else BODIES["/v1/messages"]
+    assert ask(Engine(), "POST", f"{path}/", json=body).status_code == 200
 
 
 def test_health_answers_also_when_degraded() -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.serve.attack import attack, num_files, served_s, server
 from tests.waiting import wait_for
 
-from forerun.serve.protocol import HEADERS_LIMIT_S, UNAUTHORISED_LIMIT
+from forerun.cli.serve import ACCEPTS
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, UNAUTHORISED_LIMIT
 
 PAUSE_S = 0.25  # what a busy machine may add
 
@@ -31,5 +32,5 @@ def test_a_client_with_a_key_is_served_as_fast_as_ever(tmp_path: Path, num_idle:
                 time.sleep(0.02)
         print(f"median {statistics.median(usual_s):.4f} s, attacked {statistics.median(attacked_s):.4f} s, at most {max(attacked_s):.4f} s")
         assert statistics.median(attacked_s) <= 2 * statistics.median(usual_s) + PAUSE_S
-        assert most <= UNAUTHORISED_LIMIT + 8
+        assert most <= UNAUTHORISED_LIMIT + 4 * ACCEPTS, "some are accepted before asyncio has closed those that were evicted"
         wait_for(lambda: num_files(process.pid) <= num_before + 1)

@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.wire import DONE, Wire, frame, report, serving, stream
+from tests.wire import DONE, Cut, Wire, frame, report, serving, stream
 
 from forerun.config import Config
 from forerun.errors import ForerunError
 from forerun.serve.client import Delta, End, health, stream_chat, url_of
-from forerun.values import PrefillProgress
+from forerun.values import PrefillProgress, QueuePosition
 
 
 @pytest.fixture
@@ -23,8 +23,9 @@ def wire() -> Iterator[Wire]:
 
 
 def test_a_stream_as_values(wire: Wire) -> None:
-    wire.answers.append(stream("hello", report("ram", 6, 4), num_tokens=3, finish="length"))
-    reading, *deltas, end = stream_chat(wire.url, {"messages": []})
+    wire.answers.append([b": queued, 2 ahead\n", *stream("hello", report("ram", 6, 4), num_tokens=3, finish="length")])
+    queued, reading, *deltas, end = stream_chat(wire.url, {"messages": []})
+    assert queued == QueuePosition(2)
     assert reading == PrefillProgress(5, 10, 6, None)
     assert deltas == [Delta("content", "he"), Delta("content", "llo")]
     assert isinstance(end, End)
@@ -74,6 +75,13 @@ def test_an_error_inside_the_stream(wire: Wire) -> None:
 def test_a_stream_that_is_cut_off(wire: Wire) -> None:
     wire.answers.append([*stream("hello", report())[:3], DONE])
     with pytest.raises(ForerunError, match="was cut off"):
+        list(stream_chat(wire.url, {}))
+
+
+@pytest.mark.parametrize("num_frames", [0, 1, 3])
+def test_a_connection_that_is_lost(wire: Wire, num_frames: int) -> None:
+    wire.answers.append(Cut(stream("hello", report())[:num_frames]))
+    with pytest.raises(ForerunError, match=f"^the connection to {wire.url} was lost$"):
         list(stream_chat(wire.url, {}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -118,6 +119,20 @@ def test_disconnecting_from_a_queued_request_removes_it(rig: Rig, port: int, pat
     rig.gate.open()
     wait_for(lambda: is_free(rig))
     assert num_cancelled(rig) == before + 2
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_left_is_logged_with_499(rig: Rig, port: int, path: str, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    standing = held(rig, 0)
+    rig.family.script = lambda position, token, total: 33
+    with caplog.at_level(logging.INFO):
+        with sent(port, path, f"{path} {stream} logged", stream=stream):
+            wait_for(lambda: len(rig.gate.rows) == standing)
+        rig.gate.open()
+        wait_for(lambda: f"POST {path}: " in caplog.text)
+    assert f"POST {path}: 499 after " in caplog.text
+    wait_for(lambda: is_free(rig))
 
 
 @pytest.mark.parametrize("path", SIGNS)

@@ -82,7 +82,7 @@ def test_prompts_of_every_form(prompt: Any, expected: list[TextPrompt | TokenPro
         ({"logprobs": True}, "logprobs"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": [1], "echo": True}, "echo"),
-        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
     ],
 )
 def test_fields_that_would_change_the_answer_are_refused_by_name(body: dict[str, Any], field: str) -> None:

@@ -91,5 +91,6 @@ def test_every_route_is_documented() -> None:
     documented = ask(Engine(), "GET", "/openapi.json").json()["paths"]
     app = build(Engine(), keys={}, host="127.0.0.1")
     found = {(route.path.replace(":path", ""), method.lower()) for route in app.routes for method in getattr(route, "methods", ())}
+    found = {(path, method) for path, method in found if method != "head"}  # goes without saying
     assert found == {(path, method) for path, methods in documented.items() for method in methods}
     assert len(documented) == NUM_ROUTES

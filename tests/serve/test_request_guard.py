@@ -1,5 +1,9 @@
 import asyncio
-from collections.abc import AsyncIterator
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -7,18 +11,43 @@ import pytest
 from tests.serve.asking import MESSAGES, HeldClock, ask
 from tests.serve.engine_double import Engine
 
-from forerun.serve import openapi, request_guard
+from forerun.serve import content_coding, openapi, request_guard
 from forerun.serve.app import build
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 BODY = {"messages": MESSAGES}
 
 
-@pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8484", "127.0.0.1:1", "[::1]:8484", "[::1]"])
+LOOPBACK = ["localhost", "LOCALHOST:8484", "localhost.", "Localhost.:80", "x.localhost", "127.0.0.1:1", "127.0.0.2", "127.255.255.254:1"]
+CONTAINERS = ["host.docker.internal:8484", "host.containers.internal", "host.lima.internal", "host.orb.internal.", "0.0.0.0:8484", "[::]:1"]
+
+
+@pytest.mark.parametrize("name", [*LOOPBACK, "[::1]:8484", "[::1]", "[0:0::1]", *CONTAINERS])
 def test_loopback_names_are_accepted(name: str) -> None:
     assert ask(Engine(), "GET", "/health", headers={"host": name}).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.1.5", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "192.168.1.5",
+        "",
+        "1.2.3.4",
+        "[fe80::1]",
+        "llm.home.lan",
+        "internal",
+        "docker.internal",
+        "xlocalhost",
+        "*",
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_other_names_are_refused(name: str, method: str) -> None:
     response = ask(Engine(), method, "/health", headers={"host": name})
@@ -36,6 +65,39 @@ def test_the_bound_name_is_accepted() -> None:
 def test_a_server_on_any_address_answers_to_addresses_and_its_own_name(monkeypatch: pytest.MonkeyPatch, name: str, status: int) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Here")
     assert ask(Engine(), "GET", "/health", host="0.0.0.0", headers={"host": name}).status_code == status
+
+
+NAMES = ("llm.home.lan", "*.ts.net", "192.168.1.5", "fe80::1")
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("LLM.home.lan.:8484", 200),
+        ("box.tailnet.ts.net", 200),
+        ("192.168.1.5:80", 200),
+        ("[fe80::1]:80", 200),
+        ("localhost", 200),
+        ("ts.net", 403),
+        ("evilts.net", 403),
+        ("x.llm.home.lan", 403),
+        ("llm.home.lan.evil.example", 403),
+        ("192.168.1.6", 403),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_names_that_are_allowed(name: str, status: int, host: str) -> None:
+    assert ask(Engine(), "GET", "/health", host=host, allowed_hosts=NAMES, headers={"host": name}).status_code == status
+
+
+@pytest.mark.parametrize("name", ["llm.home.lan", "box.tailnet.ts.net:443", "1.2.3.4", "", "evil.example"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "192.0.2.1"])
+def test_with_keys_any_name_will_do_but_no_request_without_a_key(name: str, host: str) -> None:
+    keyless, keyed = (ask(Engine(), "GET", "/health", keys={"a": "k"}, host=host, headers={"host": name} | key) for key in ({}, KEY))
+    assert (keyless.status_code, keyed.status_code) == (401, 200)
+
+
+KEY = {"x-api-key": "k"}
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/json-patch+json", None])
@@ -188,3 +250,114 @@ def test_routes_that_report_on_the_server_or_on_stored_conversations_are_shared_
     for method in ("GET", "POST", "PATCH", "DELETE"):
         assert shares(visit("OPTIONS", path, PREFLIGHT | {"access-control-request-method": method})) == is_shared
         assert shares(visit(method, path, PAGE, json={})) == is_shared
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}
+BODIES = {
+    "/v1/chat/completions": BODY,
+    "/v1/completions": {"prompt": "x"},
+    "/v1/messages": BODY | {"max_tokens": 9},
+    "/v1/messages/count_tokens": BODY,
+    "/v1/responses": {"input": "hi", "max_output_tokens": 4},
+}
+JSON = {"content-type": "application/json"}
+
+
+def send(path: str, content: bytes, coding: str, **options: Any) -> httpx.Response:
+    headers = JSON | {"content-encoding": coding} | options.pop("headers", {})
+    return ask(Engine(), "POST", path, content=content, headers=headers, **options)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("coding", COMPRESS)
+def test_a_compressed_body_is_as_good_as_a_plain_one(path: str, coding: str) -> None:
+    plain = json.dumps(BODIES[path]).encode()
+    for name in (coding, coding.upper(), f"identity, {coding}"):
+        assert send(path, COMPRESS[coding](plain), name).status_code == 200
+    assert send(path, plain, "identity").status_code == 200
+    refusal = send(path, COMPRESS[coding](b"[]"), coding)
+    assert (refusal.status_code, "JSON object" in refusal.text) == (400, True)
+
+
+@pytest.mark.parametrize("coding", COMPRESS)
+def test_a_compressed_body_on_the_routes_of_stored_conversations(coding: str) -> None:
+    engine, headers = Engine(), {"content-encoding": coding}
+    change = ask(engine, "PATCH", "/v1/forerun/sessions/x", content=COMPRESS[coding](b'{"name": "y"}'), headers=headers)
+    wrong = ask(engine, "PATCH", "/v1/forerun/sessions/x", content=COMPRESS[coding](b'{"name": 5}'), headers=headers)
+    archive = headers | {"content-type": request_guard.ARCHIVE}
+    for path in ("/v1/forerun/sessions/import", "/v1/forerun/sessions/import/"):
+        assert "no archive" in ask(engine, "POST", path, content=COMPRESS[coding](b"x"), headers=archive).text
+    assert (change.status_code, wrong.status_code) == (404, 400)
+
+
+@pytest.mark.parametrize("coding", ["br", "compress", "gzip, gzip", "zstd, gzip", "deflate,br", "aes128gcm", "utf-8"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_another_coding_or_several_are_refused_by_name(coding: str, path: str) -> None:
+    response = send(path, gzip.compress(b"{}"), coding)
+    assert (response.status_code, response.headers["accept-encoding"]) == (415, "gzip, deflate, zstd")
+    assert coding in response.text
+    assert "gzip, deflate, zstd" in response.json()["error"]["message" if "messages" in path else "hint"]
+
+
+def test_a_header_that_is_sent_twice_counts_as_two_codings() -> None:
+    headers = [("content-type", "application/json"), ("content-encoding", "gzip"), ("content-encoding", "gzip")]
+    assert ask(Engine(), "POST", "/v1/responses", content=gzip.compress(gzip.compress(b"{}")), headers=headers).status_code == 415
+
+
+@pytest.mark.parametrize("coding", COMPRESS)
+def test_a_body_that_is_not_what_its_coding_says(coding: str) -> None:
+    whole = COMPRESS[coding](json.dumps(BODY).encode())
+    for content in (whole[:-1], whole + b"x", json.dumps(BODY).encode(), b"\x1f"):
+        error = send("/v1/chat/completions", content, coding)
+        assert (error.status_code, error.json()["error"]["code"]) == (400, "bad_encoding")
+        assert coding in error.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("coding", COMPRESS)
+def test_a_body_is_counted_as_sent_and_decoded(monkeypatch: pytest.MonkeyPatch, coding: str) -> None:
+    monkeypatch.setattr(request_guard, "BODY_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(content_coding, "PIECE_BYTES", 1000)
+    fits, exceeds = (COMPRESS[coding](b" " * num) for num in (100_000, 100_001))
+    assert [send("/v1/responses", content, coding).status_code for content in (fits, exceeds)] == [400, 413]
+    empty = COMPRESS[coding](b"")
+    if coding != "deflate":
+        assert send("/v1/responses", empty * (100_000 // len(empty) + 1), coding).status_code == 413
+
+
+@pytest.mark.parametrize("coding", COMPRESS)
+def test_a_bomb_is_decoded_no_further_than_the_limit(monkeypatch: pytest.MonkeyPatch, coding: str) -> None:
+    decoded = []
+    pieces = content_coding.Decoder.pieces
+
+    def counted(decoder: content_coding.Decoder, data: bytes) -> Any:
+        for piece in pieces(decoder, data):
+            decoded.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(content_coding.Decoder, "pieces", counted)
+    assert send("/v1/responses", COMPRESS[coding](bytes(64 << 20)), coding).status_code == 413
+    assert sum(decoded) <= request_guard.BODY_LIMIT_BYTES + content_coding.PIECE_BYTES
+
+
+def test_nothing_is_decoded_without_a_valid_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_coding.Decoder, "pieces", None)
+    for coding in ("gzip", "br", "gzip, gzip"):
+        for key in ({}, {"x-api-key": "wrong"}):
+            assert send("/v1/responses", gzip.compress(b"{}"), coding, keys={"a": "k"}, headers=key).status_code == 401
+
+
+@pytest.mark.parametrize(("num", "status"), [(3, 400), (4, 408)])
+def test_a_slow_compressed_body_has_the_time_of_the_bytes_that_are_sent(num: int, status: int) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        compressor = zlib.compressobj()
+        for _ in range(num):
+            await asyncio.sleep(9.9)
+            yield compressor.compress(bytes(4 << 20)) + compressor.flush(zlib.Z_SYNC_FLUSH)
+        yield compressor.flush()
+
+    headers = JSON | {"content-encoding": "deflate"}
+    assert ask(Engine(), "POST", "/v1/responses", content=content(), headers=headers, loop=HeldClock).status_code == status
+
+
+def test_a_request_without_a_body_may_name_a_coding() -> None:
+    assert ask(Engine(), "GET", "/v1/models", headers={"content-encoding": "gzip"}).status_code == 200

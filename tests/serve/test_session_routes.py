@@ -206,7 +206,7 @@ def test_an_invalid_archive_is_refused(server: Server, content: bytes, kind: str
 
 def test_an_archive_that_is_too_large_gets_a_hint(server: Server) -> None:
     refused = server.ask("POST", f"{SESSIONS}/import", content=bytes(BODY_LIMIT_BYTES + 1), headers=TAR)
-    assert (refused.status_code, "in place" in refused.text) == (413, True)
+    assert (refused.status_code, "directly" in refused.text) == (413, True)
 
 
 def test_a_failed_import_leaves_nothing(server: Server) -> None:

@@ -2,16 +2,18 @@
 
 import json
 import socket
+from contextlib import closing
+from http.client import HTTPConnection
 
 import httpx
 import pytest
-from tests.serve.asking import MESSAGES, serving
-from tests.serve.engine_double import Engine
+from tests.serve.asking import MESSAGES, serving, values
+from tests.serve.engine_double import DONE, Engine
 from tests.waiting import LIMIT_S, wait_for
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from forerun.serve import openapi, protocol, request_guard
-from forerun.serve.protocol import Protocol
+from forerun.serve.http_protocol import Protocol
 from forerun.values import Content, Event, PrefillProgress, QueuePosition
 
 READ = PrefillProgress(4, 7, 3, None)
@@ -149,3 +151,81 @@ def test_a_client_without_a_valid_key_that_keeps_sending_gets_its_answer(num_rea
 def test_a_refusal_without_a_body_keeps_the_connection() -> None:
     with serving(Engine(), keys=KEYS) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         assert "connection" not in client.get("/health").headers
+
+
+def half_closed(port: int, sent: bytes) -> bytes:
+    """All that a client gets which sends this and ends its side of the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.5])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_has_ended_its_side_gets_its_answer(path: str, stream: bool, wait_s: float) -> None:
+    engine = Engine(Content("Hel"), wait_s, Content("lo"), DONE)
+    with serving(engine) as port:
+        plain = half_closed(port, request(path, stream=stream).replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nConnection: close\r\n"))
+        answer = half_closed(port, request(path, stream=stream))
+    assert b"HTTP/1.1 200 OK" in answer
+    assert all(text in plain and text in answer for text in ((b"Hel", b"lo") if stream else (b"Hello",)))
+    end = b"\r\n0\r\n\r\n" if stream else b"}"
+    assert answer.endswith(end)
+
+
+def test_a_client_reads_past_what_shows_that_it_is_there() -> None:
+    engine = Engine(Content("Hel"), 1.5, Content("lo"), DONE)
+    with serving(engine) as port:
+        for stream in (True, False):
+            with closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)) as connection:
+                connection.request("POST", CHAT, json.dumps(PATHS[CHAT] | {"stream": stream}), {"Content-Type": "application/json"})
+                connection.sock.shutdown(socket.SHUT_WR)
+                answer = connection.getresponse()
+                text = answer.read().decode()
+            assert answer.status == 200
+            if stream:
+                assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in values(text)) == "Hello"
+            else:
+                assert json.loads(text)["choices"][0]["message"]["content"] == "Hello"
+
+
+def test_all_requests_that_were_sent_before_the_end_are_answered() -> None:
+    with serving(Engine(0.2, Content("Hello"), DONE)) as port:
+        answer = half_closed(port, request() + b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" + request(stream=True))
+    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"Hello"), b"[DONE]" in answer) == (3, 2, True)
+
+
+def test_an_old_client_that_has_ended_its_side_gets_no_interim_answer() -> None:
+    with serving(Engine(0.3, Content("Hello"), DONE)) as port:
+        answer = half_closed(port, request().replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert (answer.count(b"HTTP/1.1 "), b"Hello" in answer) == (1, True)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: ", request()[:-5]], ids=["nothing", "half a head", "half a body"])
+def test_a_request_that_ends_too_early_is_closed_at_once(sent: bytes) -> None:
+    engine = Engine()
+    with serving(engine) as port:
+        assert half_closed(port, sent) == b""
+    assert engine.jobs == []
+
+
+def test_a_client_that_ends_its_side_after_the_answer_is_closed_at_once() -> None:
+    with serving(Engine()) as port, socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
+        client.sendall(request())
+        client.recv(1 << 16)
+        client.shutdown(socket.SHUT_WR)
+        b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def test_a_client_that_ends_its_side_and_goes_later_frees_the_engine() -> None:
+    engine = Engine(READ, 60.0)
+    with serving(engine) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(request())
+            client.shutdown(socket.SHUT_WR)
+            wait_for(lambda: len(engine.runs) == 1)
+            assert b"100 Continue" in client.recv(100)
+            assert not engine.runs[0].is_cancelled
+        wait_for(lambda: engine.runs[0].is_cancelled)

@@ -11,9 +11,9 @@ from tests.running import differing, read, step
 
 from forerun.state import records
 from forerun.state.cache import Cache
+from forerun.state.conversion import extract, materialise, relayout
 from forerun.state.layout import Contiguous, Paged
 from forerun.state.paged import Pool
-from forerun.state.records import extract, materialise, relayout
 from forerun.state.store import Arena
 
 FAMILY = tiny.family()

@@ -24,6 +24,7 @@ RESULT = {"role": "tool", "content": "done"}
 THOUGHT = "I write  it.\n</think>\n\n"
 CALL = '<tool_call>\n{"name":"write","arguments":{"path": "é.py", "size":9000.0,  "force": true}}\n</tool_call>'
 ESCAPED = f'{THOUGHT}<tool_call>\n{{"name": "write",  "arguments": {{"path": "a <tool_call> b <", "size": 9000.0}}}}\n</tool_call>'
+OPEN = f"I write  it.\n{CALL}"  # the reasoning is not closed before the call
 TWO = f"{THOUGHT}Two \n\n\n{CALL}\n{CALL}\n"
 STRIPPING = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% if m.role == 'assistant' and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
@@ -80,7 +81,11 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize("rewrite", REWRITTEN.values(), ids=REWRITTEN)
-@pytest.mark.parametrize("text", [THOUGHT + CALL, TWO, f"\n{THOUGHT} \n{CALL}", ESCAPED], ids=["call", "two", "blank", "escaped"])
+@pytest.mark.parametrize(
+    "text",
+    [THOUGHT + CALL, TWO, f"\n{THOUGHT} \n{CALL}", ESCAPED, OPEN, f"{OPEN}\n</think>\n"],
+    ids=["call", "two", "blank", "escaped", "open", "late"],
+)
 def test_a_call_comes_back_with_the_ids_that_were_sampled(prompter: Prompter, text: str, rewrite: Any) -> None:
     prompt = prompter.encode(CHAT, tenant="a")
     sampled, message = answer(prompter, prompt, text)

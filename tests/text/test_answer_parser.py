@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.text.conftest import no_logprobs
 
-from forerun.text.answer_parser import AnswerFormat, AnswerParser, CallFormat, detect_answer_format
-from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
+from forerun.text.answer_parser import AnswerFormat, AnswerParser, detect_answer_format
+from forerun.text.calls.call_format import CallFormat
+from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4, Gemma
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
@@ -40,7 +41,7 @@ STOP = {"type": "function", "function": {"name": "stop"}}
 TOOLS = Tools([READ, STOP])
 
 
-def parse(calls: CallFormat, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS) -> list[Piece]:
+def parse(calls: CallFormat, chunks: list[str], *, opens: bool = False, tools: Tools = TOOLS, is_cut: bool = False) -> list[Piece]:
     """All pieces; the span that logprobs are requested for is where each piece of content stands in the answer."""
     spans = list[tuple[int, int]]()
 
@@ -49,7 +50,7 @@ def parse(calls: CallFormat, chunks: list[str], *, opens: bool = False, tools: T
         return ()
 
     parser = AnswerParser(AnswerFormat(THINK, calls), tools, partial(call_id, "job"), opens_reasoning=opens, logprobs_of=logprobs_of)
-    pieces = [piece for chunk in chunks for piece in parser.push(chunk)] + parser.flush()
+    pieces = [piece for chunk in chunks for piece in parser.push(chunk)] + parser.flush(is_cut=is_cut)
     answer = "".join(chunks)
     assert [answer[start:stop] for start, stop in spans] == [piece.text for piece in pieces if isinstance(piece, Content)]
     return pieces
@@ -105,6 +106,9 @@ def gemma(name: str, arguments: str) -> str:
     return f"<|tool_call>call:{name}{{{arguments}}}<tool_call|>".replace("<|Q|>", '<|"|>')
 
 
+OPEN = "<tool_call>\n<function=read>\n<parameter=path>\na"
+ENDS = "a\n</function>\n</tool_call>\n</tool_call>\n<tool_call>\nb"
+EXAMPLE = f"So:\n{qwen('read', path='b')}\nEnd."
 CASES = [
     # calls, answer, content, calls with arguments, completeness
     ("hermes: two", Hermes(), f"Look.\n\n{hermes('read', path='x', count=2)}\n{hermes('stop')}",
@@ -141,6 +145,50 @@ CASES = [
     ("qwen: no call", QWEN, "A <tool_call> is\n\n<tool_call>text", "A <tool_call> is\n\n<tool_call>text", [], []),
     ("qwen: cut", QWEN, "<tool_call>\n<function=read>\n<parameter=path>\nab\ncd", "", ['{"path": "ab\\ncd'], [0]),
     ("qwen: broken", QWEN, "<tool_call>\n<function=read>\npath=x\n</function>\n</tool_call>ok", "ok", ["\npath=x\n"], [0]),
+    ("qwen: no function's end", QWEN, OPEN + "\n</parameter>\n</tool_call>", "", [{"path": "a"}], [1]),
+    ("qwen: no parameter's end", QWEN, OPEN + "\n</function>\n</tool_call>", "", [{"path": "a"}], [1]),
+    ("qwen: neither", QWEN, OPEN + "\n</tool_call>\nSo.", "\nSo.", [{"path": "a"}], [1]),
+    ("qwen: naked and no parameter's end", QWEN, OPEN.removeprefix("<tool_call>\n") + "\n</function>", "", [{"path": "a"}], [1]),
+    ("qwen: in one line", QWEN, OPEN + "</function></tool_call>", "", [{"path": "a"}], [1]),
+    ("qwen: empty and no parameter's end", QWEN, OPEN.removesuffix("a") + "</function>\n</tool_call>", "", [{"path": ""}], [1]),
+    ("qwen: no arguments and no function's end", QWEN, "<tool_call>\n<function=stop>\n</tool_call>", "", [{}], [1]),
+    ("qwen: another after no function's end", QWEN, f"{OPEN}\n</parameter>\n</tool_call>\n{qwen('read', path='b')}", "",
+     [{"path": "a"}, {"path": "b"}], [1, 1]),
+    ("qwen: others after no parameter's end", QWEN, f"{OPEN}\n</function>\n</tool_call>\n{qwen('read', path='b')}\n{qwen('stop')}", "",
+     [{"path": "a"}, {"path": "b"}, {}], [1, 1, 1]),
+    ("qwen: another after no end at all", QWEN, f"{OPEN}\n{qwen('read', path='b')}", "", [{"path": "a"}, {"path": "b"}], [1, 1]),
+    ("qwen: another after a value's end alone", QWEN, f"{OPEN}\n</parameter>\n{qwen('read', path='b')}", "",
+     [{"path": "a"}, {"path": "b"}], [1, 1]),
+    ("qwen: thrice no parameter's end", QWEN, f"{OPEN}\n</function>\n</tool_call>\n" * 3, "", [{"path": "a"}] * 3, [1, 1, 1]),
+    ("qwen: another argument after no end", QWEN, f"{OPEN}\n<parameter=count>\n2\n</parameter>\n</function>\n</tool_call>", "",
+     [{"path": "a", "count": 2}], [1]),
+    ("qwen: no argument's end", QWEN, f"{OPEN}\n<parameter=count>\n2\n<parameter=force>\ntrue\n</function>\n</tool_call>", "",
+     [{"path": "a", "count": 2, "force": True}], [1]),
+    ("qwen: a number without end", QWEN, OPEN.replace("path", "count").replace("\na", "\n7") + "\n</tool_call>", "", [{"count": 7}], [1]),
+    ("qwen: broken and another", QWEN, f"<tool_call>\n<function=read>\npath=x\n{qwen('read', path='b')}", "",
+     ["\npath=x\n", {"path": "b"}], [0, 1]),
+    ("qwen: a call in text", QWEN, qwen("read", path=EXAMPLE, count="2"), "", [{"path": EXAMPLE, "count": 2}], [1]),
+    ("qwen: a call in text without end", QWEN, qwen("read", path=EXAMPLE).replace(".\n</parameter>", "."), "",
+     [{"path": EXAMPLE}], [1]),
+    ("qwen: ends in text", QWEN, qwen("read", path=ENDS, count="2"), "", [{"path": ENDS, "count": 2}], [1]),
+    ("qwen: beginnings in text", QWEN, qwen("read", path="a <function=x><parameter=y> b"), "",
+     [{"path": "a <function=x><parameter=y> b"}], [1]),
+    ("qwen: other parameters in text", QWEN, qwen("read", path="a\n<parameter=other>\nb"), "", [{"path": "a\n<parameter=other>\nb"}], [1]),
+    ("glm: no value's end", GLM, glm("read", path="a", count="2").replace("</arg_value>", ""), "", [{"path": "a", "count": 2}], [1]),
+    ("glm: no value's end in one line", GLM, glm("read", path="a").replace("</arg_value>\n", ""), "", [{"path": "a"}], [1]),
+    ("glm: no last value's end, and another", GLM, f"{glm('read', path='a').replace('</arg_value>', '')}\n{glm('read', path='b')}", "",
+     [{"path": "a"}, {"path": "b"}], [1, 1]),
+    ("glm: no end at all, and another", GLM, f"<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>a\n{glm('read', path='b')}", "",
+     [{"path": "a"}, {"path": "b"}], [1, 1]),
+    ("glm: a call in text", GLM, glm("read", path=f"So: {glm('read', path='b')}."), "", [{"path": f"So: {glm('read', path='b')}."}], [1]),
+    ("hermes: two without end", Hermes(), hermes("read", path="a").removesuffix("</tool_call>") * 2, "", [{"path": "a"}] * 2, [1, 1]),
+    ("hermes: text behind no end", Hermes(), hermes("stop").removesuffix("</tool_call>") + "So.", "So.", [{}], [1]),
+    ("hermes: two of other order without end", Hermes(), '<tool_call>{"arguments": {"path": "<tool_call>"}, "name": "read"}\n' * 2, "",
+     [{"path": "<tool_call>"}] * 2, [1, 1]),
+    ("hermes: broken and another", Hermes(), '<tool_call>{"name": "read", "arguments": {"a": <b>}\n' + hermes("stop"), "",
+     ['{"a": <b>}\n', {}], [0, 1]),
+    ("hermes: a tag, and a call", Hermes(), f"Write <tool_call> so: {hermes('stop')}", "Write <tool_call> so:", [{}], [1]),
+    ("gemma: two without end", GEMMA_4, gemma("read", "count:2").removesuffix("<tool_call|>") * 2, "", [{"count": 2}] * 2, [1, 1]),
     ("glm: two", GLM, f"Look.\n{glm('read', path=' x ', count='2')}\n{glm('stop')}", "Look.", [{"path": " x ", "count": 2}, {}], [1, 1]),
     ("glm: one line", GLM, glm("read", path="x").replace("\n", ""), "", [{"path": "x"}], [1]),
     ("glm: no call", GLM, "A <tool_call>I think", "A <tool_call>I think", [], []),
@@ -187,23 +235,24 @@ SCRAPS = st.sampled_from(
         *("<|tool_call>call:read{", "path:", '<|"|>', "<|", "},", "[", "]", "<tool_call|>", gemma("read", "count:2")),
         *("<start_function_call>call:read{", "<escape>", "<end_function_call>", "<|channel>thought\n", "<channel|>"),
         '<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>',
+        *("<tool_call>\n<function=read>\n<parameter=path>\na", "\n<parameter=count>\n", "\n</function>\n</tool_call>\n", "\n</think>\n\n"),
         *("<|python_tag|>", hermes("read", path="x"), qwen("read", path="x", count="1"), glm("read", path="x")),
     ]
 )
 
 
-@given(st.lists(SCRAPS, max_size=14), st.data(), st.sampled_from(WAYS), st.booleans())
-@example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False)
-@example(['<tool_call>{"name": "read", "arguments": ', "{", '"', "\\", '"', '"', "}"], None, Hermes(), False)
-@example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False)
-def test_any_chunking_is_parsed_like_the_whole(scraps: list[str], data: Any, calls: CallFormat, opens: bool) -> None:
+@given(st.lists(SCRAPS, max_size=14), st.data(), st.sampled_from(WAYS), st.booleans(), st.booleans())
+@example(["<tool_call>", "\n", "<function=read>", "</function>"], None, QWEN, False, False)
+@example(['<tool_call>{"name": "read", "arguments": ', "{", '"', "\\", '"', '"', "}"], None, Hermes(), False, False)
+@example(['<tool_call>{"arguments": {"path": "x"}, "name": "read"}</tool_call>'], None, Hermes(), False, False)
+def test_any_chunking_is_parsed_like_the_whole(scraps: list[str], data: Any, calls: CallFormat, opens: bool, is_cut: bool) -> None:
     answer = "".join(scraps)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6))) if data else []
     chunks = [answer[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
-    whole = parse(calls, [answer], opens=opens)
+    whole = parse(calls, [answer], opens=opens, is_cut=is_cut)
     check(whole)
-    assert joined(parse(calls, chunks, opens=opens)) == joined(whole)
-    assert joined(parse(calls, list(answer), opens=opens)) == joined(whole)
+    assert joined(parse(calls, chunks, opens=opens, is_cut=is_cut)) == joined(whole)
+    assert joined(parse(calls, list(answer), opens=opens, is_cut=is_cut)) == joined(whole)
 
 
 def llama(name: str, **arguments: str) -> str:
@@ -226,9 +275,35 @@ WRITERS: dict[CallFormat, Callable[..., str]] = {
 
 @given(st.dictionaries(st.sampled_from(["path", "other"]), st.text(max_size=20), max_size=2), st.sampled_from(WAYS))
 def test_any_text_survives_as_an_argument(arguments: dict[str, str], calls: CallFormat) -> None:
+    assume(not isinstance(calls, Gemma) or all(calls.quote not in text for text in arguments.values()))  # it cannot write that
     strings = Tools([{"name": "read", "parameters": {"properties": {name: {"type": "string"} for name in ("path", "other")}}}])
     written = WRITERS[calls]("read", **arguments)
     assert [json.loads(text) for _, text in joined(parse(calls, list(written), tools=strings))["calls"]] == [arguments]
+
+
+@pytest.mark.parametrize(
+    "end", ["\n</parameter>", "\nx</function>\n", "\n</function>\n</tool_call>\nmore", f"\n{qwen('read', path='b')}\nmore"]
+)
+def test_a_call_in_a_cut_answer_is_whole_only_with_all_its_tags(end: str) -> None:
+    assert joined(parse(QWEN, [OPEN + end], is_cut=True))["ends"] == [False]
+    assert joined(parse(QWEN, [qwen("read", path="a")], is_cut=True))["ends"] == [True]
+
+
+def test_a_missing_tag_is_noticed_where_another_call_follows() -> None:
+    parser = AnswerParser(AnswerFormat(THINK, QWEN), TOOLS, partial(call_id, "job"), opens_reasoning=False, logprobs_of=no_logprobs)
+    parser.push(f"{OPEN}\n</function>\n</tool_call>\n")
+    pieces = parser.push(f"{OPEN}b")
+    assert [piece for piece in pieces if isinstance(piece, CallEnd)] == [CallEnd(0, is_complete=True)]
+    assert pieces[-1] == CallArguments(1, "ab")
+
+
+@pytest.mark.parametrize("lead", ["", "I look.\n", "I look.\n</parameter> "])
+def test_calls_without_end_are_parsed_one_by_one(lead: str) -> None:
+    """A model that repeats itself must not make the parser search the rest of the answer for each of its calls."""
+    answer = f"{lead}{OPEN}\n</function>\n</tool_call>\n" * 200 + f"{OPEN}\n" * 200
+    message = joined(parse(QWEN, [answer + "</tool_call>"]))
+    assert len(message["calls"]) == 400
+    assert all(message["ends"])
 
 
 def test_without_tools_nothing_is_a_call() -> None:

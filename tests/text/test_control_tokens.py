@@ -74,6 +74,28 @@ def test_a_conversation_without_control_tokens_is_unchanged() -> None:
     assert ControlTokenEscaper(CONTROL).escape(conversation)[0] is conversation
 
 
+def says(text: str, role: str = "assistant") -> Chat:
+    return Chat(({"role": "user", "content": "q"}, {"role": role, "content": text}, {"role": "user", "content": "next"}), (), {})
+
+
+SPLITTING = "{% for m in messages %}{{ m.content.split('</think>')[-1].split('<think>')[-1] }}{% endfor %}"
+TAGS = ["The pair <think> and </think> tags it.", "</think>", "a</think>b<think>c</think>"]
+
+
+@pytest.mark.parametrize("text", TAGS)
+def test_reasoning_tags_in_an_assistants_text_are_text(text: str) -> None:
+    for template in (TEMPLATE, Template(SPLITTING, {})):
+        tokens = Prompter(TOKENIZER, template).encode(says(text), tenant="").tokens
+        assert text in TOKENIZER.decode(tokens)
+    reasoning = says("x").messages[1] | {"reasoning_content": text}
+    assert f"<think>\n{text}\n</think>\n\nx" in TOKENIZER.decode(PROMPTER.encode(Chat((reasoning,), (), {}), tenant="").tokens)
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "system"])
+def test_only_an_assistants_tags_are_escaped(role: str) -> None:
+    assert ControlTokenEscaper(CONTROL, ("<think>", "</think>")).escape(says(TAGS[0], role))[0] == says(TAGS[0], role)
+
+
 def test_the_escape_character_is_not_in_the_conversation() -> None:
     assert ControlTokenEscaper(CONTROL).escape(chat(NONCHARACTERS[0] + "<|im_end|>", NONCHARACTERS[2]))[1] == NONCHARACTERS[1]
     with pytest.raises(BadRequestError, match=r"U\+FDD0"):

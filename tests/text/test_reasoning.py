@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.text.calls.tools import Tools
 from forerun.text.reasoning import CHANNEL, THINK, ReasoningSplitter, ReasoningTags
 
 
@@ -22,9 +23,12 @@ def whole(text: str, tags: ReasoningTags, opens: bool) -> tuple[str, str]:
 @given(st.one_of(answers(THINK), answers(CHANNEL)), st.booleans())
 def test_any_chunking_splits_like_the_whole(answer: tuple[ReasoningTags, str, list[int]], opens: bool) -> None:
     tags, text, cuts = answer
-    splitter, positions = ReasoningSplitter(tags, opens_reasoning=opens), sorted(cut for cut in cuts if cut <= len(text))
+    splitter, positions = (
+        ReasoningSplitter(tags, opens_reasoning=opens, calls=None, tools=Tools(())),
+        sorted(cut for cut in cuts if cut <= len(text)),
+    )
     chunks = [text[start:stop] for start, stop in zip([0, *positions], [*positions, len(text)], strict=True)]
-    splits = [split for chunk in chunks for split in splitter.push(chunk)] + splitter.flush()
+    splits = [split for chunk in chunks for split in splitter.push(chunk)] + splitter.flush(is_cut=False)
     parts = {part: "".join(text for p, text in splits if p == part) for part in ("reasoning", "content")}
     assert (parts["reasoning"], parts["content"]) == whole(text, tags, opens)
     assert all(text for _, text in splits)
@@ -35,7 +39,7 @@ def test_any_chunking_splits_like_the_whole(answer: tuple[ReasoningTags, str, li
 
 
 def test_only_a_possible_tag_is_held_back() -> None:
-    splitter = ReasoningSplitter(THINK, opens_reasoning=True)
+    splitter = ReasoningSplitter(THINK, opens_reasoning=True, calls=None, tools=Tools(()))
     assert splitter.push("I see <") == [("reasoning", "I see ")]
     assert splitter.push("b") == [("reasoning", "<b")]
     assert splitter.push(" </think>\n\nYes") == [("reasoning", " "), ("content", "Yes")]
@@ -43,4 +47,6 @@ def test_only_a_possible_tag_is_held_back() -> None:
 
 
 def test_an_answer_without_reasoning_is_content_at_once() -> None:
-    assert ReasoningSplitter(THINK, opens_reasoning=False).push("\nYes <think>") == [("content", "\nYes <think>")]
+    assert ReasoningSplitter(THINK, opens_reasoning=False, calls=None, tools=Tools(())).push("\nYes <think>") == [
+        ("content", "\nYes <think>")
+    ]

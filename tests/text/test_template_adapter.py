@@ -20,6 +20,28 @@ STRICT = """{% for m in messages %}{% if m.role == 'system' and not loop.first %
 {% endfor %}"""
 FORGETFUL = """{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
 {% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"""
+TURNS = "{% for m in messages if m.role != 'system' %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+EACH_SYSTEM = "{% for m in messages if m.role == 'system' %}BODY{% endfor %}"
+HOISTING = EACH_SYSTEM.replace("BODY", "system:{{ m.content }}\n") + TURNS
+COLLECT = "{% set ns = namespace(text='') %}" + EACH_SYSTEM
+MERGING = COLLECT.replace("BODY", "{% set ns.text = ns.text + m.content + '\n' %}") + "{{ ns.text }}" + TURNS
+LAST_WINS = COLLECT.replace("BODY", "{% set ns.text = m.content + '\n' %}") + "{{ ns.text }}" + TURNS
+FIRST_WINS = COLLECT.replace("BODY", "{% set ns.text = ns.text or m.content + '\n' %}") + "{{ ns.text }}" + TURNS
+SHORTENING = "{% for m in messages %}{{ m.role }}:{{ m.content.split('\n')[0] if m.role == 'system' else m.content }}\n{% endfor %}"
+WITH_THE_LAST = """{% for m in messages if m.role != 'system' %}
+{%- if m.role == 'user' and loop.last and messages[0].role == 'system' %}{{ messages[0].content }}
+{% endif %}{{ m.role }}:{{ m.content }}
+{% endfor %}"""
+ALTERNATING = """{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}
+{%- for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}
+{{- m.role }}:{{ m.content }}
+{% endfor %}"""
+FORGETS_REASONING = """{% set ns = namespace(last=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('System first.') }}{% endif %}
+{{- m.role }}:{% if loop.index0 > ns.last %}{{ m.reasoning_content }} {% endif %}{{ m.content }}
+{% endfor %}"""
+HOISTS = [FORGETFUL, HOISTING, MERGING, LAST_WINS, FIRST_WINS, SHORTENING, WITH_THE_LAST, ALTERNATING]
 CALLING = PLAIN.replace("{% endfor %}", "{% for c in m.tool_calls or [] %}{{ ARGUMENTS }}{% endfor %}{% endfor %}")
 ITEMS = CALLING.replace("ARGUMENTS", "c.id }}{{ c.function.arguments | items | list")
 JSON = CALLING.replace("ARGUMENTS", "c.function.arguments | tojson")
@@ -53,6 +75,68 @@ def test_a_system_message_in_mid_conversation_keeps_its_place(source: str) -> No
     assert text.count("Be brief.") == text.count("<system>\nHurry.\n</system>") == 1
     assert text.index("hello") < text.index("Hurry.") < text.rindex("hello")
     assert [note.split(":")[0] for note in notes] == ["messages[2]"]
+
+
+def texts(*contents: str) -> list[dict[str, Any]]:
+    """Messages of these texts, the role being the text's first word."""
+    return [{"role": text.split()[0], "content": text} for text in contents]
+
+
+LATER = [
+    "user one",
+    "assistant two",
+    "system three\n\n  'x' <&>",
+    "user four",
+    "assistant five",
+    "user six",
+    "system seven",
+    "assistant end",
+]
+STARTS = [["system first"], [], ["system first", "system second"]]
+
+
+@pytest.mark.parametrize("source", [*HOISTS, STRICT, PLAIN])
+@pytest.mark.parametrize("start", STARTS, ids=len)
+def test_system_texts_stay_where_they_were_sent_and_every_turn_begins_with_the_last(source: str, start: list[str]) -> None:
+    messages, before = texts(*start, *LATER), ""
+    ends = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    for end in ends:
+        text = adapted(source, chat(*messages[:end]))[0]
+        assert text.startswith(before.rstrip())
+        found = [text.find(message["content"]) for message in messages[:end]]
+        assert -1 not in found
+        assert found == sorted(found)
+        before = text
+
+
+@pytest.mark.parametrize("source", HOISTS)
+def test_what_is_carried_in_another_role_is_noted_once(source: str) -> None:
+    notes = adapted(source, chat(*texts("system first", *LATER[:-1])))[1]
+    (note,) = (note for note in notes if "<system>" in note)
+    assert note.startswith("messages[0] and 2 more: " if source in (SHORTENING, WITH_THE_LAST, ALTERNATING) else "messages[3] and 1 more: ")
+
+
+def test_a_system_text_after_a_result_does_not_change_what_is_before() -> None:
+    called = [USER, {**calls(("x", "{}")), "reasoning_content": "Hm."}, result("x", "done")]
+    text, notes = adapted(FORGETS_REASONING, chat(*called))
+    later, more = adapted(FORGETS_REASONING, chat(*called, {"role": "system", "content": "Hurry."}))
+    assert "Hm." in text
+    assert later == text.rstrip() + "\n\n<system>\nHurry.\n</system>\n"
+    assert (notes, [note.split(":")[0] for note in more]) == ((), ["messages[3]", "messages[3]"])
+
+
+def test_user_messages_in_a_row_are_joined_where_the_template_refuses_them() -> None:
+    text, notes = adapted(ALTERNATING, chat(*texts("user one", "user two", "assistant three", "user four")))
+    assert text == "user:user one\n\nuser two\nassistant:assistant three\nuser:user four\n"
+    assert [note.split(":")[0] for note in notes] == ["messages[1]"]
+
+
+def test_a_template_without_tools_loses_no_system_text() -> None:
+    source = STRICT.replace("{{ m.role }}", "{% if m.role == 'tool' %}{% continue %}{% endif %}{{ m.role }}")
+    assert (
+        "<system>\nHurry.\n</system>"
+        in adapted(source, chat(USER, calls(("x", "{}")), result("x", "1"), {**SYSTEM, "content": "Hurry."}))[0]
+    )
 
 
 def test_a_template_that_supports_it_gets_it_unchanged() -> None:
@@ -118,7 +202,8 @@ def test_switches_have_the_templates_names_and_values(source: str, args: dict[st
 
 def test_what_the_bundled_model_supports(template: Template) -> None:
     adapter = TemplateAdapter(template)
-    assert (adapter.supports_late_system, adapter.needs_object_arguments) == (True, True)
+    assert (adapter.supports_system, adapter.supports_more_system, adapter.supports_late_system) == (True, True, True)
+    assert (adapter.supports_users, adapter.supports_user_after_tool, adapter.needs_object_arguments) == (True, True, True)
     assert (adapter.thinking_switch, adapter.efforts) == ("enable_thinking", ())
 
 

@@ -12,10 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversations, UnsavedState
-from forerun.bank.match import PrefixChain, recall
+from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
+from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.ram import Ram
 from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
 from forerun.bank.saver import DiskSaver
@@ -41,6 +42,7 @@ class FinishedTurn:
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
     head: tokens of the first message, 0 if unknown.
+    title, client: of the conversation, see `Session`.
     """
 
     session: str
@@ -51,6 +53,8 @@ class FinishedTurn:
     memo: Memo | None = None
     unsaved: UnsavedState = NOTHING_UNSAVED
     head: int = 0
+    title: str = ""
+    client: str = ""
 
 
 class Bank:
@@ -99,15 +103,33 @@ class Bank:
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {s.position: s for s in snapshots}
-        in_ram = [by_position[p] for p in sorted(retain.in_ram(sorted(by_position), turn.head))]
+        in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position), turn.head))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos, head=turn.head)
+        live.title, live.client = turn.title, turn.client
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
-            wanted = [by_position[p] for p in sorted(retain.for_disk(new, turn.message_end))]
+            wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]
             self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()
+
+    def prefill_saver(self, restored: RestoredState[Any], tokens: Sequence[int], *, tenant: str, message_end: int) -> PrefillSaver | None:
+        """What saves the prompt `tokens` while `restored.cache` is prefilled with it; None without a disk."""
+        if self._saver is None:
+            return None
+        hasher, snapshots = self._hasher(tenant), list(restored.snapshots)
+        live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns + 1, ())
+        return PrefillSaver(self._saver, live, message_end)
+
+    def durable_tokens(self, tokens: Sequence[int], *, tenant: str) -> int:
+        """How many of the first `tokens` could be restored after a crash now; 0 if the index fails."""
+        hasher = self._hasher(tenant)
+        try:
+            found = match([self._disk] if self._disk else [], hasher, PrefixChain.of(hasher, tokens))
+            return next((plan.position for plan in found.plans()), 0)
+        except BankError:
+            return 0
 
     def note_unstored(self, tokens: tuple[int, ...], tenant: str, reason: str) -> None:
         """Note why the state after these tokens is not stored, as the reason of a later miss."""

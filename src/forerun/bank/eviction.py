@@ -1,4 +1,4 @@
-"""Writes records to disk, evicting others there when the quota is reached: the least likely to be needed first (`retain.rank_s`).
+"""Writes records to disk, evicting others there when the quota is reached: the least likely to be needed first (`policy.rank_s`).
 
 Knows no queue and no cache.
 """

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.match import PrefixChain
 from forerun.bank.tier.history import Memo, MemoAnchor, Session
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import extract, extract_snapshot
 from forerun.state.record import SEGMENT_TOKENS, PrefixHasher, Record, RecordInfo, num_shared
-from forerun.state.records import extract, extract_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class LiveConversation:
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
     message, 0 if unknown.
+    title, client: as in its row.
     """
 
     cache: Cache[Any]
@@ -58,6 +59,8 @@ class LiveConversation:
     used_s: float = field(default_factory=time.time)
     session_row: Session | None = None
     head: int = 0
+    title: str = ""
+    client: str = ""
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,11 +71,13 @@ class LiveConversation:
         for depth, node in enumerate(self.nodes):
             if tokens := self.block(depth):
                 yield CaptureUnit(self.hasher.info("segment", node, depth * SEGMENT_TOKENS, tokens), None)
-        for snapshot in snapshots:
-            depth = snapshot.position // SEGMENT_TOKENS
-            start = depth * SEGMENT_TOKENS
-            tokens = tuple(self.tokens[start : snapshot.position])
-            yield CaptureUnit(self.hasher.info("snapshot", self.nodes[depth], start, tokens), snapshot)
+        yield from map(self.snapshot_unit, snapshots)
+
+    def snapshot_unit(self, snapshot: Snapshot) -> CaptureUnit:
+        """The unit of a snapshot of these tokens."""
+        depth = snapshot.position // SEGMENT_TOKENS
+        start = depth * SEGMENT_TOKENS
+        return CaptureUnit(self.hasher.info("snapshot", self.nodes[depth], start, tuple(self.tokens[start : snapshot.position])), snapshot)
 
     def capture(self, unit: CaptureUnit) -> Record:
         """The unit's record, its bytes copied out of the cache."""
@@ -85,7 +90,8 @@ class LiveConversation:
 
     def session_of(self, keys: Iterable[str]) -> Session:
         """The conversation's row for an index in which it consists of the records of these keys."""
-        return Session(self.tenant, self.session, "", self.used_s, self.turns, len(self.tokens), False, tuple(keys))
+        size = self.turns, len(self.tokens)
+        return Session(self.tenant, self.session, "", self.used_s, *size, False, tuple(keys), self.title, self.client)
 
     def snapshot_within(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
         """The deepest snapshot in the block of this depth that lies within `rest`, a prompt's tokens in that block."""
@@ -112,7 +118,7 @@ class LiveConversation:
     @property
     def rank_s(self) -> float:
         """Its eviction rank."""
-        return retain.rank_s(self.used_s, self.turns, 1.0)
+        return policy.rank_s(self.used_s, self.turns, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +132,13 @@ class ReachablePrefix:
     @property
     def value_tokens(self) -> int:
         """Its position, plus what may be computed again rather than copy a conversation of another name."""
-        return self.snapshot.position + retain.OWN_TOKENS * self.is_own
+        return self.snapshot.position + policy.OWN_TOKENS * self.is_own
 
     def can_be_taken_over(self, session: str | None) -> bool:
         """Whether a request for this session (None: any) may continue in the cache itself."""
         live = self.live
         head = max(live.head, live.snapshots[0].position)
-        return session in (None, live.session) and retain.takes_over(live.cache.length, self.snapshot.position, head)
+        return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, head)
 
 
 class LiveConversations:
@@ -176,7 +182,7 @@ class LiveConversations:
         that are passed over.
         """
         best: ReachablePrefix | None = None
-        bonus_tokens = retain.OWN_TOKENS if session else 0
+        bonus_tokens = policy.OWN_TOKENS if session else 0
         for depth in reversed(range(len(chain.nodes))):
             if best and best.value_tokens >= chain.start(depth + 1) + bonus_tokens:
                 break

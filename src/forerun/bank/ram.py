@@ -1,4 +1,4 @@
-"""Conversations in RAM, as live caches or as host records, evicted by one order (`retain.rank_s`): the least likely to be needed first.
+"""Conversations in RAM, as live caches or as host records, evicted by one order (`policy.rank_s`): the least likely to be needed first.
 
 Runs on the thread that owns MLX. Knows nothing of prompts or of the RAM limit.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, ReachablePrefix, UnsavedState
 from forerun.bank.match import PrefixChain, PrefixMatch, RestorePlan, match
 from forerun.bank.miss_reason import MissExplainer, MissReason, RestoreProblems
@@ -21,9 +21,9 @@ from forerun.bank.tier.base import Tier
 from forerun.bank.tier.format import file_bytes
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import materialise, relayout
 from forerun.state.layout import L
 from forerun.state.record import PrefixHasher
-from forerun.state.records import materialise, relayout
 from forerun.state.store import Arena
 from forerun.values import Source
 
@@ -182,7 +182,7 @@ def _restored(
 ) -> RestoredState[L]:
     name, uses, turns = _owner(context, plan)
     now_s, on_disk = time.time(), [location.key for location in plan.locations if location.is_on_disk]
-    rank_s = retain.rank_s(now_s, uses, 1.0)
+    rank_s = policy.rank_s(now_s, uses, 1.0)
     if context.sources.saver:
         context.sources.saver.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
     in_ram = {location.key: rank_s for location in plan.locations if not location.is_on_disk}
@@ -201,7 +201,7 @@ def _owner(context: RestoreContext[L], plan: RestorePlan) -> tuple[str, int, int
     try:
         entry = index.entry(plan.snapshot.key)
         stored = index.session(entry.tenant, entry.session) if entry else None
-        name = stored.id if stored and retain.keeps_name(stored.num_tokens, plan.position) else ""
+        name = stored.id if stored and policy.keeps_name(stored.num_tokens, plan.position) else ""
         own = index.session(entry.tenant, context.session or name) if entry else None
     except BankError as error:
         context.problems.add(error, None)

@@ -6,9 +6,9 @@ Runs on the thread that owns MLX. Knows nothing of prompts or of how records are
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.live import NOTHING_UNSAVED, CaptureUnit, LiveConversation, LiveConversations, UnsavedState
 from forerun.bank.tier.disk import DiskTier
@@ -42,17 +42,22 @@ class DiskSaver:
             self.writer.note_identity(live.hasher.root, live.tenant, live.hasher.identity.fields)
         wanted = {s.position for s in snapshots} | unsaved.snapshots
         units = list(live.units({s.position: s for s in (*live.snapshots, *snapshots)}.values()))
-        stored = {record.info.key for record in self.writer.waiting()}  # before the index: what is written in between is found there
         try:
-            stored |= self.disk.index.present([u.info.key for u in units])
+            stored = self.stored_keys(u.info.key for u in units)
         except BankError:
-            stored.clear()
+            stored = set()
         live.pending.extend(u for u in units if u.info.key not in stored and (u.snapshot is None or u.snapshot.position in wanted))
         self.writer.touch({u.info.key: self._rank_s(live, u) for u in units if u.info.key in stored}, live.used_s)
         stored |= {u.info.key for u in live.pending}
         live.session_row = live.session_of(u.info.key for u in units if u.info.key in stored)
         if not live.pending:
-            self._note(live)
+            self.note(live)
+
+    def stored_keys(self, keys: Iterable[str]) -> set[str]:
+        """Those of the keys whose records are on disk or queued. Raises BankError."""
+        queued = {record.info.key for record in self.writer.waiting()}  # before the index: what is written in between is found there
+        wanted = list(keys)
+        return queued.intersection(wanted) | self.disk.index.present(wanted)
 
     def forget_root(self, root: str) -> None:
         """Have the identity of the chains under `root` noted again with the next turn: it was removed from the index."""
@@ -79,18 +84,21 @@ class DiskSaver:
         """Copy one unit, which stays pending until the writer has its bytes. Waits while the writer's queue is full. A unit that cannot be
         copied is skipped, and pending again after the conversation's next turn.
         """
-        unit = live.pending[0]
+        self.write(live, live.pending[0])
+        if len(live.pending) == 1:
+            self.note(live)
+        live.pending.popleft()  # last: until then `pending_writes` counts it
+
+    def write(self, live: LiveConversation, unit: CaptureUnit) -> None:
+        """Copy the unit out of the cache and queue its record; a unit that cannot be copied is skipped."""
         try:
             record = live.capture(unit)
         except NO_COPY as error:
             self.writer.skip("it could not be copied", error, unit.info)
         else:
             self.writer.put(record, RecordLabel(live.session, live.tenant, live.used_s, self._rank_s(live, unit)))
-        if len(live.pending) == 1:
-            self._note(live)
-        live.pending.popleft()  # last: until then `pending_writes` counts it
 
-    def _note(self, live: LiveConversation) -> None:
+    def note(self, live: LiveConversation) -> None:
         """Have the conversation's row and memos written to the index."""
         if live.session_row:
             self.writer.note(live.session_row)
@@ -103,4 +111,4 @@ class DiskSaver:
             return live.rank_s
         position = unit.snapshot.position
         saved = position - max((s.position for s in live.snapshots if s.position < position), default=0)
-        return retain.rank_s(live.used_s, live.turns, retain.snapshot_value_frac(saved, self._snapshot_cost_tokens))
+        return policy.rank_s(live.used_s, live.turns, policy.snapshot_value_frac(saved, self._snapshot_cost_tokens))

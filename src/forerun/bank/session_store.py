@@ -137,7 +137,8 @@ class SessionStore:
         written = self._saver.disk.index.session(tenant, id) if self._saver else None
         here = [session for session in self._newer_than_index() if (session.tenant, session.id) == (tenant, id)]
         found = here[-1] if here else self._memory.index.session(tenant, id) or written
-        return replace(found, name=written.name, is_pinned=written.is_pinned) if found and written else found
+        title = (written and written.title) or (found.title if found else "")
+        return replace(found, name=written.name, is_pinned=written.is_pinned, title=title) if found and written else found
 
     def _newer_than_index(self) -> list[Session]:
         """Rows of conversations that the index may not have yet, the latest last."""

@@ -55,6 +55,8 @@ def session_info(index: Index, session: Session) -> SessionInfo:
     return SessionInfo(
         id=session.id,
         name=session.name,
+        title=session.title,
+        client=session.client,
         tenant=session.tenant,
         turns=session.turns,
         tokens=session.num_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 
-from forerun.bank import retain, stored
+from forerun.bank import policy, stored
 from forerun.bank.archive import MOST_SNAPSHOTS, Archive, ArchiveMember, Manifest, chunks
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.stored import UsablePrefix, usable
@@ -82,7 +82,7 @@ def unpack(archive: Archive, hasher: PrefixHasher, put: Callable[[Record], objec
 def keep(evicting: EvictingDisk, archive: Archive, hasher: PrefixHasher, tenant: str, id: str, now_s: float) -> None:
     """Store an archive's conversation on disk, with its state. A failed import leaves nothing behind. Raises BadRequestError, BankError."""
     manifest, disk = archive.manifest, evicting.disk
-    label = RecordLabel(id, tenant, now_s, retain.rank_s(now_s, manifest.turns, 1.0))
+    label = RecordLabel(id, tenant, now_s, policy.rank_s(now_s, manifest.turns, 1.0))
     try:
         keys = unpack(archive, hasher, lambda record: evicting.put(record, label))
     except BaseException:

@@ -23,9 +23,9 @@ from forerun.demo.conversation import SMALL, Message, package_sources, record
 from forerun.demo.turns import TEMPLATE_ARGS
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import extract, extract_snapshot, materialise
 from forerun.state.layout import Contiguous
 from forerun.state.record import Kind, Record, RecordInfo
-from forerun.state.records import extract, extract_snapshot, materialise
 from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.text.prompt import Prompt, Prompter

@@ -5,6 +5,7 @@ Importing it loads neither MLX nor a model: `forerun --help` answers at once. Ex
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 
 from forerun import __version__
 from forerun.cli import bank, bench, chat, config, connect, demo, doctor, models, report, serve
+from forerun.cli.lines import say
 from forerun.errors import ConfigError, ForerunError, UnsupportedError
 
 app = typer.Typer(
@@ -50,11 +52,14 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command in the process's arguments, and exit with its code."""
+    """Run the command in the process's arguments, and exit with its code. Characters that the output cannot show are replaced."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="forerun")
     except ForerunError as error:
-        print(f"forerun: {error}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        say(f"forerun: {error}", *([f"hint: {error.hint}"] if error.hint else []), file=sys.stderr)
         raise SystemExit(exit_code(error)) from error
 
 

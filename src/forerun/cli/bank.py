@@ -7,6 +7,7 @@ the folder for itself.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -22,10 +23,12 @@ from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.cli import conversations
 from forerun.cli.conversations import AsJson, BankDir, counted
+from forerun.cli.lines import answer, say
 from forerun.cli.report import parse
 from forerun.cli.session_access import open_for_changes, open_read_only
 from forerun.config import load, parse_bytes
 from forerun.errors import BankLockedError, ConfigError, ForerunError
+from forerun.log import short_id
 from forerun.request_log.entry import Entry
 from forerun.request_log.file import read_lines
 from forerun.values import Report
@@ -55,7 +58,7 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
         typer.echo(json.dumps({"records": len(infos), "damaged": damage}))
     else:
         remedy = ["a server quarantines damaged records by itself and recomputes the prompt; is the disk failing?"] if damage else []
-        typer.echo("\n".join([*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged", *remedy]))
+        say(*[*damage, f"{counted(len(infos), 'record')} read, {len(damage)} damaged", *remedy])
     raise typer.Exit(1 if damage else 0)
 
 
@@ -63,12 +66,17 @@ def verify(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
 def explain(request: RequestId, log: Log = None, as_json: AsJson = False) -> None:
     """Show what a logged request reused, and if that was not everything, why."""
     path = log if log is not None else load({}).request_log_path
-    entries = [entry for entry in parse(read_lines(path))[0] if entry.id.startswith(request)]
+    entries = [entry for entry in parse(read_lines(path))[0] if is_meant(entry.id, request)]
     if len(entries) != 1 or entries[0].report is None:
         raise ForerunError(unexplained(request, entries, path), hint="a request is logged when it ends; its id is in the response")
     report = entries[0].report
     fields = {"id": entries[0].id, **{name: value for name, value in asdict(report).items() if name in EXPLAINED}}
-    typer.echo(json.dumps(fields) if as_json else "\n".join(explanation(report)))
+    answer(fields, "\n".join(explanation(report)), as_json=as_json)
+
+
+def is_meant(id: str, word: str) -> bool:
+    """Whether the word is the beginning of a request's id, of what follows its dialect's prefix, or the id as the log shows it."""
+    return id.startswith(word) or re.sub(r"^[a-z]+[-_]", "", id).startswith(word) or short_id(id) == word
 
 
 def unexplained(request: str, entries: list[Entry], path: Path) -> str:
@@ -82,7 +90,7 @@ def unexplained(request: str, entries: list[Entry], path: Path) -> str:
 def explanation(report: Report) -> list[str]:
     """The reuse in a report, in lines."""
     total = report.reused_tokens + report.computed_tokens
-    lines = [f"{report.reused_tokens:,} of {total:,} tokens were reused ({report.source}), in conversation {report.session}"]
+    lines = [f"{report.reused_tokens:,} of {total:,} tokens were reused ({report.source}), in conversation {short_id(report.session)}"]
     rest = f"the other {report.computed_tokens:,} are new" if report.computed_tokens else "nothing had to be computed"
     lines.append(report.reason or f"that is all that is stored of this prompt: {rest}")
     if report.miss and report.miss.where:
@@ -104,7 +112,7 @@ def prune(to_bytes: ToBytes, bank_dir: BankDir = None, as_json: AsJson = False) 
             stats = {"removed": len(removed), "bytes": tier.num_bytes}
     except BankLockedError as error:
         raise BankLockedError(str(error), hint="stop that server first; the other commands work while it runs") from error
-    typer.echo(json.dumps(stats) if as_json else f"{counted(stats['removed'], 'record')} removed, {decimal(stats['bytes'])} left")
+    answer(stats, f"{counted(stats['removed'], 'record')} removed, {decimal(stats['bytes'])} left", as_json=as_json)
 
 
 def shrink(tier: DiskTier, limit_bytes: int) -> Iterator[str]:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Column, Table
 
+from forerun.cli.lines import aligned
 from forerun.config import Config, config_file, format_bytes, prepare, resolve
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, UnsupportedError
 
 app = typer.Typer(help="Show the settings.", no_args_is_help=True)
 
@@ -22,56 +22,69 @@ app = typer.Typer(help="Show the settings.", no_args_is_help=True)
 def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Show every setting that a server would start with, its value on this machine if it is unset, and its origin."""
     config, origins = resolve({})
-    resolved = {name: text for name, text in unset(config) if getattr(config, name) is None}
+    resolved = {name: text for name, text in left_open(config) if getattr(config, name) in (None, "auto")}
     if as_json:
         values = {name: {"value": value, "origin": origins[name]} for name, value in config.model_dump(mode="json").items()}
         settings = {name: value | ({"comes_to": resolved[name]} if name in resolved else {}) for name, value in values.items()}
         typer.echo(json.dumps({"file": str(config_file()), "settings": settings}))
         return
-    grid = Table("setting", Column("value", overflow="fold"), "from", box=None)
-    for name in Config.model_fields:
-        grid.add_row(name, resolved[name] if name in resolved else written(name, getattr(config, name)), origins[name])
-    Console(highlight=False).print(grid, f"\nfile: {config_file()}{'' if config_file().exists() else ' (does not exist)'}", sep="\n")
+    rows = [(name, origins[name], written(name, getattr(config, name), resolved.get(name, ""))) for name in Config.model_fields]
+    missing = "" if config_file().exists() else " (does not exist)"
+    typer.echo("\n".join([*aligned([("setting", "from", "value"), *rows], Console().width), "", f"file: {config_file()}{missing}"]))
 
 
-def unset(config: Config) -> Iterator[tuple[str, str]]:
-    """The value on this machine of each setting that may be unset, as text."""
+def left_open(config: Config) -> Iterator[tuple[str, str]]:
+    """The value on this machine of each setting that may be unset or "auto", as text."""
     from forerun.bank.tier.quota import daily_limit, disk_limit, held_bytes
+    from forerun.kernels import blas
+    from forerun.kernels.arithmetic import means_exact
 
     yield "model", "demo-model, the bundled one"
     yield "bank_dir", str(config.bank_path)
     yield "bank_disk_bytes", decimal(disk_limit(config, held_bytes(config)))
     yield "bank_daily_write_bytes", decimal(daily_limit(config))
-    yield "context", context(config)
     yield "request_log", str(config.request_log_path)
     yield "requests_per_minute", "no limit"
+    yield "allowed_hosts", "any" if config.api_key or config.api_key_file else "this machine's own"
     yield from ((name, "none") for name in ("api_key_file", "api_key", "archive_key_file", "cors_origins"))
+    yield "numerics", "exact" if means_exact(config) else "fast"
+    yield "blas", str(blas.find() or "the one of MLX")
+    yield from of_model(config)
 
 
-def context(config: Config) -> str:
-    """The context length that a server would use, from the headers of the model's files; or why it is not known."""
+def of_model(config: Config) -> Iterator[tuple[str, str]]:
+    """What depends on the model: its headers are read, no weights. Where they cannot be, why."""
     prepare(config)
     from forerun.cli.models import folder_of, this_machine
+    from forerun.decode.depth import AUTO_DEPTH
     from forerun.engine.context import LEAST_TOKENS
+    from forerun.engine.loading import memory_bytes
     from forerun.models.fit import fit, is_supported
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
+    from forerun.state.layout import limits_of
 
     try:
         checkpoint = read_checkpoint(folder_of(config.model) if config.model else DEMO_MODEL)
         if not is_supported(checkpoint):
-            return f"not known: forerun does not serve {checkpoint.family}"
+            raise UnsupportedError(f"forerun does not serve {checkpoint.family}")
         cost = fit(checkpoint, this_machine(config))
     except ForerunError as error:
-        return f"not known: {error}"
-    return f"{min(cost.declared_tokens, max(cost.memory_tokens, LEAST_TOKENS)):,} tokens"
+        yield from ((name, f"not known: {error}") for name in ("context", "decode_layout", "draft_depth"))
+        return
+    yield "context", f"{min(cost.declared_tokens, max(cost.memory_tokens, LEAST_TOKENS)):,} tokens"
+    dense_tokens = limits_of(cost.bytes_per_1000_tokens // 1000, memory_bytes() // 2).dense_tokens
+    yield "decode_layout", f"contiguous up to {dense_tokens:,} tokens, paged above"
+    yield "draft_depth", "0, the model has no MTP head" if checkpoint.mtp == "none" else f"0 to {AUTO_DEPTH}, whichever is fastest"
 
 
-def written(name: str, value: Any) -> str:
-    """A value as written in the file."""
+def written(name: str, value: Any, resolved: str = "") -> str:
+    """A value as written in the file. resolved: what it comes to if it is left open, otherwise ""."""
     match value:
         case None:
-            return "not set"
+            return resolved or "not set"
+        case "auto":
+            return f"auto: {resolved}" if resolved else "auto"
         case bool():
             return str(value).lower()
         case int() if name.endswith("_bytes"):

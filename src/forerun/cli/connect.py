@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from forerun.config import load
+from forerun.cli.lines import say
+from forerun.config import home, load
 from forerun.errors import ForerunError
 from forerun.serve.agents import KEY_VARIABLE, Agent, AgentSetup, ServedModel, merged, setup
 from forerun.serve.client import health, url_of
@@ -22,7 +23,7 @@ def connect(
 ) -> None:
     """Show how to use a running server from an agent: settings, environment and command; with --write, write the settings."""
     made = setup(agent, served_at(url))
-    file = Path.home() / made.file
+    file = home() / made.file
     content = combined(file, made)
     if write:
         put(file, content)
@@ -68,6 +69,5 @@ def show(file: Path, content: str, made: AgentSetup, *, is_written: bool) -> Non
     start = " ".join([*(f'{name}="{value}"' for name, value in made.environment.items()), made.start])
     typer.echo(f"Start it with:\n\n    {start}\n")
     if any(KEY_VARIABLE in text for text in (content, *made.environment.values())):
-        typer.echo(f"It takes the API key from {KEY_VARIABLE}.")
-    for note in made.notes:
-        typer.echo(note)
+        say(f"It takes the API key from {KEY_VARIABLE}.")
+    say(*made.notes)

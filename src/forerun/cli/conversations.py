@@ -14,19 +14,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
 
 from forerun.bank.tier.index import Entry
+from forerun.cli.lines import aligned, answer
 from forerun.cli.session_access import chosen, open_read_only, run, sessions_of
 from forerun.config import load
 from forerun.engine.engine import ALL_TENANTS, Sessions
 from forerun.errors import ForerunError
+from forerun.log import SHORT_ID, short_id
 from forerun.serve.auth import NO_TENANT
 from forerun.values import SESSION_ID, SessionInfo
 
@@ -47,6 +51,8 @@ GivenName = Annotated[str, typer.Option("--name", help="its name for people", sh
 ArchiveFile = Annotated[Path, typer.Argument(help="the archive")]
 WithState = Annotated[bool, typer.Option("--state", help="include the model's state")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+WRAPPED = ("title", "client", "owner")  # columns whose text may break
+NUMBERS = ("turns", "tokens", "at token", "size", "uses")
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -74,27 +80,28 @@ def show(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = Fals
     if as_json:
         typer.echo(json.dumps({**asdict(found), "snapshots": [described(each) for each in snapshots]}))
     else:
-        lines = [f"{name:<14} {value}" for name, value in shown(found).items()]
-        Console(highlight=False).print(*lines, snapshots_table(snapshots), sep="\n")
+        console = Console(highlight=False)
+        typer.echo("\n".join([*aligned(shown(found, time.time()).items(), console.width), ""]))
+        console.print(snapshots_table(snapshots, time.time()))
 
 
 def pin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Exempt a conversation from eviction from disk."""
     after = change(session, bank_dir, is_pinned=True)
-    typer.echo(json.dumps(asdict(after)) if as_json else f"{label(after)} is pinned")
+    answer(asdict(after), f"{label(after)} is pinned", as_json=as_json)
 
 
 def unpin(session: Conversation, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Make a conversation subject to eviction again."""
     after = change(session, bank_dir, is_pinned=False)
-    typer.echo(json.dumps(asdict(after)) if as_json else f"{label(after)} is not pinned")
+    answer(asdict(after), f"{label(after)} is not pinned", as_json=as_json)
 
 
 def name(session: Conversation, name: Name, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
     """Give a conversation a name. Requests still use its id."""
     after = change(session, bank_dir, name=name)
-    text = f"{after.id} is now called {after.name!r}" if after.name else f"{after.id} has no name now"
-    typer.echo(json.dumps(asdict(after)) if as_json else text)
+    text = f"{short_id(after.id)} is now called {after.name!r}" if after.name else f"{short_id(after.id)} has no name now"
+    answer(asdict(after), text, as_json=as_json)
 
 
 def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -102,7 +109,7 @@ def fork(session: Conversation, new: NewId = None, name: GivenName = "", bank_di
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions:
         source = chosen(listed(sessions), session)
         made = run(sessions.fork(source.tenant, source.id, fork_id=new, name=name))
-    typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made)} continues {label(source)} from here")
+    answer(asdict(made), f"{label(made)} continues {label(source)} from here", as_json=as_json)
 
 
 def export(session: Conversation, file: ArchiveFile, state: WithState = False, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -113,7 +120,7 @@ def export(session: Conversation, file: ArchiveFile, state: WithState = False, b
         with written(file) as stream:
             stream.writelines(chunks)
     num_bytes = file.stat().st_size
-    typer.echo(json.dumps({"file": str(file), "bytes": num_bytes}) if as_json else f"{file} written: {decimal(num_bytes)}")
+    answer({"file": str(file), "bytes": num_bytes}, f"{file} written: {decimal(num_bytes)}", as_json=as_json)
 
 
 def import_(file: ArchiveFile, id: ImportId = None, bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -121,7 +128,7 @@ def import_(file: ArchiveFile, id: ImportId = None, bank_dir: BankDir = None, as
     with sessions_of(load({"bank_dir": bank_dir}), is_read_only=False) as sessions, opened(file) as stream:
         made = run(sessions.load(NO_TENANT, stream, id=id))
     how = "with its state" if made.state == "imported" else f"its state was recomputed: {made.reason}"
-    typer.echo(json.dumps(asdict(made)) if as_json else f"{label(made.session)} is stored; {how}")
+    answer(asdict(made), f"{label(made.session)} is stored; {how}", as_json=as_json)
 
 
 @contextmanager
@@ -153,7 +160,7 @@ def wipe(bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) ->
     with sessions_of(config, is_read_only=False) as sessions:
         confirm(f"Remove everything stored in {config.bank_path} ({counted(len(listed(sessions)), 'conversation')})?", yes)
         num_removed = run(sessions.wipe(ALL_TENANTS))
-    typer.echo(json.dumps({"removed": num_removed}) if as_json else f"{counted(num_removed, 'conversation')} removed")
+    answer({"removed": num_removed}, f"{counted(num_removed, 'conversation')} removed", as_json=as_json)
 
 
 def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_json: AsJson = False) -> None:
@@ -162,7 +169,7 @@ def rm(session: Conversation, bank_dir: BankDir = None, yes: Yes = False, as_jso
         found = chosen(listed(sessions), session)
         confirm(f"Remove {label(found)} ({counted(found.turns, 'turn')}, {counted(found.tokens, 'token')})?", yes)
         run(sessions.remove(found.tenant, found.id))
-    typer.echo(json.dumps({"removed": found.id}) if as_json else f"{label(found)} is removed")
+    answer({"removed": found.id}, f"{label(found)} is removed", as_json=as_json)
 
 
 def change(session: str, bank_dir: Path | None, *, name: str | None = None, is_pinned: bool | None = None) -> SessionInfo:
@@ -185,24 +192,42 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def table(sessions: list[SessionInfo], now_s: float) -> Table:
-    """One row per conversation, with its owner if there are several. Ids are never truncated: other commands need them."""
+    """One row per conversation, with its owner if there are several. Text breaks between words."""
     has_owners = any(session.tenant for session in sessions)
-    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("id", *(["owner"] if has_owners else []), "name", "turns", "tokens", "on disk", "in RAM", "last used", "state"):
-        grid.add_column(column, overflow="fold", no_wrap=column != "name")
-    for each in sessions:
-        sizes = str(each.turns), f"{each.tokens:,}", decimal(each.disk_bytes), decimal(each.ram_bytes)
-        state = f"{each.state}{', pinned' * each.pinned}"
-        grid.add_row(each.id, *([each.tenant] if has_owners else []), each.name, *sizes, ago(now_s - each.last_used_unix_s), state)
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("id", *(["owner"] if has_owners else []), "title", "client", "turns", "tokens", "last used", "on disk"):
+        grid.add_column(column, overflow="ellipsis", no_wrap=column not in WRAPPED, justify="right" if column in NUMBERS else "left")
+    for each, id in zip(sessions, unique_ids([session.id for session in sessions]), strict=True):
+        owner = [each.tenant] if has_owners else []
+        about = each.name or each.title, each.client, f"{each.turns:,}", f"{each.tokens:,}"
+        grid.add_row(*map(escape, (id, *owner, *about)), day(each.last_used_unix_s, now_s), durable(each))
     return grid
 
 
-def snapshots_table(snapshots: list[Entry]) -> Table:
+def unique_ids(ids: list[str]) -> list[str]:
+    """The ids cut to one length; longer only where two would be the same: other commands take what is unique."""
+    near = dict[str, int]()
+    for one, other in pairwise(sorted(set(ids))):
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+        near |= {id: max(near.get(id, 0), shared) for id in (one, other)}
+    return [id[: max(SHORT_ID, near.get(id, 0) + 1)] for id in ids]
+
+
+def durable(session: SessionInfo) -> str:
+    """How much of a conversation is on disk, in a word or two, and whether it is pinned."""
+    frac = session.stored_tokens / session.tokens if session.tokens else 1.0
+    states = {"ssd": "all", "writing": "writing", "ram": "RAM only", "skipped": f"{frac:.0%}"}
+    return states[session.state] + ", pinned" * session.pinned
+
+
+def snapshots_table(snapshots: list[Entry], now_s: float) -> Table:
     """One row per snapshot."""
-    grid = Table("snapshot", "tokens", "bytes", "last used", "uses", box=None)
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("snapshot", "at token", "size", "last used", "uses"):
+        grid.add_column(column, no_wrap=True, justify="right" if column in NUMBERS else "left")
     for each in sorted(snapshots, key=lambda each: each.info.stop):
         sizes = f"{each.info.stop:,}", decimal(each.info.num_bytes)
-        grid.add_row(each.info.key[:12], *sizes, moment(each.used_s), str(each.uses))
+        grid.add_row(short_id(each.info.key), *sizes, day(each.used_s, now_s), str(each.uses))
     return grid
 
 
@@ -213,16 +238,33 @@ def summary(sessions: list[SessionInfo], total: dict[str, int]) -> str:
     return f"{counts}, {size}" + (f", {total['quarantined']} quarantined as damaged" if total["quarantined"] else "")
 
 
-def shown(session: SessionInfo) -> dict[str, Any]:
-    """A conversation for people, without empty fields."""
-    fields = asdict(session) | {"ram_bytes": decimal(session.ram_bytes), "disk_bytes": decimal(session.disk_bytes)}
-    fields["last_used"] = moment(fields.pop("last_used_unix_s"))
-    return {name.removesuffix("_bytes"): value for name, value in fields.items() if value != ""}
+def shown(session: SessionInfo, now_s: float) -> dict[str, str]:
+    """A conversation for people, without what is empty."""
+    fields = {
+        "id": session.id,
+        "name": session.name,
+        "title": session.title,
+        "owner": session.tenant,
+        "client": session.client,
+        "length": f"{counted(session.turns, 'turn')}, {counted(session.tokens, 'token')}",
+        "last used": f"{local(session.last_used_unix_s):%Y-%m-%d %H:%M}, {ago(now_s - session.last_used_unix_s)}",
+        "on disk": f"{on_disk(session)}, {decimal(session.disk_bytes)}",
+        "in RAM": decimal(session.ram_bytes) if session.ram_bytes else "",
+        "pinned": "yes: it is never evicted from disk" if session.pinned else "",
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def on_disk(session: SessionInfo) -> str:
+    """How much of a conversation survives a crash or a restart, and why not all."""
+    partly = f"{session.stored_tokens:,} of {counted(session.tokens, 'token')}"
+    states = {"ssd": "all of it", "writing": f"{partly}, the rest is being written", "ram": "nothing: the server stores nothing on disk"}
+    return states.get(session.state, f"{partly} ({session.reason})")
 
 
 def label(session: SessionInfo) -> str:
     """Its id, and its name if it has one."""
-    return f"{session.id} ({session.name})" if session.name else session.id
+    return f"{short_id(session.id)} ({session.name})" if session.name else short_id(session.id)
 
 
 def counted(number: int, noun: str) -> str:
@@ -245,6 +287,17 @@ def ago(passed_s: float) -> str:
         if (number := int(passed_s // unit.total_seconds())) > 0:
             return f"{number} {name}{'s' * (name == 'day' and number > 1)} ago"
     return "now"
+
+
+def local(unix_s: float) -> datetime:
+    """A time on this machine's clock."""
+    return datetime.fromtimestamp(unix_s, UTC).astimezone()
+
+
+def day(unix_s: float, now_s: float) -> str:
+    """A date for people: with the time in this year, otherwise with the year."""
+    moment = local(unix_s)
+    return f"{moment:%d %b %H:%M}" if moment.year == local(now_s).year else f"{moment:%Y-%m-%d}"
 
 
 def moment(unix_s: float) -> str:

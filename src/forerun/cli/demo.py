@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from forerun.cli.lines import aligned
 from forerun.demo.compare import Judge, NearTies, Verdict, faults, same_answer
 from forerun.demo.conversation import SCALES, Conversation, Scale, package_sources, record
 from forerun.demo.near_ties import near_ties
 from forerun.demo.server import Server, serve_command
 from forerun.demo.summary import as_json, finding
-from forerun.demo.turns import TEMPLATE_ARGS, OnProgress, Turn, play
+from forerun.demo.turns import TEMPLATE_ARGS, OnProgress, Said, Turn, play
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -87,14 +88,17 @@ def watch(console: Console, conversation: Conversation, scale: Scale, command: l
 
 
 def progress_printer(console: Console, status: Status) -> OnProgress:
-    """Prints lines, and shows the progress of a prefill next to a spinner."""
+    """Prints lines and the dialogue, and shows the progress of a prefill next to a spinner."""
 
-    def show(what: str | PrefillProgress) -> None:
-        if isinstance(what, str):
-            console.print(f"{what} ...", style="dim")
-            status.update("")
-        else:
-            status.update(f"{what.done_tokens:,} of {what.total_tokens:,} tokens")
+    def show(what: str | Said | PrefillProgress) -> None:
+        match what:
+            case Said(speaker, text):
+                console.print("\n".join(aligned([(f"  {speaker:<5}", text)], console.width)), markup=False)
+            case PrefillProgress(done, total):
+                status.update(f"{done:,} of {total:,} tokens")
+            case _:
+                console.print(f"{what} ...", style="dim")
+                status.update("")
 
     return show
 

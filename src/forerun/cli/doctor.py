@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from forerun.cli.lines import aligned
 from forerun.config import Config, config_file, load, prepare
 from forerun.doctor import machine
 from forerun.doctor.finding import Finding, checks, failure, ok
@@ -26,7 +26,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
     for finding in findings():
         shown.append(finding)
         if not as_json:
-            console.print(line(finding))
+            console.print(line(finding, console.width), soft_wrap=True)
     worst = max((finding.status for finding in shown), key=list(STYLES).index)
     if as_json:
         typer.echo(json.dumps({"status": worst, "findings": [asdict(finding) for finding in shown]}))
@@ -69,13 +69,9 @@ def _on_device(config: Config) -> Iterator[Finding]:
     yield from checks("model", lambda: numbers.model(chosen))
 
 
-def line(finding: Finding) -> Table:
+def line(finding: Finding, columns: int) -> Text:
     """A finding for people, in three columns; the remedy is on a line of its own."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=7, style=STYLES[finding.status])
-    grid.add_column(width=9)
-    grid.add_column(overflow="fold")
-    grid.add_row(finding.status, finding.name, escape(finding.text))
-    if finding.remedy:
-        grid.add_row("", "", f"[italic]to do: {escape(finding.remedy)}[/]")
-    return grid
+    rows = [(f"{finding.status:<7}", f"{finding.name:<9}", finding.text), (" " * 7, "", f"to do: {finding.remedy}")]
+    text = Text("\n".join(aligned(rows[: 1 + bool(finding.remedy)], columns)))
+    text.stylize(STYLES[finding.status], 0, len(finding.status))
+    return text

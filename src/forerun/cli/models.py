@@ -15,10 +15,12 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from forerun.cli.lines import aligned, answer, say
 from forerun.cli.serve import loading_bar
 from forerun.config import Config, load, prepare
 from forerun.errors import ConfigError, UnsupportedError
 from forerun.hub.catalogue import PulledModel, find, locate, pulled
+from forerun.log import short_id
 
 if TYPE_CHECKING:
     from forerun.models.fit import Machine
@@ -52,7 +54,7 @@ def pull(repo: Repo, revision: Revision = "main", as_json: AsJson = False) -> No
 
     with download_bar() as progress:
         entry = pull(repo, revision, progress)
-    typer.echo(json.dumps(described(entry)) if as_json else f"{repo} at {entry.commit[:12]}, {decimal(entry.num_bytes)}, in {entry.folder}")
+    answer(described(entry), f"{repo} at {short_id(entry.commit)}, {decimal(entry.num_bytes)}, in {entry.folder}", as_json=as_json)
 
 
 @app.command()
@@ -63,13 +65,13 @@ def ls(as_json: AsJson = False) -> None:
         typer.echo(json.dumps([described(entry) for entry in entries]))
         return
     if not entries:
-        typer.echo("no models were pulled; `forerun models pull REPO` fetches one from the hub")
+        say("no models were pulled; `forerun models pull REPO` fetches one from the hub")
         return
-    grid = Table("model", "revision", "commit", "bytes", "pulled", "", box=None)
+    rows = [("model", "revision", "commit", "size", "pulled", "")]
     for entry in entries:
         state = f"not complete: pull it again ({len(entry.missing)} files are missing)" if entry.missing else ""
-        grid.add_row(entry.repo, entry.revision, entry.commit[:12], decimal(entry.num_bytes), entry.pulled_at, state)
-    Console(highlight=False).print(grid)
+        rows.append((entry.repo, entry.revision, short_id(entry.commit), decimal(entry.num_bytes), entry.pulled_at[:10], state))
+    typer.echo("\n".join(aligned(rows, Console().width)))
 
 
 @app.command()
@@ -79,7 +81,7 @@ def rm(repo: Repo, as_json: AsJson = False) -> None:
     from forerun.hub.pull import remove
 
     freed_bytes = remove(repo)
-    typer.echo(json.dumps({"repo": repo, "freed_bytes": freed_bytes}) if as_json else f"{repo} removed, {decimal(freed_bytes)} freed")
+    answer({"repo": repo, "freed_bytes": freed_bytes}, f"{repo} removed, {decimal(freed_bytes)} freed", as_json=as_json)
 
 
 @app.command()
@@ -103,7 +105,7 @@ def convert(
         written = convert(folder, target, recipe_of(read_json(folder / "config.json")), progress)
     facts = {"folder": str(target), "bytes": written.num_bytes, "parameters": written.num_params, "quantised": len(written.quantised)}
     per_weight = f"{8 * written.num_bytes / written.num_params:.1f} bits a parameter"
-    typer.echo(json.dumps(facts) if as_json else f"{target}: {decimal(written.num_bytes)}, {per_weight}; loaded once, as a check")
+    answer(facts, f"{target}: {decimal(written.num_bytes)}, {per_weight}; loaded once, as a check", as_json=as_json)
 
 
 def recipe_maker(bits: int, group_size: int, override: list[str], preset: str, force_mtp: bool) -> Callable[[dict[str, Any]], Recipe]:

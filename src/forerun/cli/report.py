@@ -14,15 +14,17 @@ from rich.table import Table
 from forerun.cli.conversations import counted
 from forerun.config import load
 from forerun.errors import ForerunError
+from forerun.log import short_id
 from forerun.request_log.analysis import Group, MissGroup, Outlier, Summary, summarise
 from forerun.request_log.entry import Entry, decode
 from forerun.request_log.file import read_lines
 
-GROUP_COLUMNS = ("source", "layout", "requests", "context", "prefill\ntok/s", "decode\ntok/s", "first\ntoken s", "steps\ncompiled")
-MISS_COLUMNS = ("reason", "where", "requests", "tokens\ncomputed")
-SHOWN_ID = 20  # characters
+GROUP_COLUMNS = ("source", "layout", "count", "context", "prefill\ntok/s", "decode\ntok/s", "queue\ns", "first\ntoken s", "steps\ncompiled")
+MISS_COLUMNS = ("reason", "where", "count", "tokens\ncomputed")
+WRAPPED = ("layout", "where")  # columns whose text may break
 RATIO = "vs\npeers"
-SLOW_COLUMNS = ("", "time", "source", "context", "new", "prefill\ntok/s", RATIO, "decode\ntok/s", RATIO, "first\ntoken s", RATIO)
+SPEEDS = ("prefill\ntok/s", RATIO, "decode\ntok/s", RATIO, "queue\ns", "first\ntoken s", RATIO)
+SLOW_COLUMNS = ("", "time", "context", "new", *SPEEDS)
 
 
 def report(
@@ -38,7 +40,7 @@ def report(
     if as_json:
         typer.echo(json.dumps({"requests": len(entries), "bad_lines": bad, **plain(summary)}))
     else:
-        show(Console(highlight=False), summary, len(entries), bad)
+        show(Console(highlight=False, markup=False), summary, len(entries), bad)
 
 
 def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
@@ -57,12 +59,15 @@ def show(console: Console, summary: Summary, num_requests: int, bad: list[str]) 
     console.print(counted(num_requests, "request"), *bad, "", groups_table(summary.groups), "", sep="\n")
     if summary.misses:
         console.print("Misses:", misses_table(summary.misses), "", sep="\n")
-        lasts = ", ".join(f"{each.last_id[:SHOWN_ID]} ({each.kind})" for each in summary.misses)
-        console.print(f"last request of each: {lasts}", "", sep="\n", soft_wrap=True)
+        lasts = ", ".join(f"{short_id(each.last_id)} ({each.kind})" for each in summary.misses)
+        console.print(f"last request of each: {lasts}", "", sep="\n")
     if summary.outliers:
         console.print("Not as configured, or slower than peers at about the same context:", slow_table(summary.outliers), "", sep="\n")
-        reasons = [f"{number} {each.served.entry.id[:SHOWN_ID]}: {each.reason}" for number, each in enumerate(summary.outliers, start=1)]
-        console.print(*reasons, "", sep="\n", soft_wrap=True)
+        reasons = [
+            f"{number} {short_id(each.served.entry.id)} ({each.served.report.source}): {each.reason}"
+            for number, each in enumerate(summary.outliers, start=1)
+        ]
+        console.print(*reasons, "", sep="\n")
     else:
         console.print("None was slower than its peers at about the same context, and all ran as configured.")
     if summary.misses or summary.outliers:
@@ -76,7 +81,7 @@ def groups_table(groups: tuple[Group, ...]) -> Table:
     grid = _table(GROUP_COLUMNS, first_number=2)
     for each in groups:
         contexts = f"{each.min_context_tokens:,}" + (f"-{each.max_context_tokens:,}" if each.num > 1 else "")
-        speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.ttft_s, 2))
+        speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.queue_s, 1), _number(each.ttft_s, 2))
         compiled = "-" if each.compiled_frac is None else f"{each.compiled_frac:.0%}"
         grid.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
     return grid
@@ -92,14 +97,14 @@ def misses_table(misses: tuple[MissGroup, ...]) -> Table:
 
 def slow_table(slow: tuple[Outlier, ...]) -> Table:
     """One row per request."""
-    grid = _table(SLOW_COLUMNS, first_number=3)
+    grid = _table(SLOW_COLUMNS, first_number=2)
     for number, each in enumerate(slow, start=1):
         report = each.served.report
-        ratios = [_number(ratio, 2, "x") for ratio in (each.prefill_ratio, each.decode_ratio, each.ttft_ratio)]
-        speeds = [_number(report.prefill_tok_per_s, 1), _number(report.decode_tok_per_s, 1), _number(report.ttft_s, 2)]
-        pairs = [cell for pair in zip(speeds, ratios, strict=True) for cell in pair]
+        prefill = _number(report.prefill_tok_per_s, 1), _number(each.prefill_ratio, 2, "x")
+        decode = _number(report.decode_tok_per_s, 1), _number(each.decode_ratio, 2, "x")
+        first = _number(report.queue_s, 1), _number(each.served.ttft_s, 2), _number(each.ttft_ratio, 2, "x")
         moment = each.served.entry.time[5:16].replace("T", " ")
-        grid.add_row(str(number), moment, report.source, f"{each.served.context_tokens:,}", f"{report.computed_tokens:,}", *pairs)
+        grid.add_row(str(number), moment, f"{each.served.context_tokens:,}", f"{report.computed_tokens:,}", *prefill, *decode, *first)
     return grid
 
 
@@ -126,7 +131,7 @@ def plain(summary: Summary) -> dict[str, Any]:
 def _table(columns: tuple[str, ...], *, first_number: int) -> Table:
     grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for i, column in enumerate(columns):
-        grid.add_column(column, justify="right" if i >= first_number else "left", no_wrap=True)
+        grid.add_column(column, justify="right" if i >= first_number else "left", no_wrap=column not in WRAPPED)
     return grid
 
 

@@ -30,7 +30,7 @@ from forerun.config import Config, format_bytes, load, prepare
 from forerun.errors import ForerunError
 from forerun.serve.app import build
 from forerun.serve.auth import keys_for
-from forerun.serve.protocol import Protocol, evict
+from forerun.serve.http_protocol import Protocol, evict
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -40,6 +40,7 @@ CLOSE_LIMIT_S = 20.0
 RETRY_S = 1.0  # how long asyncio waits after it could not accept a connection
 # Longer, so that an answer that the engine cuts off still gets its last frames out.
 DRAIN_LIMIT_S = 23
+KEEP_ALIVE_SLACK_S = 1  # longer than announced: a request that is sent at the last moment still finds the connection open
 FILE_LIMIT = 8192  # macOS allows no process more than 10,240
 BACKLOG = 2048  # connections that may wait to be accepted
 ACCEPTS = 16  # a tick of the loop. If no file descriptor is left, Python 3.11 fails so often, and retries once for each failure
@@ -76,14 +77,19 @@ def serve(
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     archive_key_file: Annotated[Path | None, option("archive_key_file")] = None,
     requests_per_minute: Annotated[int | None, option("requests_per_minute")] = None,
+    allowed_hosts: Annotated[str | None, option("allowed_hosts")] = None,
     cors_origins: Annotated[str | None, option("cors_origins")] = None,
+    keep_alive_s: Annotated[int | None, option("keep_alive_s")] = None,
     log_format: Annotated[str | None, option("log_format")] = None,
     request_log: Annotated[Path | None, option("request_log")] = None,
     request_log_bytes: Annotated[str | None, option("request_log_bytes")] = None,
     request_log_content: Annotated[bool | None, option("request_log_content")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the start-up line as one JSON object")] = False,
 ) -> None:
-    """Serve a model to agents on this machine (OpenAI-style HTTP). The first SIGINT or SIGTERM ends it in order, the second at once."""
+    """Serve a model to agents on this machine (OpenAI-style HTTP).
+
+    The first SIGINT, SIGTERM or SIGHUP ends it in order, a second SIGINT or SIGTERM at once.
+    """
     given = {name: value for name, value in locals().items() if name != "as_json"}
     serve_as(load(given), json.dumps if as_json else sentence)
 
@@ -96,14 +102,23 @@ def serve_as(config: Config, formatted: Callable[[dict[str, Any]], str]) -> None
     log.set_up(config.log_format)
     listener = listen(config.host, config.port)
     engine = started(config)
-    app = build(engine, keys=keys, host=config.host, origins=config.cors_origins or (), requests_per_minute=config.requests_per_minute)
+    app = build(
+        engine,
+        keys=keys,
+        host=config.host,
+        allowed_hosts=config.allowed_hosts or (),
+        origins=config.cors_origins or (),
+        requests_per_minute=config.requests_per_minute,
+    )
     line = startup(config, engine, listener)
 
     def announce() -> None:
         engine.announce(line["url"])
         typer.echo(formatted(line))
 
-    asyncio.run(run(engine, app, listener, announce))
+    asyncio.run(run(engine, app, listener, announce, keep_alive_s=config.keep_alive_s))
+    if engine.failure:
+        raise ForerunError(engine.failure, hint="this is a defect: report it with the log above, and start the server again")
 
 
 def started(config: Config) -> Engine:
@@ -114,9 +129,10 @@ def started(config: Config) -> Engine:
         return start(config, progress)
 
 
-async def run(engine: Engine, app: Starlette, listener: socket.socket, announce: Callable[[], None]) -> None:
+async def run(engine: Engine, app: Starlette, listener: socket.socket, announce: Callable[[], None], *, keep_alive_s: int) -> None:
     """Answer requests on `listener` until a signal; `announce` is called once they are answered."""
     settings: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": DRAIN_LIMIT_S}
+    settings |= {"timeout_keep_alive": keep_alive_s + KEEP_ALIVE_SLACK_S, "headers": [("Keep-Alive", f"timeout={keep_alive_s}")]}
     await Server(uvicorn.Config(app, http=Protocol, ws="none", backlog=ACCEPTS, **settings), engine, announce).serve([listener])
 
 
@@ -137,6 +153,9 @@ class Server(uvicorn.Server):
             listener.listen(BACKLOG)  # uvicorn's backlog is asyncio's number of accepts, too
         self._announce()
 
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or bool(self._engine.failure)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Concurrently: responses under way end only when the engine finishes them or cuts them off.
         await asyncio.gather(super().shutdown(sockets), self._engine.close(CLOSE_LIMIT_S))
@@ -147,6 +166,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         yield
 
     def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -164,6 +185,11 @@ class Server(uvicorn.Server):
         if since_s > 60.0:
             logger.error("no file descriptor is left for another connection (%s): raise `ulimit -n`", error.strerror)
 
+    def _hang_up(self) -> None:
+        """Stop. A terminal that closes may send the signal twice, so a second one changes nothing."""
+        if not self.should_exit:
+            self._stop()
+
     def _stop(self) -> None:
         if self.should_exit:
             os._exit(1)
@@ -172,10 +198,13 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Requests that arrive while the model loads wait instead of failing. Raises ForerunError."""
+    """A listening socket, for `::` of both address families. Raises ForerunError.
+
+    Requests that arrive while the model loads wait instead of failing.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
+        return socket.create_server(address[:2], family=family, dualstack_ipv6=address[0] == "::" and socket.has_dualstack_ipv6())
     except OSError as error:
         in_use = "it is taken", "another server may be running; `--port 0` takes a free port"
         reason, hint = in_use if error.errno == errno.EADDRINUSE else (error.strerror, "see --host and --port")

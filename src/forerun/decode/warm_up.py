@@ -12,8 +12,8 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.prefill import prefill
 from forerun.decode.round import Rounds
 from forerun.state.cache import Cache, lend
+from forerun.state.conversion import materialise, relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout
-from forerun.state.records import materialise, relayout_as_chosen
 from forerun.state.store import Arena
 from forerun.values import GREEDY
 

@@ -74,8 +74,8 @@ class TeacherForcing:
 
         from forerun.decode.prefill import grid
         from forerun.state.cache import lend
+        from forerun.state.conversion import materialise
         from forerun.state.layout import Contiguous
-        from forerun.state.records import materialise
         from forerun.state.store import Arena
 
         state, logits = materialise(Arena(self._family.spec), [], None, Contiguous(), len(tokens)), []

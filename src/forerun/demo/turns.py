@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any, Literal, Protocol
 
 from forerun.demo.conversation import Conversation, Message, Scale
 from forerun.serve.client import Delta, End, stream_chat
 from forerun.values import BankUse, PrefillProgress, Source
 
-OnProgress = Callable[[str | PrefillProgress], None]  # receives lines for people, and the progress of a long prefill
+TEXT_CHARS = 300  # of a message that is shown
 TEMPLATE_ARGS = {"enable_thinking": False}
 
 
@@ -48,6 +49,17 @@ class Answer:
     text: str
     usage: dict[str, Any]
     report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one side of the conversation says, shortened."""
+
+    speaker: Literal["user", "model"]
+    text: str
+
+
+OnProgress = Callable[[str | Said | PrefillProgress], None]  # receives lines for people, the dialogue, and the progress of a long prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +129,9 @@ def _restart(step: Step, server: Running, start: Callable[[], Running], report: 
 
 def _turn(step: Step, messages: tuple[Message, ...], conversation: Conversation, scale: Scale, url: str, report: OnProgress) -> Turn:
     report(f"{step.name}: " + ("first prefill of the conversation" if step.source == "cold" else "continuing the conversation"))
+    report(Said("user", shorten(messages[-1]["content"], TEXT_CHARS, placeholder=" ...")))
     answer = _ask(url, request(conversation, scale, messages, "use"), report)
+    report(Said("model", shorten(answer.text, TEXT_CHARS, placeholder=" ...") or "(no text)"))
     report(f"{step.name}: the same request without stored state, to compare")
     return Turn(step, messages, answer, _ask(url, request(conversation, scale, messages, "bypass"), report))
 

@@ -25,9 +25,9 @@ from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
 from forerun.state.record import Identity
-from forerun.state.records import materialise
 from forerun.state.store import Arena
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}

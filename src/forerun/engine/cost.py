@@ -63,6 +63,7 @@ def report(
     prefill: LayoutPair,
     decode_stats: DecodeStats,
     usage: Usage,
+    durable_tokens: int,
     t: Timing,
 ) -> Report:
     """The report of one request."""
@@ -96,4 +97,5 @@ def report(
         miss=miss,
         rendering=request.prompt.notes,
         read_bytes=restored.read_bytes,
+        durable_tokens=durable_tokens,
     )

@@ -74,7 +74,12 @@ class Engine(Protocol):
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         """How many tokens the prompt has. Raises BadRequestError (the template refuses)."""
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Queries the bank's index: not on an event loop."""
+
+    @property
+    def failure(self) -> str:
+        """Why no request can be served any more, "" if they can: the process should end."""
 
     def announce(self, address: str) -> None:
         """Note the server's address in the bank's folder, for `forerun bank`."""

@@ -83,9 +83,19 @@ def _bank(config: Config, spec: StateSpec, identity: Identity, index: Index | No
         disk = DiskTier.of(config, index)
         cleanup.callback(disk.close)  # before the index closes: a thread of the tier may be reconciling what a crash left
         check_disk_limit(config, spec, disk.limit_bytes)
+        _log_others(index, identity)
         bank = Bank(spec, identity, disk=disk, secret=secret(config.bank_path), ram_limit_bytes=config.bank_ram_bytes)
         cleanup.pop_all()
     return bank
+
+
+def _log_others(index: Index, identity: Identity) -> None:
+    """Log how many conversations this server cannot use, and what it would have to be started with."""
+    for fields, num in index.num_sessions_by_identity():
+        differing = [name.replace("_", " ") for name, value in identity.fields.items() if fields.get(name) != value]
+        if differing:
+            message = "%d stored conversation%s other %s: not used until a server with that starts"
+            log.warning(message, num, " has" if num == 1 else "s have", " and ".join(differing))
 
 
 def _identity(loaded: LoadedModel, arithmetic: Arithmetic, prompter: Prompter) -> Identity:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
@@ -47,7 +47,7 @@ class LocalEngine:
 
     async def _request(self, job: Job) -> Request:
         arrived_s = time.monotonic()
-        prompt = await asyncio.to_thread(prompt_encoding.encode, self.prompter, self.model.bank, job)
+        prompt = await asyncio.to_thread(prompt_encoding.encode, self.prompter, self.model.bank, job, self.info.context_tokens)
         vocab = self.model.family.vocab
         if not prompt.tokens:
             raise BadRequestError("the prompt is empty", param="prompt")
@@ -62,9 +62,15 @@ class LocalEngine:
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()
+        num_storing = int(self.worker.is_storing)  # before the bank's, into which they move
         bank = self.model.bank.stats.health()
-        reasons = (*self.model.degraded_reasons, *filter(None, [bank.failure]))
+        bank = replace(bank, pending_writes=bank.pending_writes + num_storing)
+        reasons = (*self.model.degraded_reasons, *filter(None, [bank.failure, self.failure]))
         return Health("degraded" if reasons else "ok", not self.worker.is_closing, reasons, running, waiting, bank)
+
+    @property
+    def failure(self) -> str:
+        return self.worker.failure
 
     def announce(self, address: str) -> None:
         self.model.bank.sessions.announce(address)
@@ -78,10 +84,5 @@ class LocalEngine:
         """The request's limit, or the rest of the context if that is less: agents request more than it. Raises ContextLengthError."""
         headroom_tokens = self.info.context_tokens - prompt_tokens
         if headroom_tokens < 1:
-            raise ContextLengthError(
-                # Agents match these words and then shorten the conversation.
-                f"prompt is too long: {prompt_tokens} tokens > {self.info.context_tokens - 1} maximum",
-                hint="shorten the conversation, or start the server with a larger --context if the model allows it",
-                param="messages",
-            )
+            raise ContextLengthError(str(prompt_tokens), self.info.context_tokens)
         return headroom_tokens if job.max_tokens is None else min(headroom_tokens, job.max_tokens)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from forerun.engine.request import EndedRequest
 from forerun.values import Health, Report, Usage
@@ -30,17 +32,9 @@ class Metrics:
         self._queue = self._histogram("forerun_queue_seconds", "Time in the queue")
         self._restore = self._histogram("forerun_restore_seconds", "Time to restore stored state")
         self._ttft = self._histogram("forerun_ttft_seconds", "Time from arrival to the first token")
-        for name, help_, read in (
-            ("forerun_requests_running", "Requests being served", lambda: health().running),
-            ("forerun_requests_waiting", "Requests in the queue", lambda: health().waiting),
-            ("forerun_bank_pending_writes", "Records not yet durable on disk", lambda: health().bank.pending_writes),
-            ("forerun_bank_ram_bytes", "Size of the conversations in RAM", lambda: health().bank.ram_bytes),
-            ("forerun_bank_disk_bytes", "Size of the bank's folder", lambda: health().bank.disk_bytes),
-            ("forerun_bank_pinned_bytes", "Size of the pinned conversations on disk", lambda: health().bank.pinned_bytes),
-            ("forerun_bank_quarantined_records", "Damaged records in quarantine", lambda: health().bank.quarantined),
-            *((f"forerun_{name}", help_, read) for name, (help_, read) in gauges.items()),
-        ):
-            Gauge(name, help_, registry=self.registry).set_function(read)
+        self.registry.register(_HealthCollector(health))
+        for name, (help_, read) in gauges.items():
+            Gauge(f"forerun_{name}", help_, registry=self.registry).set_function(read)
 
     def count(self, ended: EndedRequest) -> None:
         """Count an ended request; if it was served to its end, its tokens, steps and times too."""
@@ -73,3 +67,24 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str) -> Histogram:
         return Histogram(name, help_, buckets=_SECONDS, registry=self.registry)
+
+
+class _HealthCollector(Collector):
+    """Gauges of one health report per scrape."""
+
+    def __init__(self, health: Callable[[], Health]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        health = self._health()
+        bank = health.bank
+        for name, help_, value in (
+            ("requests_running", "Requests being served", health.running),
+            ("requests_waiting", "Requests in the queue", health.waiting),
+            ("bank_pending_writes", "Records not yet durable on disk", bank.pending_writes),
+            ("bank_ram_bytes", "Size of the conversations in RAM", bank.ram_bytes),
+            ("bank_disk_bytes", "Size of the bank's folder", bank.disk_bytes),
+            ("bank_pinned_bytes", "Size of the pinned conversations on disk", bank.pinned_bytes),
+            ("bank_quarantined_records", "Damaged records in quarantine", bank.quarantined),
+        ):
+            yield GaugeMetricFamily(f"forerun_{name}", help_, value)

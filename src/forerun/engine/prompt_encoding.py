@@ -13,12 +13,12 @@ from forerun.values import Chat, Job, TokenPrompt
 _MAX_LOOKUPS = 64
 
 
-def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
+def encode(prompter: Prompter, bank: Bank, job: Job, context_tokens: int) -> Prompt:
     """The job's prompt, in the stored conversation's tokens as far as the texts agree. Raises what `Prompter.encode` raises."""
     if isinstance(job.prompt, Chat) and job.uses_bank:
         for data in bank.memos(prompter.missing_answers(job.prompt, tenant=job.tenant), tenant=job.tenant):
             prompter.load_answer(RememberedAnswer.decode(data), tenant=job.tenant)
-    prompt = prompter.encode(job.prompt, tenant=job.tenant)
+    prompt = prompter.encode(job.prompt, tenant=job.tenant, context_tokens=context_tokens)
     if isinstance(job.prompt, TokenPrompt) or not job.uses_bank:
         return prompt
     for _ in range(_MAX_LOOKUPS):  # each extends the agreement to the conversation's next block, or to where the texts diverge
@@ -26,7 +26,7 @@ def encode(prompter: Prompter, bank: Bank, job: Job) -> Prompt:
         if not stored:
             break
         prompter.remember_stored(shared, stored, tenant=job.tenant)
-        longer = prompter.encode(job.prompt, tenant=job.tenant)
+        longer = prompter.encode(job.prompt, tenant=job.tenant, context_tokens=context_tokens)
         if longer.tokens == prompt.tokens:
             break
         prompt = longer

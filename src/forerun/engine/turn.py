@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from forerun.bank import retain
+from forerun.bank import policy
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import LiveConversation
+from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.restore import RestoredState
+from forerun.bank.tier.history import Memo
 from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import WARNING, DepthPolicy
 from forerun.decode.generate import Generation
-from forerun.decode.prefill import prefill
+from forerun.decode.prefill import CHUNK_TOKENS, prefill
 from forerun.decode.scores import prompt_scores
 from forerun.engine import miss, prompt_encoding
+from forerun.engine.admission import free_memory_for
 from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
 from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Timing, report
-from forerun.engine.memory import free_memory_for
 from forerun.engine.request import Request
-from forerun.errors import ForerunError, NumericsError
+from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import Cache, Snapshot
+from forerun.state.conversion import relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Limits, layout_for
-from forerun.state.records import relayout_as_chosen
 from forerun.text.answer import Answer
 from forerun.text.answer_parser import AnswerParser
 from forerun.text.message import AssistantMessage
 from forerun.text.prompt import Prompter, SampledAnswer
+from forerun.text.title import TITLE_TOKENS, title_of
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat, Done, Finish, Piece, PrefillProgress, PromptLogprobs, Usage
 
 HEADROOM_TOKENS = 512  # of a cache, for the answer; it grows beyond that
-log = logging.getLogger(__name__)
 
 
 class RequestCancelled(Exception):
@@ -89,6 +91,7 @@ class Turn:
     request: Request
     between: Callable[[], object]
     timing: Timing = field(default_factory=Timing)
+    _store: Callable[[], None] = field(default=lambda: None)
 
     def run(self) -> Done:
         """Post the request's events; return the last one. Raises RequestCancelled, OutOfMemoryError, NumericsError, what MLX raises."""
@@ -101,6 +104,10 @@ class Turn:
         cache = self._prefill(restored, snapshots)
         decode_layout = layout_for("decode", cache.length + min(self.request.max_tokens, HEADROOM_TOKENS), self.model.limits)
         return self._answer(relayout_as_chosen(cache, decode_layout), decode_layout, restored, prefilled, snapshots)
+
+    def store(self) -> None:
+        """Store the conversation in the bank, after the last event was posted: nobody waits for it."""
+        self._store()
 
     def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
@@ -132,26 +139,35 @@ class Turn:
 
     def _prefill(self, restored: RestoredState[Contiguous], snapshots: list[Snapshot]) -> Cache[Contiguous]:
         cache, prompt = restored.cache, self.request.prompt
-        reuse = retain.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
+        reuse = policy.Reuse(restored.reused_tokens, restored.miss_reason.shared_tokens, self.model.family.spec.snapshot_tokens)
         stop_ids = self.model.tokenizer.stop_ids
-        snapshot_positions = retain.snapshot_positions(prompt.tokens, prompt.message_end, stop_ids, reuse, prompt.borders)
+        snapshot_positions = policy.snapshot_positions(prompt.tokens, prompt.message_end, stop_ids, reuse, prompt.borders)
         archived = self.request.archived
         if archived:
             snapshot_positions |= set(archived.snapshots)
+        saver = self._prefill_saver(restored)
         self._post_prefill_progress(restored)
         for new in prefill(self.model.family, cache, prompt.tokens, snapshot_positions, self._post_prompt_logprobs):
             snapshots += new
+            if saver:
+                saver.save(new)
             self._post_prefill_progress(restored)
             if cache.length == len(prompt.tokens):
                 break
             self.between()
             if self.request.is_cancelled:
                 if not archived:
-                    snapshots.append(cache.snapshot())
-                    self._remember(cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
+                    self._store = partial(self._remember, cache, list(prompt.tokens[: cache.length]), snapshots, restored, None)
                 raise RequestCancelled(None)
         self.timing.prefilled_s = time.monotonic()
         return cache
+
+    def _prefill_saver(self, restored: RestoredState[Contiguous]) -> PrefillSaver | None:
+        """None where less than a chunk would be lost, or nothing is stored."""
+        prompt, tenant = self.request.prompt, self.request.job.tenant
+        if self._bypass_reason() or self.request.archived or len(prompt.tokens) - restored.reused_tokens < CHUNK_TOKENS:
+            return None
+        return self.model.bank.prefill_saver(restored, prompt.tokens, tenant=tenant, message_end=prompt.message_end)
 
     def _answer(
         self, cache: Cache[Any], requested: Layout, restored: RestoredState[Contiguous], prefilled: LayoutPair, snapshots: list[Snapshot]
@@ -161,17 +177,21 @@ class Turn:
         logprobs = AnswerLogprobs(generation, self.model.tokenizer)
         parts = request.prompt.answer_parser(request.job.id, logprobs.within)
         message = self._post_answer(generation, parts)
+        if not self._bypass_reason():
+            _check_finite(cache)
         decode_stats = DecodeStats(
             LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats
         )
-        stored = generation.store()
-        snapshots.append(cache.snapshot())
         answered = SampledAnswer(tuple(generation.tokens[: generation.num_shown]), request.answer_text, message)
-        self._remember(cache, stored, snapshots, restored, answered)
+        memo = self._learn(answered, restored.session)
+        self._store = lambda: self._remember(cache, generation.store(), snapshots, restored, memo)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
         described = miss.describe(restored.miss_reason, request.prompt, self.model.tokenizer)
-        cost = Cost(usage, report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self.timing))
+        cost = Cost(
+            usage,
+            report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self._durable_tokens(), self.timing),
+        )
         if generation.finish is None:
             raise RequestCancelled(cost)
         finish: Finish = "calls" if generation.finish == "stop" and parts.has_calls else generation.finish
@@ -190,7 +210,7 @@ class Turn:
             if generation.finish is None:
                 self.between()
         self.timing.first_s = self.timing.first_s or time.monotonic()
-        self._post(parts.flush(), message)
+        self._post(parts.flush(is_cut=generation.finish != "stop" or generation.answer.is_stopped), message)
         return message.value()
 
     def _post_prompt_logprobs(self, start: int, hidden: mx.array) -> None:
@@ -218,28 +238,38 @@ class Turn:
             num_top=requested.num_top if requested else None,
         )
 
+    def _durable_tokens(self) -> int:
+        prompt, tenant = self.request.prompt, self.request.job.tenant
+        return 0 if self._bypass_reason() else self.model.bank.durable_tokens(prompt.tokens, tenant=tenant)
+
+    def _learn(self, answered: SampledAnswer, session: str) -> Memo | None:
+        """Remember how the answer was sampled, before the client can send it back."""
+        if self._bypass_reason():
+            return None
+        return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered, session)
+
     def _remember(
         self,
         cache: Cache[Any],
         tokens: list[int],
         snapshots: list[Snapshot],
         restored: RestoredState[Contiguous],
-        answered: SampledAnswer | None,
+        memo: Memo | None,
     ) -> None:
+        """Store the conversation. Raises NumericsError, BankError, what MLX raises."""
         if self._bypass_reason():
             return
-        if not bool(mx.all(mx.isfinite(cache.hidden))):
-            raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")
+        _check_finite(cache)
+        snapshots = [*snapshots, cache.snapshot()]
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
-        memo = prompt_encoding.learn(self.model.prompter, job, self.request.prompt, answered, restored.session) if answered else None
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
-        head = retain.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head)
-        try:
-            self.model.bank.remember(cache, tokens, snapshots, turn)
-        except (ForerunError, MemoryError, RuntimeError, ValueError):  # the answer must not be lost with its state
-            log.exception("request %s: the conversation could not be stored", self.request.job.id)
-            self.model.bank.note_unstored(tuple(tokens), job.tenant, "it could not be stored")
+        head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
+        names = {"title": self._title(), "client": job.client}
+        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head, **names)
+        self.model.bank.remember(cache, tokens, snapshots, turn)
+
+    def _title(self) -> str:
+        return title_of(self.request.job.prompt, lambda: self.model.tokenizer.decode(self.request.prompt.tokens[:TITLE_TOKENS]))
 
     def _post(self, pieces: Iterable[Piece], message: AssistantMessage) -> None:
         for piece in pieces:
@@ -250,3 +280,9 @@ class Turn:
         done, total, reused = restored.cache.length, self.request.prompt_tokens, restored.reused_tokens
         pace_s = (time.monotonic() - self.timing.restored_s) / (done - reused) if done > reused else None
         self.request.post(PrefillProgress(done, total, reused, None if pace_s is None else round(pace_s * (total - done), 1)))
+
+
+def _check_finite(cache: Cache[Any]) -> None:
+    """Raises NumericsError: the state must not be stored."""
+    if not bool(mx.all(mx.isfinite(cache.hidden))):
+        raise NumericsError("the model's state contains non-finite numbers", hint="the weights may be damaged")

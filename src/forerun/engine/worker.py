@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
-from forerun.engine.fair_share import may_wait, next_request, retry_after_s
-from forerun.engine.memory import explain
+from forerun.engine.admission import explain
 from forerun.engine.request import EndedRequest, Failure, Request
+from forerun.engine.scheduler import may_wait, next_request, retry_after_s
 from forerun.engine.turn import Model, RequestCancelled, Turn
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
@@ -23,13 +23,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEAN_WEIGHT = 0.2
 _RELEASE_S = 1.0  # of the time for closing, reserved for releasing the model
+LOG_S = 10.0  # between two log lines on a prefill
+QUEUED_S = 0.1  # a shorter wait is not worth a word
 SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units for the disk
 
 
 class Worker:
     """Serves requests one at a time: fair share between tenants, first come first served within one.
 
-    observers: called with every client request that ended, on any thread.
+    observers: called with every client request that ended, on any thread. is_storing: a request has ended whose state is not yet pending in
+    the bank. failure: why the thread ended other than by `close`; "" while it has not.
     """
 
     def __init__(self, load: Callable[[], Model]) -> None:
@@ -43,8 +46,10 @@ class Worker:
         self.is_closing = False
         self._stop_s = 0.0
         self._mean_request_s = 1.0
-        self._may_capture_s = 0.0
+        self._may_capture_s = self._may_log_s = 0.0
         self._is_draft_failing = False
+        self.is_storing = False
+        self.failure = ""
         self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
         self._thread.start()
@@ -66,6 +71,7 @@ class Worker:
             self._waiting.append(request)
             self._state.notify_all()
         if ahead:
+            log.info("waits for %d other request%s", ahead, "s" * (ahead > 1))
             request.post(QueuePosition(ahead))
 
     def call(self, work: Callable[[Model], T]) -> Future[T]:
@@ -112,6 +118,12 @@ class Worker:
             self._model.set_exception(error)
             return
         self._model.set_result(model)
+        try:
+            self._loop(model)
+        except BaseException as error:  # noqa: BLE001 - a defect: reported by `failure`, upon which the process ends
+            self._end_all(error)
+
+    def _loop(self, model: Model) -> None:
         while (request := self._next(model)) is not None:
             self._serve(model, request)
             self._log_draft_failure(model.policy.acceptance.is_failing)
@@ -126,6 +138,18 @@ class Worker:
         model.bank.close()
         model.steps.release()
 
+    def _end_all(self, error: BaseException) -> None:
+        """Fail every request: the thread ends by a defect, and nobody else would answer them."""
+        log.critical("the MLX thread ended", exc_info=error)
+        with self._state:
+            self.failure = f"the MLX thread ended: {type(error).__name__}: {error}"
+            self.is_closing = True
+            left = [*filter(None, [self._running]), *self._waiting]
+            self._waiting.clear()
+            self._running = None
+        for request in left:
+            self._fail(EndedRequest(request, "error", None, None, ForerunError(self.failure, hint="the server stops; start it again")))
+
     def _next(self, model: Model) -> Request | None:
         """The next request, after all pending calls; captures units for the disk while there is none. None: closing."""
         while True:
@@ -138,6 +162,8 @@ class Worker:
                     self._waiting.remove(request)
                     self._served_s[request.job.tenant] = time.monotonic()
                     self._running = request
+                    for ahead, waiting in enumerate(self._waiting, start=1):
+                        waiting.post(QueuePosition(ahead))
                     return request
                 if self.is_closing and not self._calls:
                     return None
@@ -148,11 +174,15 @@ class Worker:
     def _serve(self, model: Model, request: Request) -> None:
         request_id.set(request.job.id)
         request.start()
+        self._log_start(request)
+        turn = Turn(model, request, between=lambda: self._between(model, request))
         try:
-            done = Turn(model, request, between=lambda: self._capture_between(model)).run()
+            done = turn.run()
         except RequestCancelled as cancelled:
             usage, report = cancelled.cost or (None, None)
+            self.is_storing = True
             self._fail(EndedRequest(request, "cancelled", usage, report, self._cancel_error()))
+            self._store(model, turn)
         except Exception as error:  # ends this request only; its cache is dropped
             log.exception("the request failed")
             if request.job.uses_bank:
@@ -160,7 +190,35 @@ class Worker:
             self._fail(EndedRequest(request, "error", None, None, explain(error)))
         else:
             self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
+            self.is_storing = True
             self._end(EndedRequest(request, done.finish, done.usage, done.report, None), done)
+            self._store(model, turn)
+
+    def _store(self, model: Model, turn: Turn) -> None:
+        """Store the conversation of an ended request. A failure is logged and the reason of a later miss: the answer is out."""
+        try:
+            turn.store()
+        except Exception:
+            log.exception("the conversation could not be stored")
+            model.bank.note_unstored(turn.request.prompt.tokens, turn.request.job.tenant, "it could not be stored")
+        finally:
+            self.is_storing = False
+
+    def _between(self, model: Model, request: Request) -> None:
+        """Between two chunks of prefill, and two rounds."""
+        self._capture_between(model)
+        progress = request.prefill_progress
+        if progress and progress.done_tokens < progress.total_tokens and time.monotonic() >= self._may_log_s:
+            self._may_log_s = time.monotonic() + LOG_S
+            left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
+            counts = (f"{n:,}" for n in (progress.done_tokens, progress.total_tokens, progress.reused_tokens))
+            log.info("prefill: %s of %s tokens, %s of them reused%s", *counts, left)
+
+    def _log_start(self, request: Request) -> None:
+        self._may_log_s = request.started_s + LOG_S
+        queue_s = request.started_s - request.arrived_s
+        waited = f" after {queue_s:.1f} s in the queue" if queue_s > QUEUED_S else ""
+        log.info("starts%s: a prompt of %s tokens", waited, f"{request.prompt_tokens:,}")
 
     def _log_draft_failure(self, is_failing: bool) -> None:
         if is_failing != self._is_draft_failing:
@@ -181,7 +239,10 @@ class Worker:
     def _end(self, ended: EndedRequest, last: Done | Failure) -> None:
         """The one place where requests end, however they end."""
         for observe in () if ended.request.archived else self.observers:
-            observe(ended)
+            try:
+                observe(ended)
+            except Exception:
+                log.exception("a request's end could not be recorded")
         ended.request.post(last)
 
     def _capture(self, model: Model) -> bool:

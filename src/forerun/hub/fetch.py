@@ -19,6 +19,7 @@ from typing import BinaryIO
 import httpx
 
 from forerun.errors import ForerunError
+from forerun.network import uses_proxy
 
 # Attempts without a single new byte before giving up; the pause doubles from one second.
 ATTEMPTS = 5
@@ -84,7 +85,8 @@ def _rest(source: Source, start: int) -> Iterator[bytes]:
 def _blocks(source: Source, start: int) -> Iterator[bytes]:
     """The file from byte `start` over one connection, in blocks as received: a partly gathered larger block would be lost at a break."""
     headers = dict(source.headers) | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    with httpx.stream("GET", source.url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
+    client = httpx.Client(follow_redirects=True, timeout=TIMEOUT_S, trust_env=uses_proxy(source.url))
+    with client, client.stream("GET", source.url, headers=headers) as response:
         if response.status_code >= 500 or response.status_code == 429:
             raise httpx.RemoteProtocolError(f"HTTP {response.status_code}")
         if response.status_code not in (200, 206):

@@ -40,6 +40,7 @@ from forerun.hub import catalogue
 from forerun.hub.catalogue import PulledModel
 from forerun.hub.fetch import Source, fetch
 from forerun.machine import free_bytes
+from forerun.network import check_proxies, proxies
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "merges.txt")
 # All files that serving reads. Other folders hold the same weights for other programs; only `mtp/` is a draft head's.
@@ -87,6 +88,7 @@ def remove(repo: str) -> int:
 
 
 def _fetched(repo: str, revision: str, progress: Progress) -> PulledModel:
+    check_proxies()
     with _explained(repo, revision):
         listed = snapshot_download(repo, revision=revision, allow_patterns=list(PATTERNS), dry_run=True)
     infos = [info for info in listed if NEEDED.fullmatch(info.filename)]
@@ -185,5 +187,6 @@ def _explanation(repo: str, revision: str, reason: BaseException) -> tuple[str, 
         LocalEntryNotFoundError: (f"{repo} at {revision} is not in the cache, and HF_HUB_OFFLINE is set", "pull once online"),
         CachedRepoTreeNotFoundError: (f"the file list of {repo} is not in the cache, and HF_HUB_OFFLINE is set", "pull once online"),
     }
-    unknown = f"{constants.ENDPOINT} cannot be queried for {repo}: {reason}", "check the network connection"
+    via = f" ({proxies()})" if proxies() else ""
+    unknown = f"{constants.ENDPOINT} cannot be queried for {repo}: {reason}", f"check the network connection{via}"
     return next((words for kind, words in explanations.items() if isinstance(reason, kind)), unknown)

@@ -49,9 +49,14 @@ def choose(config: Config) -> Arithmetic:
 
     Raises UnsupportedError if there is no such BLAS.
     """
-    is_exact = config.numerics == "exact" or (config.numerics == "auto" and not _has_gpu())
+    is_exact = means_exact(config)
     loaded = blas.load(config.blas, row_invariant=is_exact)  # with a GPU too, since it may turn out to be missing
     return Arithmetic(is_exact, loaded if is_cpu() else GPU_PRODUCTS)
+
+
+def means_exact(config: Config) -> bool:
+    """Whether these settings come to `exact` numerics here."""
+    return config.numerics == "exact" or (config.numerics == "auto" and not _has_gpu())
 
 
 def dtype_on(*, is_cpu: bool) -> str:

@@ -19,7 +19,6 @@ from forerun.values import Report
 NEAR_CONTEXT = 4 / 3  # of two contexts the longer over the shorter, at most
 PEERS_A_SIDE = 16
 MIN_PEERS = 4  # with fewer, no comparison
-SHORT_WAIT_S = 0.1
 MIN_DECODED = 16  # tokens; with fewer, the decoding speed is noise
 SLOW_FRAC = 0.75  # of the peers' median speed
 SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # above the peers' median by this factor and by this many seconds
@@ -43,6 +42,11 @@ class ServedRequest:
         return self.report.decode_tok_per_s if usage and usage.completion_tokens >= MIN_DECODED else None
 
     @property
+    def ttft_s(self) -> float:
+        """From the start of serving to the first token: without the queue, whose length is no property of the request."""
+        return max(0.0, self.report.ttft_s - self.report.queue_s)
+
+    @property
     def layout(self) -> str:
         """Of prefill and decoding; one name if they are the same."""
         prefill, decode = self.report.prefill_layout, self.report.layout
@@ -51,7 +55,7 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of one source and layout: count, shortest and longest context, median speeds, share of compiled steps."""
+    """Requests of one source and layout: count, shortest and longest context, medians, share of compiled steps. ttft_s: without queue_s."""
 
     source: str
     layout: str
@@ -60,6 +64,7 @@ class Group:
     max_context_tokens: int
     prefill_tok_per_s: float | None
     decode_tok_per_s: float | None
+    queue_s: float
     ttft_s: float
     compiled_frac: float | None
 
@@ -143,7 +148,8 @@ def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:
             max(contexts),
             _median([each.report.prefill_tok_per_s for each in own]),
             _median([each.decode_tok_per_s for each in own]),
-            median(each.report.ttft_s for each in own),
+            median(each.report.queue_s for each in own),
+            median(each.ttft_s for each in own),
             sum(each.report.compiled_steps for each in own) / steps if steps else None,
         )
 
@@ -168,9 +174,9 @@ def _outliers(served: Sequence[ServedRequest]) -> Iterator[Outlier]:
         peers = near[id(each)]
         prefill = _ratio(each.report.prefill_tok_per_s, [p.report.prefill_tok_per_s for p in alike[id(each)]])
         decode = _ratio(each.decode_tok_per_s, [p.decode_tok_per_s for p in peers])
-        ttft = _ratio(each.report.ttft_s, [p.report.ttft_s for p in peers])
+        ttft = _ratio(each.ttft_s, [p.ttft_s for p in peers])
         faults = faults_of(each.report)
-        is_late = ttft is not None and ttft > SLOW_TTFT and each.report.ttft_s * (1 - 1 / ttft) > SLOW_TTFT_S
+        is_late = ttft is not None and ttft > SLOW_TTFT and each.ttft_s * (1 - 1 / ttft) > SLOW_TTFT_S
         is_slow = any(ratio is not None and ratio < SLOW_FRAC for ratio in (prefill, decode))
         if faults or is_slow or is_late:
             yield Outlier(each, prefill, decode, ttft, faults, tuple(_causes(each, peers)))
@@ -209,16 +215,9 @@ def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str
         yield f"{num} of {report.steps} steps ran eager ({reason})"
     if report.layout != report.prefill_layout and report.layout == report.requested_layout:
         yield f"decoded in {report.layout}, as chosen for this length"
-    yield from _slow_by_chance(report, peers)
-
-
-def _slow_by_chance(report: Report, peers: Sequence[ServedRequest]) -> Iterator[str]:
-    """Causes that no setting controls: rejected drafts, time in the queue."""
     usual = _median([peer.report.tokens_per_round for peer in peers])
     if usual is not None and report.tokens_per_round is not None and report.tokens_per_round < SLOW_FRAC * usual:
         yield f"{report.tokens_per_round:.2f} tokens per round, its peers had {usual:.2f}"
-    if report.queue_s > max(report.ttft_s / 4, SHORT_WAIT_S):
-        yield f"{report.queue_s:.1f} s in the queue"
 
 
 def _median(values: Sequence[float | None]) -> float | None:

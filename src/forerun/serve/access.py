@@ -6,6 +6,7 @@ Wraps the request guard and the routes, so that refusals have an id too. Knows n
 from __future__ import annotations
 
 import logging
+import re
 import time
 from uuid import uuid4
 
@@ -18,8 +19,15 @@ from forerun.log import request_id
 ID_HEADERS = ("x-request-id", "request-id")
 # Polled every few seconds: logged at level DEBUG unless they fail.
 QUIET = ("/health", "/metrics")
+CLIENT_GONE = 499  # nginx's status for a client that disconnected before the end of its answer
 
 log = logging.getLogger(__name__)
+
+
+def family(user_agent: str) -> str:
+    """The program that a User-Agent header names first, without its version; "" if it names none."""
+    named = re.match(r"[\w.+-]{1,32}", user_agent, re.ASCII)
+    return named[0] if named else ""
 
 
 class Access:
@@ -32,22 +40,23 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        id, start_s, status = uuid4().hex, time.monotonic(), 0
+        id, start_s, status, is_whole = uuid4().hex, time.monotonic(), 0, False
         request_id.set(id)
 
         async def identified(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_whole
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(dict.fromkeys(ID_HEADERS, id))
             await send(message)
+            is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             await self._app(scope, receive, identified)
         except Exception:
-            status = status or 500  # which ServerErrorMiddleware sends
+            status, is_whole = status or 500, True  # ServerErrorMiddleware sends the rest
             raise
         finally:
+            status = status if is_whole else CLIENT_GONE
             level = logging.DEBUG if scope["path"].startswith(QUIET) and status < 400 else logging.INFO
-            duration_s = time.monotonic() - start_s
-            log.log(level, "%s %s: %s after %.2f s", scope["method"], scope["path"], status or "no answer", duration_s)
+            log.log(level, "%s %s: %s after %.2f s", scope["method"], scope["path"], status, time.monotonic() - start_s)

@@ -7,17 +7,18 @@ Knows no engine, no HTTP and no tokens. Source: Anthropic's Messages API, versio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
+from forerun.serve.content import MessageContent, joined, left_out, part_content
 from forerun.serve.deferred_tools import DeferredTools
-from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_type, refuse, validate
+from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
 from forerun.values import Chat, ModelInfo
 
 # Claude Code's first system block: its last digits depend on the first user message, so that no two conversations would share a prefix.
@@ -30,12 +31,12 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "compaction": (),
 }
 HINTS = {"thread": "this server stores no threads: send the whole conversation"}
-# Required fields of a block, by type.
+# Required fields of a block, by type. Of a block of any other type the text is taken, or a line is in its place.
 REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "thinking": ("thinking",),
+    "text": (),
+    "thinking": (),
     "redacted_thinking": (),
-    "tool_use": ("id", "name", "input"),
+    "tool_use": ("id", "name"),
     "tool_result": ("tool_use_id",),
     "tool_reference": ("tool_name",),
 }
@@ -50,15 +51,23 @@ ENABLES_THINKING: Mapping[str, bool] = {"enabled": True, "adaptive": True, "betw
 
 
 def _as_blocks(content: Any) -> Any:
-    """A string counts as one block of text."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    """A string counts as one block of text, also in a list; null counts as none."""
+    blocks = [content] if isinstance(content, str) else content
+    if not isinstance(blocks, list):
+        return blocks
+    return [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks if block is not None]
+
+
+def _is_hosted(type: str) -> bool:
+    """Whether a block of this type is of a call that the provider runs."""
+    return type in ("server_tool_use", "mcp_tool_use") or (type.endswith("_tool_result") and type not in REQUIRED_FIELDS)
 
 
 BlockList = BeforeValidator(_as_blocks)
 
 
 class Block(Fields):
-    """One block of content, of any supported type."""
+    """One block of content. part: its text, which clients do not set."""
 
     type: str
     text: str | None = None
@@ -70,33 +79,79 @@ class Block(Fields):
     tool_use_id: str | None = None
     tool_name: str | None = None
     content: Annotated[list[Block], BlockList] = Field([])
+    part: MessageContent = MessageContent()
 
-    @model_validator(mode="after")
-    def _check(self) -> Block:
-        check_type(self, "a block", self.type, REQUIRED_FIELDS)
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _parse(cls, value: Any, handler: ModelWrapValidatorHandler[Block]) -> Block:
+        is_parsed = not isinstance(value, dict) or isinstance(value.get("part"), MessageContent)  # a schema that holds itself is run twice
+        if is_parsed or not isinstance(kind := value.get("type"), str):
+            return handler(value)
+        if kind not in REQUIRED_FIELDS:
+            return handler({"type": kind, "part": MessageContent(notes=(left_out(kind),)) if _is_hosted(kind) else part_content(value)})
+        text = value.get("text")
+        block = handler(value | {"part": MessageContent(text if isinstance(text, str) else "")})
+        check_required(block, "a block", kind, REQUIRED_FIELDS)
+        return block
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether it is of a call that the provider ran."""
+        return _is_hosted(self.type)
+
+    def unused(self) -> Iterator[str]:
+        """What has no effect, in it and in its parts: fields, and blocks of calls that the provider ran."""
+        yield from [self.type] if self.is_hosted else self.unknown
+        for part in self.content:
+            yield from part.unused()
+
+    def notes(self) -> Iterator[str]:
+        """What is not rendered as it was sent, in it and in its parts."""
+        yield from self.part.notes
+        for part in self.content:
+            yield from part.notes()
 
 
 class Message(Fields):
     """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))]
+    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
+
+    @model_validator(mode="after")
+    def _check(self) -> Message:
+        if self.role != "assistant" and "content" not in self.model_fields_set:
+            raise ValueError(f"a {self.role} message needs content")
+        return self
+
+
+def _as_tool(tool: Any) -> Any:
+    """Anthropic's own tools have no schema, and other models do not know them: only their type is of use."""
+    if not isinstance(tool, dict):
+        return tool
+    if tool.get("type") in (None, "custom") or tool.get("input_schema") is not None:
+        return tool | {"is_hosted": False}
+    return {"type": tool["type"], "name": "-", "input_schema": {}, "is_hosted": True}
 
 
 class Tool(Fields):
-    """A tool that the client runs. `type`: Anthropic's own tools have no schema, and other models do not know them."""
+    """A tool that the client runs, or, if is_hosted, one that only the provider knows."""
 
-    type: Literal["custom"] = "custom"
+    type: str = "custom"
     name: str = Field(min_length=1)
     description: str | None = None
     input_schema: dict[str, Any]
     defer_loading: bool = False
+    is_hosted: bool = False
 
     def value(self) -> dict[str, Any]:
         """The tool in the form of chat templates, its schema unchanged."""
         description = {} if self.description is None else {"description": self.description}
         return {"type": "function", "function": {"name": self.name, **description, "parameters": self.input_schema}}
+
+
+def _as_choice(choice: Any) -> Any:
+    return {"type": choice} if isinstance(choice, str) else choice
 
 
 class ToolChoice(Fields):
@@ -124,14 +179,15 @@ class Prompt(Fields):
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
     system: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
-    tools: list[Tool] = Field([])
-    tool_choice: ToolChoice = ToolChoice(type="auto")
+    tools: list[Annotated[Tool, BeforeValidator(_as_tool)]] = Field([])
+    tool_choice: Annotated[ToolChoice, BeforeValidator(_as_choice, json_schema_input_type=ToolChoice | str)] = ToolChoice(type="auto")
     thinking: Thinking | None = None
     output_config: OutputConfig = OutputConfig()
 
     def chat(self) -> Chat:
         """The conversation and the arguments of the template."""
-        tools, held_back = (tuple(tool.value() for tool in self.tools if tool.defer_loading == held) for held in (False, True))
+        own = [tool for tool in self.tools if not tool.is_hosted]
+        tools, held_back = (tuple(tool.value() for tool in own if tool.defer_loading == held) for held in (False, True))
         deferred = DeferredTools(held_back)
         messages = [*self._system(), *(each for message in self.messages for each in _chat_messages(message, deferred))]
         if self.tool_choice.type == "none":
@@ -139,7 +195,8 @@ class Prompt(Fields):
         args: dict[str, Any] = {} if self.thinking is None else {"enable_thinking": ENABLES_THINKING[self.thinking.type]}
         if self.output_config.effort is not None:
             args["reasoning_effort"] = self.output_config.effort
-        return Chat(tuple(messages), tools, args, held_back)
+        blocks = (*self.system, *(block for message in self.messages for block in message.content))
+        return Chat(tuple(messages), tools, args, held_back, tuple(dict.fromkeys(note for block in blocks for note in block.notes())))
 
     def _system(self) -> Iterator[dict[str, Any]]:
         blocks = [block for block in self.system if not (block.text or "").startswith(BILLING)]
@@ -150,7 +207,7 @@ class Prompt(Fields):
 class Request(Prompt, JobFields):
     """A request for a message. `model` may be any name: there is one model."""
 
-    max_tokens: WholeNumber = Field(ge=1)
+    max_tokens: WholeNumber
     stop_sequences: StopStrings = Field([])
     stream: bool = False
 
@@ -159,9 +216,9 @@ class Request(Prompt, JobFields):
         names = list(self.unknown)
         for name, part in (("tool_choice", self.tool_choice), ("thinking", self.thinking), ("output_config", self.output_config)):
             names += [f"{name}.{each}" for each in (part.unknown if part else ())]
-        names += [f"tools.{each}" for tool in self.tools for each in tool.unknown]
-        names += [f"system.{each}" for block in self.system for each in block.unknown]
-        names += [f"messages.content.{each}" for message in self.messages for block in message.content for each in _unused(block)]
+        names += [f"tools.{each}" for tool in self.tools for each in ([tool.type] if tool.is_hosted else tool.unknown)]
+        names += [f"system.{each}" for block in self.system for each in block.unused()]
+        names += [f"messages.content.{each}" for message in self.messages for block in message.content for each in block.unused()]
         return tuple(dict.fromkeys(names))
 
 
@@ -169,7 +226,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
     request = validate(Request, body)
     _check_supported(request)
-    job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop_sequences)
+    job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=limit_of(request.max_tokens), stop=request.stop_sequences)
     shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
     return ParsedRequest(job, request.stream, request.ignored(), shows_reasoning)
 
@@ -188,14 +245,11 @@ def _check_supported(request: Prompt) -> None:
     for index, message in enumerate(request.messages):
         _check_blocks(f"messages[{index}]", message.role, message.content)
     _check_blocks("system", "system", request.system)
-    if request.messages[-1].role == "assistant":
-        hint = "end the conversation with a user message"
-        raise BadRequestError("messages: an answer begun by the client (prefill) is not supported", param="messages", hint=hint)
 
 
 def _check_blocks(where: str, holder: str, blocks: list[Block]) -> None:
     for index, block in enumerate(blocks):
-        if block.type not in ALLOWED_BLOCKS[holder]:
+        if block.type in REQUIRED_FIELDS and block.type not in ALLOWED_BLOCKS[holder]:
             path = f"{where}.content[{index}]"
             raise BadRequestError(f"{path}: a {block.type} block cannot be in a {holder} message", param=path)
         _check_blocks(f"{where}.content[{index}]", block.type, block.content if block.type == "tool_result" else [])
@@ -206,13 +260,14 @@ def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[s
     if message.role == "assistant":
         yield _assistant(message.content)
         return
-    for is_result, blocks in groupby(message.content, key=lambda block: block.type == "tool_result"):
+    own = (block for block in message.content if not block.is_hosted)
+    for is_result, blocks in groupby(own, key=lambda block: block.type == "tool_result"):
         if not is_result:
             yield {"role": message.role, "content": _text(blocks)}
             continue
         for block in blocks:
-            parts = (deferred.declaration(part.tool_name) if part.tool_name else part.text or "" for part in block.content)
-            yield {"role": "tool", "content": "".join(parts), "tool_call_id": block.tool_use_id}
+            parts = (MessageContent(deferred.declaration(part.tool_name)) if part.tool_name else part.part for part in block.content)
+            yield {"role": "tool", "content": joined(parts).text, "tool_call_id": block.tool_use_id}
 
 
 def _assistant(blocks: list[Block]) -> dict[str, Any]:
@@ -221,19 +276,12 @@ def _assistant(blocks: list[Block]) -> dict[str, Any]:
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     calls = [
-        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input or {}}}
         for block in blocks
         if block.type == "tool_use"
     ]
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _text(blocks: Any) -> str:
-    """The blocks' text, concatenated: how a client splits its text does not change the prompt."""
-    return "".join(block.text or "" for block in blocks if block.type == "text")
-
-
-def _unused(block: Block) -> Iterator[str]:
-    yield from block.unknown
-    for part in block.content:
-        yield from _unused(part)
+def _text(blocks: Iterable[Block]) -> str:
+    return joined(block.part for block in blocks).text

@@ -5,6 +5,7 @@ Knows Starlette; knows no model, no terminal and no socket.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
@@ -33,11 +34,11 @@ from forerun.serve import (
     openapi,
     session_routes,
 )
-from forerun.serve.access import ID_HEADERS, Access
+from forerun.serve.access import ID_HEADERS, Access, family
 from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.fields import parse_object
-from forerun.serve.problems import problem_of
+from forerun.serve.problems import problem_of, refused
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import RequestGuard
 from forerun.serve.routing import RawPathRoute
@@ -50,14 +51,23 @@ COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_choices.Streamed
 MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.StreamedResponse, anthropic_answer.WholeResponse)
 RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.StreamedResponse, openai_responses_answer.WholeResponse)
 
+UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "upgrade"}
+NO_WEBSOCKET = refused(426, "upgrade_required", "there are no WebSockets here", "send it as POST over HTTP/1.1", UPGRADE)
+
 
 def build(
-    engine: Engine, *, keys: Mapping[str, str], host: str, origins: Collection[str] = (), requests_per_minute: int | None = None
+    engine: Engine,
+    *,
+    keys: Mapping[str, str],
+    host: str,
+    allowed_hosts: Collection[str] = (),
+    origins: Collection[str] = (),
+    requests_per_minute: int | None = None,
 ) -> Starlette:
     """The application around an engine.
 
-    keys: API keys by owner, {} for none. host: the address that the server listens on. origins: web pages that may use the API.
-    requests_per_minute: per key, None for no limit.
+    keys: API keys by owner, {} for none. host: the address that the server listens on. allowed_hosts: further names of it. origins: web
+    pages that may use the API. requests_per_minute: per key, None for no limit.
     """
     rate = Rate(requests_per_minute)
     app = Starlette(routes=[*Routes(engine, keys, rate).all(), *session_routes.Routes(engine.sessions, keys, rate).all()])
@@ -65,7 +75,7 @@ def build(
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_gone_client)
-    app.add_middleware(RequestGuard, keys=keys, host=host, origins=origins)
+    app.add_middleware(RequestGuard, keys=keys, host=host, allowed_hosts=allowed_hosts, origins=origins)
     app.add_middleware(Access)
     return app
 
@@ -113,7 +123,8 @@ class Routes:
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
         parsed = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
-        run = await start(self._engine, parsed.jobs)
+        client = family(request.headers.get("user-agent", ""))
+        run = await start(self._engine, [replace(job, client=client) for job in parsed.jobs])
         created_unix_s = int(time.time())
         if parsed.streams:
             return EventStream(run, dialect.streamed(parsed, info, created_unix_s=created_unix_s))
@@ -128,36 +139,42 @@ class Routes:
         """GET /v1/models"""
         tenant_of(request.headers, self._keys)
         name, data = self._engine.info.name, [model_object(self._engine.info)]
-        return JSONResponse({"object": "list", "data": data, "has_more": False, "first_id": name, "last_id": name})
+        # Codex wants this list. Its entries need what only Codex knows, such as its instructions; an empty list leaves its own in force.
+        codex: dict[str, Any] = {"models": []} if "client_version" in request.query_params else {}
+        return JSONResponse({"object": "list", "data": data, "has_more": False, "first_id": name, "last_id": name} | codex)
 
     async def show_model(self, request: Request) -> Response:
-        """GET /v1/models/NAME"""
+        """GET /v1/models/NAME: the served model, whatever the name, as in requests."""
         tenant_of(request.headers, self._keys)
-        if (name := request.path_params["name"]) != self._engine.info.name:
-            raise HTTPException(404, f"the model {name!r} is not served here, but {self._engine.info.name!r} is")
-        return JSONResponse(model_object(self._engine.info))
+        model, name = model_object(self._engine.info), request.path_params["name"]
+        other = () if name == model["id"] else (f"requests for {name!r} are served by this model",)
+        return JSONResponse(model | {"notes": (*model["notes"], *other)})
 
     async def show_health(self, request: Request) -> Response:
         """GET /health"""
         tenant_of(request.headers, self._keys)
-        return JSONResponse(asdict(self._engine.health()) | {"model": model_object(self._engine.info)})
+        health = await asyncio.to_thread(self._engine.health)
+        return JSONResponse(asdict(health) | {"model": model_object(self._engine.info)})
 
     async def show_live(self, request: Request) -> Response:
-        """GET /health/live: 200 as long as the process answers."""
+        """GET /health/live: 200 as long as the process answers and its worker lives, else 503."""
         tenant_of(request.headers, self._keys)
+        if self._engine.failure:
+            raise BusyError(self._engine.failure, retry_after_s=10)
         return JSONResponse({"live": True})
 
     async def show_ready(self, request: Request) -> Response:
         """GET /health/ready: 200 if new requests are accepted, 503 while the server stops."""
         tenant_of(request.headers, self._keys)
-        if not self._engine.health().ready:
+        if not (await asyncio.to_thread(self._engine.health)).ready:
             raise BusyError("the server is stopping", retry_after_s=10)
         return JSONResponse({"ready": True})
 
     async def show_metrics(self, request: Request) -> Response:
         """GET /metrics"""
         tenant_of(request.headers, self._keys)
-        return Response(generate_latest(self._engine.registry), media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(generate_latest, self._engine.registry)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 def model_object(info: ModelInfo) -> dict[str, Any]:
@@ -171,7 +188,9 @@ def model_object(info: ModelInfo) -> dict[str, Any]:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     problem, path = problem_of(error), request.url.path
-    if isinstance(error, HTTPException):  # its message lacks both: no such route, or not with this method
+    if isinstance(error, HTTPException) and "websocket" in request.headers.get("upgrade", "").lower():
+        problem = NO_WEBSOCKET  # agents that try one first resume over HTTP at once
+    elif isinstance(error, HTTPException):  # its message lacks both: no such route, or not with this method
         problem = replace(problem, message=f"{request.method} {path}: {problem.message}")
     response = problem.response(path)
     response.headers.update(dict.fromkeys(ID_HEADERS, request_id.get()))  # an unexpected error is answered outside all middleware

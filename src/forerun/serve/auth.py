@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import ip_address
 from pathlib import Path
 
 from starlette.datastructures import Headers
 
 from forerun.config import Config
 from forerun.errors import ConfigError, UnauthorisedError
+from forerun.network import is_loopback
 
 NO_TENANT = ""
 ENVIRONMENT_TENANT = "api-key"  # of the key in FORERUN_API_KEY, which has no name
@@ -60,14 +60,6 @@ def tenant_of(headers: Headers, keys: Mapping[str, str]) -> str:
     if not names:
         raise UnauthorisedError("API key missing or wrong", hint="send `Authorization: Bearer KEY` or `x-api-key: KEY`")
     return names[0]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server at this address is reachable from this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _sent_key(headers: Headers) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +16,10 @@ import httpx
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.values import PrefillProgress
+from forerun.network import proxies, uses_proxy
+from forerun.values import PrefillProgress, QueuePosition
 
+QUEUED = re.compile(r": queued, (\d+) ahead")
 PREFILL = re.compile(r": prefill (\d+)/(\d+) \((\d+) cached\)")
 # The prefill of a long conversation may take minutes, but the server is never silent for longer than its keepalive.
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
@@ -48,19 +50,17 @@ def url_of(config: Config, given: str) -> str:
     return given.rstrip("/").removesuffix("/v1") or f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
-def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[PrefillProgress | Delta | End]:
+def stream_chat(url: str, body: dict[str, Any], *, key: str = "") -> Iterator[QueuePosition | PrefillProgress | Delta | End]:
     """Values of one streamed completion, its End last. `url`: the server's, without /v1; key: the API key, "" for none.
 
     Raises ForerunError with the server's message.
     """
     request = body | {"stream": True, "stream_options": {"include_usage": True}}
     finish, closing = "", dict[str, Any]()
-    call = httpx.stream("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT)
-    with plain_errors(url), call as response:
+    with plain_errors(url), streamed("POST", f"{url}/v1/chat/completions", json=request, headers=bearer(key), timeout=TIMEOUT) as response:
         check(response)
         for line in response.iter_lines():
-            if match := PREFILL.match(line):
-                yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
+            yield from _progress(line)
             chunk = _chunk(line)
             for choice in chunk.get("choices", ()):
                 yield from _deltas(choice["delta"])
@@ -86,10 +86,15 @@ def bearer(key: str) -> dict[str, str]:
 def request_json(url: str, method: str, path: str, key: str, **options: Any) -> dict[str, Any]:
     """The JSON object that answers a request. A change waits for the running request. Raises ForerunError."""
     headers, timeout = bearer(key) | options.pop("headers", {}), CHANGE_TIMEOUT if method != "GET" else TIMEOUT
-    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, **options)
+    response = httpx.request(method, f"{url}{path}", headers=headers, timeout=timeout, trust_env=uses_proxy(url), **options)
     check(response)
     body: dict[str, Any] = response.json()
     return body
+
+
+def streamed(method: str, url: str, **options: Any) -> AbstractContextManager[httpx.Response]:
+    """httpx.stream, past the environment's proxy if the server is on this machine. Raises ForerunError."""
+    return httpx.stream(method, url, trust_env=uses_proxy(url), **options)
 
 
 @contextmanager
@@ -100,7 +105,11 @@ def plain_errors(url: str) -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise ForerunError(f"{url!r} is not the address of a server: {error}", hint="write it like http://127.0.0.1:8484") from error
     except httpx.ConnectError as error:
-        raise ForerunError(f"no server answers at {url}", hint="start one with `forerun serve`") from error
+        via = proxies() if uses_proxy(url) else ""
+        hint = f"start one with `forerun serve`{f' ({via})' if via else ''}"
+        raise ForerunError(f"no server answers at {url}", hint=hint) from error
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+        raise ForerunError(f"the connection to {url} was lost", hint="the server may have been stopped; see its output") from error
     except httpx.HTTPError as error:
         raise ForerunError(f"the connection to {url} failed: {error or type(error).__name__}") from error
     except (ValueError, LookupError, TypeError) as error:
@@ -116,6 +125,13 @@ def check(response: httpx.Response) -> None:
         what = "does not know the API key that was sent" if "authorization" in response.request.headers else "requires an API key"
         raise ForerunError(f"the server at {response.url.netloc.decode()} {what}", hint="set FORERUN_API_KEY to one of its keys")
     _raise(response.json()["error"] if "json" in response.headers.get("content-type", "") else {"message": response.text})
+
+
+def _progress(line: str) -> Iterator[QueuePosition | PrefillProgress]:
+    if match := QUEUED.match(line):
+        yield QueuePosition(int(match[1]))
+    if match := PREFILL.match(line):
+        yield PrefillProgress(int(match[1]), int(match[2]), int(match[3]), None)
 
 
 def _chunk(line: str) -> dict[str, Any]:

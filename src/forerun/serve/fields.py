@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from forerun.errors import BadRequestError
 from forerun.values import SESSION_ID, BankUse, Job, LogprobsRequest, ModelInfo, Prompt, Sampling
 
-MAX_STOPS = 16
+MAX_STOPS = 64
 MAX_STOP_CHARS = 1000
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # escaped, or as it stands
 
@@ -28,8 +28,27 @@ def _as_integer(number: Any) -> Any:
 WholeNumber = Annotated[int, BeforeValidator(_as_integer)]  # 16.0 is an integer in JSON Schema, and some proxies rewrite 16 so
 
 
-def _as_list(stop: Any) -> Any:
-    return [stop] if isinstance(stop, str) else stop
+def _as_stops(stop: Any) -> Any:
+    """A list, without empty strings: some clients send them for none."""
+    stops = [stop] if isinstance(stop, str) else stop
+    return [each for each in stops if each not in ("", None)] if isinstance(stops, list) else stops
+
+
+def _as_penalty(penalty: Any) -> Any:
+    return 1.0 if penalty == 0 and penalty is not False else penalty  # 0 is "none" in the other penalties, and is no divisor
+
+
+def _as_word(choice: Any) -> Any:
+    return choice["type"] if isinstance(choice, dict) and list(choice) == ["type"] else choice
+
+
+ToolChoice = Annotated[Any, BeforeValidator(_as_word)]  # {"type": "auto"} is "auto"
+Limit = WholeNumber | None  # of an answer's tokens
+
+
+def limit_of(max_tokens: int) -> int | None:
+    """The limit in a dialect in which 0 means prefill only; below 0 is none."""
+    return max_tokens if max_tokens >= 0 else None
 
 
 class Fields(BaseModel):
@@ -70,11 +89,11 @@ class JobFields(Fields):
     """
 
     temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: WholeNumber | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: WholeNumber | None = Field(None, ge=-(1 << 63), lt=1 << 64)
-    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
+    repetition_penalty: Annotated[float | None, BeforeValidator(_as_penalty)] = Field(None, ge=0.01, le=100)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -106,7 +125,7 @@ class JobFields(Fields):
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
+StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_stops, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
 BODY_HINT = "send one JSON object, in UTF-8"
 
@@ -138,13 +157,13 @@ def validate(schema: type[S], value: dict[str, Any]) -> S:
         raise BadRequestError(
             f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field, hint=f"correct {field!r} and send it again"
         ) from error
+    except RecursionError as error:
+        raise BadRequestError("the body is nested too deeply", hint="send content of fewer levels") from error
 
 
-def check_type(part: Fields, noun: str, type: str, required: Mapping[str, Sequence[str]]) -> None:
-    """Raises ValueError if a part of this type is not supported, or lacks a required field. required: names of fields, by type."""
-    if type not in required:
-        raise ValueError(f"{noun} of type {type!r} is not supported; there are {', '.join(required)}")
-    for name in required[type]:
+def check_required(part: Fields, noun: str, type: str, required: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if a part of this type lacks a required field. required: names of fields, by type."""
+    for name in required.get(type, ()):
         if getattr(part, name) is None:
             raise ValueError(f"{noun} of type {type!r} needs {name!r}")
 
@@ -155,17 +174,6 @@ def refuse(unknown: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]
         if name in unsupported and value not in unsupported[name]:
             message = f"{name}: {value!r} is not supported and would change the answer"
             raise BadRequestError(message, param=name, hint=hints.get(name, f"leave {name!r} out"))
-
-
-def join_text(content: Any, types: Collection[str]) -> Any:
-    """One string for a list of text parts of these types: how a client splits its text does not change the prompt."""
-    if not isinstance(content, list):
-        return content
-    for index, part in enumerate(content):
-        if not isinstance(part, dict) or part.get("type") not in types or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else part
-            raise ValueError(f"part {index} is {kind!r}, only text parts are supported")
-    return "".join(part["text"] for part in content)
 
 
 def path(location: Sequence[str | int]) -> str:

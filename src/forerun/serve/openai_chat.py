@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, join_text, refuse, validate
+from forerun.serve.content import ContentField, MessageContent
+from forerun.serve.fields import Fields, JobFields, Limit, StopStrings, ToolChoice, WholeNumber, refuse, validate
 from forerun.serve.openai_choices import MAX_CHOICES, ParsedRequest, ResponseFormat, StreamOptions, Value, repeated
 from forerun.serve.openai_logprobs import entries
-from forerun.serve.shapes import CALL, HAS_CONTENT, TOOL, TextPart
-from forerun.text.message import AssistantMessage
+from forerun.serve.shapes import CALL, HAS_CONTENT, TOOL
+from forerun.text.message import AssistantMessage, split_reasoning
 from forerun.values import (
     CallArguments,
     CallStart,
@@ -47,23 +48,23 @@ CHOICE_HINT = "'auto' and 'none' are; forced calls need constrained decoding, wh
 NO_EFFECT: tuple[Any, ...] = (False, 0, "", [], {})
 
 
-def _join_text(content: Any) -> Any:
-    return join_text(content, ("text",))
-
-
-def _check_call(call: dict[str, Any]) -> dict[str, Any]:
+def _checked_call(call: dict[str, Any]) -> dict[str, Any]:
+    """The call of a function; arguments that are left out are {}. A custom tool is called with one argument, `input`."""
     function = call.get("function")
+    if isinstance(custom := call.get("custom"), dict):
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input") or ""}}
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError("a tool call has a function with a name")
-    if not isinstance(function.get("arguments"), str | dict):
+    arguments = {} if function.get("arguments") is None else function["arguments"]
+    if not isinstance(arguments, str | dict):
         raise ValueError("the arguments of a tool call are a string of JSON")
-    return call
+    return call | {"function": function | {"arguments": arguments}}
 
 
 def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function = tool.get("function")
-    if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ValueError("a tool is of type 'function' and has a function with a name")
+    function, type = tool.get("function"), tool.get("type")
+    if not isinstance(type, str) or (type == "function" and not (isinstance(function, dict) and isinstance(function.get("name"), str))):
+        raise ValueError("a tool has a type, and one of type 'function' a function with a name")
     return tool
 
 
@@ -73,16 +74,28 @@ class Message(Fields):
     model_config = ConfigDict(json_schema_extra=HAS_CONTENT)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_join_text, json_schema_input_type=str | list[TextPart] | None)] = None
+    content: ContentField = None
+    refusal: str | None = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
-    tool_calls: list[Annotated[dict[str, Any], AfterValidator(_check_call), CALL]] | None = None
+    tool_calls: list[Annotated[dict[str, Any], AfterValidator(_checked_call), CALL]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
     def value(self) -> dict[str, Any]:
         """The message in the form of the chat template."""
-        fields = self.model_dump(include=set(Message.model_fields), exclude_none=True)
-        return fields | {"role": "system" if self.role == "developer" else self.role, "content": self.content or ""}
+        fields = self.model_dump(include={"tool_calls", "tool_call_id", "name"}, exclude_none=True)
+        message = fields | {"role": "system" if self.role == "developer" else self.role, "content": (self.content or MessageContent()).text}
+        return message | self._answer() if self.role == "assistant" else message
+
+    def _answer(self) -> dict[str, Any]:
+        """The fields of an answer: its reasoning has a field of its own, or starts the content, in tags."""
+        content = self.content or MessageContent()
+        text = content.text or self.refusal or ""
+        reasoning = self.reasoning_content or content.reasoning
+        if not reasoning:
+            reasoning, text = split_reasoning(text)
+        has_reasoning = reasoning or self.reasoning_content is not None
+        return {"content": text} | ({"reasoning_content": reasoning} if has_reasoning else {})
 
 
 class Request(JobFields):
@@ -92,11 +105,11 @@ class Request(JobFields):
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    max_tokens: WholeNumber | None = Field(None, ge=1)
-    max_completion_tokens: WholeNumber | None = Field(None, ge=1)
+    max_tokens: Limit = None
+    max_completion_tokens: Limit = None
     stop: StopStrings = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
-    tool_choice: Any = "auto"
+    tool_choice: ToolChoice = "auto"
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
@@ -108,14 +121,21 @@ class Request(JobFields):
         """The conversation and the arguments of the template."""
         named = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort}
         args = self.chat_template_kwargs | {name: value for name, value in named.items() if value is not None}
-        tools = () if self.tool_choice == "none" else tuple(self.tools)
-        return Chat(tuple(message.value() for message in self.messages), tools, args)
+        tools = () if self.tool_choice == "none" else tuple(tool for tool in self.tools if tool["type"] == "function")
+        notes = dict.fromkeys(note for message in self.messages if message.content for note in message.content.notes)
+        return Chat(tuple(message.value() for message in self.messages), tools, args, notes=tuple(notes))
+
+    @property
+    def limit(self) -> int | None:
+        """The limit on the answer's tokens; 0 and below are none."""
+        return next((limit for limit in (self.max_completion_tokens, self.max_tokens) if limit and limit > 0), None)
 
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but unused, in their order in the request."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += [f"stream_options.{name}" for name in self.stream_options.unknown]
         names += [f"messages.{name}" for message in self.messages for name in message.unknown]
+        names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] != "function"]  # the provider runs it
         return tuple(dict.fromkeys(names))
 
 
@@ -128,7 +148,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
         info,
         id=id,
         tenant=tenant,
-        max_tokens=request.max_completion_tokens or request.max_tokens,
+        max_tokens=request.limit,
         stop=request.stop,
         logprobs=LogprobsRequest(request.top_logprobs, of_prompt=False) if request.logprobs else None,
     )
@@ -138,7 +158,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
 
 def _check_supported(request: Request) -> None:
     for index, message in enumerate(request.messages):
-        if message.content is None and message.role != "assistant":
+        if message.content is None and message.role not in ("assistant", "tool"):
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
         if message.tool_calls and message.role != "assistant":
             raise BadRequestError(f"messages[{index}].tool_calls: only the assistant calls tools", param=f"messages[{index}].tool_calls")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
-from forerun.serve.fields import JobFields, StopStrings, WholeNumber, refuse, validate
+from forerun.serve.fields import JobFields, StopStrings, WholeNumber, limit_of, refuse, validate
 from forerun.serve.openai_choices import MAX_CHOICES, ParsedRequest, ResponseFormat, StreamOptions, Value, repeated
 from forerun.serve.openai_logprobs import word
 from forerun.values import Content, Done, Event, Job, LogprobsRequest, ModelInfo, PromptLogprobs, TextPrompt, TokenLogprob, TokenPrompt
@@ -48,7 +48,7 @@ class Request(JobFields):
     n: WholeNumber = Field(1, ge=1, le=MAX_CHOICES)
     echo: bool = False
     logprobs: WholeNumber | None = Field(None, ge=0, le=5)
-    max_tokens: WholeNumber = Field(DEFAULT_MAX_TOKENS, ge=0)
+    max_tokens: WholeNumber = DEFAULT_MAX_TOKENS
     stop: StopStrings = Field([])
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -64,7 +64,9 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     request = validate(Request, body)
     _check_supported(request)
     logprobs = None if request.logprobs is None else LogprobsRequest(request.logprobs, of_prompt=request.echo)
-    job = partial(request.job, info=info, id=id, tenant=tenant, max_tokens=request.max_tokens, stop=request.stop, logprobs=logprobs)
+    job = partial(
+        request.job, info=info, id=id, tenant=tenant, max_tokens=limit_of(request.max_tokens), stop=request.stop, logprobs=logprobs
+    )
     jobs = repeated([job(TextPrompt(each) if isinstance(each, str) else TokenPrompt(tuple(each))) for each in request.prompt], request.n)
     format = ResponseFormat("text_completion", "text_completion", partial(Choice, echoes=request.echo))
     return ParsedRequest(id, jobs, request.n, format, request.stream, request.stream_options.include_usage, request.ignored())

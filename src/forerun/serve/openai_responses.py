@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from forerun.errors import BadRequestError
+from forerun.serve.content import ContentField, MessageContent, left_out
 from forerun.serve.deferred_tools import DeferredTools
-from forerun.serve.fields import Fields, JobFields, WholeNumber, check_type, join_text, refuse, validate
+from forerun.serve.fields import Fields, JobFields, Limit, ToolChoice, WholeNumber, check_required, refuse, validate
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
 from forerun.values import Chat, LogprobsRequest, ModelInfo
@@ -28,54 +29,88 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }
 HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server stores no responses: send the whole conversation as input")
 LOGPROBS = "message.output_text.logprobs"  # in `include`
-# Types of the parts of content that are text.
-TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+# Required fields of an item, by type. Items of other types are left out, except calls with a result, which the client ran.
 REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "message": ("role", "content"),
+    "message": ("role",),
     "reasoning": (),
-    "function_call": ("call_id", "name", "arguments"),
-    "custom_tool_call": ("call_id", "name", "input"),
-    "tool_search_call": ("call_id", "arguments"),
-    "function_call_output": ("call_id", "output"),
-    "custom_tool_call_output": ("call_id", "output"),
-    "tool_search_output": ("call_id", "tools"),
+    "function_call": ("call_id", "name"),
+    "custom_tool_call": ("call_id", "name"),
+    "tool_search_call": ("call_id",),
+    "function_call_output": ("call_id",),
+    "custom_tool_call_output": ("call_id",),
+    "tool_search_output": ("call_id",),
+}
+# Items that stand for content which only the provider can read, and what the user can do.
+COMPACTED = "start a new conversation, or send the items that were compacted; compact with a request for a summary instead"
+UNREADABLE: Mapping[str, str] = {
+    **dict.fromkeys(("compaction", "compaction_summary", "context_compaction"), COMPACTED),
+    "item_reference": "this server stores no items: send the item itself",
 }
 CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
-
-
-def _join_text(content: Any) -> Any:
-    return join_text(content, TEXTS)
 
 
 def _as_items(value: Any) -> Any:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
-Text = Annotated[str | None, BeforeValidator(_join_text, json_schema_input_type=str | list[dict[str, Any]] | None)]
+def _own_item(item: dict[str, Any]) -> dict[str, Any]:
+    """An item that is none of ours: one of a call that the client runs, such as a shell's, as a function's; of any other the type alone."""
+    kind, call_id = item["type"], item.get("call_id")
+    result_id = call_id or item.get("id")  # a local shell's result has the call's id there
+    if kind in REQUIRED_FIELDS:
+        return {"type": f"{kind}.server", "note": left_out(kind)}
+    own = {"call_id": call_id, "note": f"{kind}: rendered as a function's"}
+    if kind.endswith("_call_output") and result_id is not None:
+        output = item.get("output")
+        return own | {"type": "function_call_output", "call_id": result_id, "output": [output] if isinstance(output, dict) else output}
+    if kind.endswith("_call") and call_id is not None:
+        arguments = {name: value for name, value in item.items() if name in ("action", "operation", "arguments")}
+        return own | {"type": "function_call", "name": kind.removesuffix("_call"), "arguments": arguments}
+    return {"type": kind, "note": left_out(kind)}
 
 
 class Item(Fields):
-    """One item of a conversation, of any supported type. Its `id` and `status` have no effect."""
+    """One item of a conversation. Its `id` and `status` have no effect. note: on its type, which clients do not set."""
 
     type: str = "message"
     id: str | None = None
     status: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: Text = None
-    summary: Text = None
+    content: ContentField = None
+    summary: ContentField = None
     encrypted_content: str | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: Text = None
+    output: ContentField = None
     tools: list[dict[str, Any]] | None = None
+    note: str = ""
 
-    @model_validator(mode="after")
-    def _check(self) -> Item:
-        check_type(self, "an item", self.type, REQUIRED_FIELDS)
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _parse(cls, value: Any, handler: ModelWrapValidatorHandler[Item]) -> Item:
+        if not isinstance(value, dict):
+            return handler(value)
+        kind = value.get("type") or "message"
+        is_own = isinstance(kind, str) and (kind not in REQUIRED_FIELDS or value.get("execution") == "server")
+        item = handler(_own_item(value) if is_own else value | {"note": ""})
+        check_required(item, "an item", item.type, REQUIRED_FIELDS)
+        if item.type == "message" and item.role != "assistant" and item.content is None:
+            raise ValueError("an item of type 'message' needs 'content'")
+        return item
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is of a call that the provider ran, or of an unknown type."""
+        return self.type not in REQUIRED_FIELDS
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not rendered as it was sent."""
+        of_content = (note for each in (self.content, self.summary, self.output) if each for note in each.notes)
+        return (*filter(None, [self.note]), *of_content)
 
 
 class ReasoningFields(Fields):
@@ -98,8 +133,8 @@ class Request(JobFields):
     input: Annotated[list[Item], BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
-    tool_choice: Any = "auto"
-    max_output_tokens: WholeNumber | None = Field(None, ge=1)
+    tool_choice: ToolChoice = "auto"
+    max_output_tokens: Limit = None
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
@@ -114,13 +149,18 @@ class Request(JobFields):
         is_requested = LOGPROBS in self.include or self.top_logprobs is not None
         return LogprobsRequest(self.top_logprobs or 0, of_prompt=False) if is_requested else None
 
+    @property
+    def limit(self) -> int | None:
+        """The limit on the answer's tokens; 0 and below are none."""
+        return self.max_output_tokens if (self.max_output_tokens or 0) > 0 else None
+
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but unused."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += ["store"] * self.store + [f"include.{each}" for each in self.include if each != LOGPROBS]
         names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
-        names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] == "web_search"]
-        names += [f"input.{each}" for item in self.input for each in item.unknown]
+        names += [f"tools.{kind}" for kind in _hosted(self.tools)]
+        names += [f"input.{each}" for item in self.input for each in ([item.type] if item.is_left_out else item.unknown)]
         return tuple(dict.fromkeys(names))
 
 
@@ -129,12 +169,10 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     request = validate(Request, body)
     _check_supported(request)
     listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
-    job = request.job(
-        _chat(request, listed, found), info, id=id, tenant=tenant, max_tokens=request.max_output_tokens, logprobs=request.logprobs
-    )
+    job = request.job(_chat(request, listed, found), info, id=id, tenant=tenant, max_tokens=request.limit, logprobs=request.logprobs)
     echo = {
         "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
+        "max_output_tokens": request.limit,
         "metadata": request.metadata,
         "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
         "temperature": job.sampling.temperature,
@@ -150,6 +188,10 @@ def _check_supported(request: Request) -> None:
     if request.text.format.get("type") != "text":
         raise BadRequestError("text.format is not supported yet: answers are free text", param="text.format")
     refuse(request.unknown, UNSUPPORTED, HINTS)
+    for index, item in enumerate(request.input):
+        if hint := UNREADABLE.get(item.type):
+            message = f"input[{index}]: what is in an item of type {item.type!r} can be read only where it was made"
+            raise BadRequestError(message, param=f"input[{index}]", hint=hint)
 
 
 def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTool]]:
@@ -165,11 +207,23 @@ def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTo
             case {"type": "tool_search", "execution": "client"}:
                 named = dict(tool) | {"name": "tool_search"}
                 yield "tool_search", DeclaredTool("tool_search", None, _function(named, tool.get("parameters") or {}))
-            case {"type": "web_search"}:
-                continue  # the provider runs it; every request of Codex has it
+            case {"type": str(kind)} if _is_hosted(kind, tool):
+                continue
             case _:
-                kind = tool.get("type") if isinstance(tool, dict) else tool
-                raise BadRequestError(f"tools[{index}]: {kind!r} is not supported, or lacks a name", param=f"tools[{index}]")
+                given = tool.get("type") if isinstance(tool, dict) else tool
+                raise BadRequestError(f"tools[{index}]: {given!r} is not supported, or lacks a name", param=f"tools[{index}]")
+
+
+def _is_hosted(kind: str, tool: Mapping[str, Any]) -> bool:
+    """Whether only the provider can run the tool, or knows how it is called, as `web_search`, which every request of Codex has."""
+    return kind not in ("function", "custom", "namespace") and not (kind == "tool_search" and tool.get("execution") == "client")
+
+
+def _hosted(tools: list[dict[str, Any]]) -> Iterator[str]:
+    """The types of such tools, those in namespaces included."""
+    for tool in tools:
+        kind = tool["type"]
+        yield from [kind] if _is_hosted(kind, tool) else _hosted(tool["tools"] if kind == "namespace" else [])
 
 
 FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -190,26 +244,35 @@ def _chat(request: Request, listed: Mapping[str, DeclaredTool], found: Mapping[s
         messages.append({"role": "system", "content": request.instructions})
     for item in request.input:
         _add(messages, item)
+    if not messages:
+        raise BadRequestError("input: none of its items can be rendered", param="input", hint="add a message of the user's")
+    notes = dict.fromkeys(note for item in request.input for note in item.notes)
     tools, held_back = (() if request.tool_choice == "none" else tuple(each.tool for each in of.values()) for of in (listed, found))
     args = {} if request.reasoning.effort is None else {"reasoning_effort": request.reasoning.effort}
-    return Chat(tuple(messages), tools, args, held_back)
+    return Chat(tuple(messages), tools, args, held_back, tuple(notes))
 
 
 def _add(messages: list[dict[str, Any]], item: Item) -> None:
     """Add an item to the conversation: the model's consecutive items become one message."""
+    text = (item.content or MessageContent()).text
+    if item.is_left_out:
+        return
     if item.type == "reasoning":
         message = _assistant(messages, but_not=("content", "reasoning_content", "tool_calls"))
-        message["reasoning_content"] = item.content or item.summary or ""
+        message["reasoning_content"] = text or (item.summary or MessageContent()).text
     elif item.type in CALLS:
         _assistant(messages, but_not=()).setdefault("tool_calls", []).append(_call(item))
     elif item.type == "tool_search_output":
         messages.append({"role": "tool", "content": _declared(item.tools or []), "tool_call_id": item.call_id})
     elif item.type.endswith("_output"):
-        messages.append({"role": "tool", "content": item.output or "", "tool_call_id": item.call_id})
+        messages.append({"role": "tool", "content": (item.output or MessageContent()).text, "tool_call_id": item.call_id})
     elif item.role == "assistant":
-        _assistant(messages, but_not=("content", "tool_calls"))["content"] = item.content
+        message = _assistant(messages, but_not=("content", "tool_calls"))
+        message["content"] = text
+        if item.content and item.content.reasoning:
+            message.setdefault("reasoning_content", item.content.reasoning)
     else:
-        messages.append({"role": "system" if item.role == "developer" else item.role, "content": item.content})
+        messages.append({"role": "system" if item.role == "developer" else item.role, "content": text})
 
 
 def _assistant(messages: list[dict[str, Any]], *, but_not: tuple[str, ...]) -> dict[str, Any]:
@@ -221,7 +284,7 @@ def _assistant(messages: list[dict[str, Any]], *, but_not: tuple[str, ...]) -> d
 
 def _call(item: Item) -> dict[str, Any]:
     name = "tool_search" if item.type == "tool_search_call" else item.name
-    arguments = {"input": item.input} if item.type == "custom_tool_call" else item.arguments
+    arguments = {"input": item.input or ""} if item.type == "custom_tool_call" else item.arguments or {}
     return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

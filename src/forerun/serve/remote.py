@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
-import httpx
-
-from forerun.serve.client import CHANGE_TIMEOUT, bearer, check, plain_errors, request_json
+from forerun.serve.client import CHANGE_TIMEOUT, bearer, check, plain_errors, request_json, streamed
 from forerun.serve.request_guard import ARCHIVE
 from forerun.values import ImportResult, SessionInfo
 
@@ -56,7 +54,7 @@ class RemoteSessions:
             return parse(request_json(self.url, method, path, self.key, **options))
 
     def _export(self, url: str, state: dict[str, str]) -> Iterator[bytes]:
-        with plain_errors(self.url), httpx.stream("GET", url, headers=bearer(self.key), params=state, timeout=CHANGE_TIMEOUT) as response:
+        with plain_errors(self.url), streamed("GET", url, headers=bearer(self.key), params=state, timeout=CHANGE_TIMEOUT) as response:
             check(response)
             yield from response.iter_bytes()
 

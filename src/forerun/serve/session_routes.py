@@ -63,7 +63,7 @@ class Routes:
         one = f"{ROOT}/{{id:path}}"
         return [
             RawPathRoute("GET", ROOT, self.show_all),
-            RawPathRoute("DELETE", ROOT, self.wipe),
+            RawPathRoute("DELETE", ROOT, self.wipe, is_literal=True),  # a slash after it would be that of an empty id
             RawPathRoute("POST", f"{ROOT}/import", self.load),
             RawPathRoute("GET", f"{one}/export", self.export),
             RawPathRoute("POST", f"{one}/fork", self.fork),

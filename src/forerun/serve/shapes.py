@@ -6,16 +6,9 @@ They describe only; the dialects check these parts, with messages of their own. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, WithJsonSchema
-
-
-class TextPart(BaseModel):
-    """A part of a text."""
-
-    type: Literal["text"]
-    text: str
+from pydantic import WithJsonSchema
 
 
 def _function(required: list[str], **properties: Any) -> dict[str, Any]:
@@ -25,11 +18,12 @@ def _function(required: list[str], **properties: Any) -> dict[str, Any]:
 
 
 TOOL = WithJsonSchema(_function(["name"], description={"type": "string"}, parameters={"type": "object"}))
-CALL = WithJsonSchema(_function(["name", "arguments"], arguments={"anyOf": [{"type": "string"}, {"type": "object"}]}))
-# An assistant message may consist of calls alone; any other has content and no calls.
+CALL = WithJsonSchema(_function(["name"], arguments={"anyOf": [{"type": "string"}, {"type": "object"}]}))
+# An assistant message may consist of calls alone, and a tool's result may be empty; any other has content and no calls.
 HAS_CONTENT: dict[str, Any] = {
     "anyOf": [
         {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"role": {"const": "tool"}, "tool_calls": {"maxItems": 0}}},
         {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}, "tool_calls": {"maxItems": 0}}},
     ]
 }

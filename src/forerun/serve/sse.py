@@ -118,6 +118,7 @@ class EventStream(Response):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["is_event_stream"] = True  # a comment between two frames is allowed
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._frames(receive)) as frames:

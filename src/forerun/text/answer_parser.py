@@ -5,26 +5,17 @@ Pure: the result depends on the text alone, not on how it is cut. Knows nothing 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from forerun.text.calls.buffer import Pieces, TextBuffer
+from forerun.text.calls.call_format import CallFormat, parse_calls
 from forerun.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from forerun.text.calls.json_calls import Hermes, Llama
 from forerun.text.calls.tagged import GLM, QWEN
 from forerun.text.calls.tools import Tools
 from forerun.text.reasoning import CHANNEL, THINK, ReasoningSplitter, ReasoningTags
-from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Reasoning, TokenLogprob
-
-
-class CallFormat(Protocol):
-    """How a model writes tool calls."""
-
-    def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
-        """The pieces of an answer's content and calls."""
-
+from forerun.values import CallStart, Content, Piece, Reasoning, TokenLogprob
 
 # A string that a template's source has if it writes calls in this format; the first that it has decides.
 CALL_FORMATS: tuple[tuple[str, CallFormat], ...] = (
@@ -64,11 +55,12 @@ class AnswerParser:
     def __init__(
         self, answer_format: AnswerFormat, tools: Tools, call_id: Callable[[int], str], *, opens_reasoning: bool, logprobs_of: LogprobsOf
     ) -> None:
-        self._splitter = ReasoningSplitter(answer_format.reasoning, opens_reasoning=opens_reasoning) if answer_format.reasoning else None
+        reasoning, calls = answer_format.reasoning, answer_format.calls if tools else None
+        self._splitter = ReasoningSplitter(reasoning, opens_reasoning=opens_reasoning, calls=calls, tools=tools) if reasoning else None
         self._buffer = TextBuffer(call_id)
-        self._pieces = answer_format.calls.parse(self._buffer, tools) if answer_format.calls and tools else _content(self._buffer)
+        self._pieces = parse_calls(calls, self._buffer, tools) if calls else _content(self._buffer)
         self._logprobs_of, self._num_pushed = logprobs_of, 0
-        self.has_calls, self._arguments = False, ""
+        self.has_calls = False
 
     def push(self, text: str) -> list[Piece]:
         """The pieces that more text makes certain."""
@@ -76,9 +68,12 @@ class AnswerParser:
         split = self._splitter.push(text) if self._splitter else [("content", text)]
         return [piece for part, more in split for piece in self._take(part, more)]
 
-    def flush(self) -> list[Piece]:
-        """The rest of an answer that has ended. Nothing may be pushed afterwards."""
-        split = self._splitter.flush() if self._splitter else []
+    def flush(self, *, is_cut: bool = False) -> list[Piece]:
+        """The rest of an answer that has ended. is_cut: not by the model, so a missing tag may be one that it had yet to write. Nothing may
+        be pushed afterwards.
+        """
+        self._buffer.is_cut = is_cut
+        split = self._splitter.flush(is_cut=is_cut) if self._splitter else []
         pieces = [piece for part, more in split for piece in self._take(part, more)]
         self._buffer.is_ended = True
         return pieces + list(self._run())
@@ -103,30 +98,13 @@ class AnswerParser:
             yield self._annotate(piece)
 
     def _annotate(self, piece: Piece) -> Piece:
-        match piece:
-            case Content():
-                return self._with_logprobs(piece)
-            case CallStart():
-                self.has_calls, self._arguments = True, ""
-            case CallArguments(_, text):
-                self._arguments += text
-            case CallEnd(is_complete=True):
-                return replace(piece, is_complete=_is_json(self._arguments))
-        return piece
+        self.has_calls |= isinstance(piece, CallStart)
+        return self._with_logprobs(piece) if isinstance(piece, Content) else piece
 
     def _with_logprobs(self, content: Content) -> Content:
         """The content that was just parsed: it ends where the buffer now starts."""
         stop = self._num_pushed - len(self._buffer.text)
         return replace(content, logprobs=self._logprobs_of(stop - len(content.text), stop))
-
-
-def _is_json(text: str) -> bool:
-    """Brackets may match around what is not JSON."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _content(buffer: TextBuffer) -> Pieces[None]:

@@ -1,7 +1,8 @@
 """What a client writes is text: a control token spelled out in a message is escaped, so that it is not encoded as that token.
 
 A rendered prompt does not show which text came from the template and which from a message. So a noncharacter, the escape character, is
-inserted into every control token's text before rendering; the tokenizer splits there and drops it. Why, and what other servers do:
+inserted into every control token's text before rendering; the tokenizer splits there and drops it. The same is done to reasoning tags in
+an assistant's texts, where templates look for them: reasoning has a field of its own. Why, and what other servers do:
 docs/decisions/003-control-tokens-in-messages.md. Knows nothing of templates or token ids.
 """
 
@@ -10,18 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
 from forerun.errors import BadRequestError
 from forerun.values import Chat
 
+TEXTS = ("content", "reasoning_content")  # of an assistant message
 NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # never assigned, valid in UTF-8
 
 
 class ControlTokenEscaper:
-    """Escapes the texts of these control tokens wherever a client wrote them."""
+    """Escapes the texts of these control tokens wherever a client wrote them, and reasoning tags in the texts of assistant messages."""
 
-    def __init__(self, control_tokens: Collection[str]) -> None:
+    def __init__(self, control_tokens: Collection[str], reasoning_tags: Collection[str] = ()) -> None:
+        self._tag = re.compile("|".join(map(re.escape, reasoning_tags)) or "(?!)")
         alternatives = "|".join(map(re.escape, sorted(control_tokens, key=len, reverse=True))) or "(?!)"
         self._token = re.compile(alternatives)
         self._first_char = re.compile(f"(?s)(?={alternatives})(.)")
@@ -36,11 +40,22 @@ class ControlTokenEscaper:
             raise BadRequestError(
                 "the messages hold every noncharacter from U+FDD0 to U+FDEF", param="messages", hint="leave one of them out"
             )
+        chat = self._without_tags(chat, escape_char)
         if not any(self._token.search(text) or text.rstrip().endswith(self._prefixes) for text in texts):
             return chat, escape_char
         messages, tools = (tuple(self._escape(each, escape_char) for each in values) for values in (chat.messages, chat.tools))
         template_args = self._escape(chat.template_args, escape_char)
         return replace(chat, messages=messages, tools=tools, template_args=template_args), escape_char
+
+    def _without_tags(self, chat: Chat, escape_char: str) -> Chat:
+        """The conversation with the tags in assistant messages split after their first character."""
+        messages = tuple(self._without_tags_in(each, escape_char) if each["role"] == "assistant" else each for each in chat.messages)
+        return chat if all(map(is_, messages, chat.messages)) else replace(chat, messages=messages)
+
+    def _without_tags_in(self, message: Mapping[str, Any], escape_char: str) -> Mapping[str, Any]:
+        tagged = {name: text for name in TEXTS if isinstance(text := message.get(name), str) and self._tag.search(text)}
+        split = {name: self._tag.sub(lambda tag: tag[0][0] + escape_char + tag[0][1:], text) for name, text in tagged.items()}
+        return {**message, **split} if split else message
 
     def _escape(self, value: Any, escape_char: str) -> Any:
         match value:

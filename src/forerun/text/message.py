@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from forerun.text.reasoning import THINK
 from forerun.values import CallArguments, CallEnd, CallStart, Content, Piece, Reasoning
+
+
+def split_reasoning(content: str) -> tuple[str, str]:
+    """(reasoning, content) of a text that begins with reasoning in tags, as some servers answer; ("", text) for any other."""
+    reasoning, close, rest = content.lstrip().removeprefix(THINK.open).partition(THINK.close)
+    if not (content.lstrip().startswith(THINK.open) and close):
+        return "", content
+    return reasoning.strip("\n"), rest.lstrip("\n")
 
 
 class AssistantMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from forerun import values
-from forerun.errors import BadRequestError
+from forerun.errors import BadRequestError, ContextLengthError
 from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
 from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, LogprobsOf
 from forerun.text.calls.tools import Tools
@@ -21,7 +22,7 @@ from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
 from forerun.text.template_adapter import TemplateAdapter
 from forerun.text.tokenizer import EscapedText, Tokenizer
-from forerun.values import Chat, TokenPrompt
+from forerun.values import Chat, TextPrompt, TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,17 @@ class Prompter:
         self.template = template
         self._adapter = TemplateAdapter(template)
         self._answer_memory = AnswerMemory()
-        self._escaper = ControlTokenEscaper(tokenizer.control_tokens)
+        self._escaper = ControlTokenEscaper(tokenizer.control_tokens, template.answer_format.reasoning or ())
         self._borders = PromptBorders(template, tokenizer)
 
-    def encode(self, prompt: values.Prompt, *, tenant: str) -> Prompt:
-        """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode)."""
+    def encode(self, prompt: values.Prompt, *, tenant: str, context_tokens: int = sys.maxsize) -> Prompt:
+        """The prompt's tokens. Raises BadRequestError (the template refuses, text that is not Unicode), and ContextLengthError before it
+        encodes a text that has `context_tokens` or more, whatever its tokens are.
+        """
         if not isinstance(prompt, Chat):
-            ids = prompt.tokens if isinstance(prompt, TokenPrompt) else tuple(self.tokenizer.encode(_unicode(prompt.text), tenant=tenant))
+            if isinstance(prompt, TextPrompt):
+                self._check_length(_unicode(prompt.text), context_tokens)
+            ids = prompt.tokens if isinstance(prompt, TokenPrompt) else tuple(self.tokenizer.encode(prompt.text, tenant=tenant))
             return Prompt(
                 ids,
                 len(ids),
@@ -105,11 +110,12 @@ class Prompter:
         adapted, notes = self._adapt(prompt, tenant)
         chat, escape_char = self._escaper.escape(adapted)
         text = _unicode(self.template.render(chat, add_generation_prompt=True))
+        self._check_length(text.replace(escape_char, ""), context_tokens)
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
         tokens, message_end, offsets = self.tokenizer.encode_escaped(EscapedText(text, end, escape_char), tenant=tenant)
         opens, tools = text.rstrip().endswith("<think>"), Tools((*prompt.tools, *prompt.held_back))
-        locator = PromptLocator(self.template, adapted)
+        locator = PromptLocator(self.template, chat, escape_char)
         borders = self._borders.within_first_message(chat, text, escape_char, tokens, tenant=tenant)
         return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets, borders)
 
@@ -139,6 +145,10 @@ class Prompter:
     def missing_answers(self, chat: Chat, *, tenant: str) -> list[str]:
         """Keys of the conversation's assistant messages that are not remembered."""
         return self._answer_memory.missing_keys(chat.messages, tenant=tenant)
+
+    def _check_length(self, text: str, context_tokens: int) -> None:
+        if (at_least := self.tokenizer.min_tokens(text)) >= context_tokens:
+            raise ContextLengthError(f"at least {at_least}", context_tokens)
 
     def _adapt(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
         """The conversation with answers restored, as the template supports it, and notes."""

@@ -29,10 +29,12 @@ class PromptLocation(NamedTuple):
 
 
 class PromptLocator:
-    """Locates characters in the rendered conversation. Renders nothing until `locate`. chat None: a prompt of tokens, without messages."""
+    """Locates characters in the rendered conversation. Renders nothing until `locate`. chat None: a prompt of tokens, without messages.
+    escape_char: what the texts of the conversation are escaped with; the characters are counted without it.
+    """
 
-    def __init__(self, template: Template, chat: Chat | None) -> None:
-        self._template, self._chat = template, chat
+    def __init__(self, template: Template, chat: Chat | None, escape_char: str = "") -> None:
+        self._template, self._chat, self._escape_char = template, chat, escape_char
 
     def locate(self, char: int, stored: str) -> PromptLocation:
         """The part that the character belongs to. stored: the text at this position in the stored conversation that is compared with."""
@@ -41,7 +43,7 @@ class PromptLocator:
         chat, text = self._chat, self._text(self._chat)
         if self._is_in_tools(chat, text, char):
             num = _fewest(text, char, len(chat.tools), lambda n: self._text(replace(chat, tools=chat.tools[:n])))
-            return PromptLocation("tools", _name_of_tool(chat.tools[min(num, len(chat.tools)) - 1]))
+            return PromptLocation("tools", self._plain(_name_of_tool(chat.tools[min(num, len(chat.tools)) - 1])))
         num = _fewest(text, char, len(chat.messages), lambda n: self._rendered_prefix(chat, text, n))
         if num > len(chat.messages):
             return PromptLocation(REST, "")
@@ -51,7 +53,10 @@ class PromptLocator:
 
     def _text(self, chat: Chat) -> str:
         """The rendered conversation; "" where the template refuses it, as it may refuse the first messages alone."""
-        return self._template.attempt(chat, add_generation_prompt=False)
+        return self._plain(self._template.attempt(chat, add_generation_prompt=False))
+
+    def _plain(self, text: str) -> str:
+        return text.replace(self._escape_char, "") if self._escape_char else text
 
     def _is_in_tools(self, chat: Chat, text: str, char: int) -> bool:
         if not chat.tools:

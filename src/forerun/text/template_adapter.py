@@ -7,7 +7,7 @@ result depends on the template and the request alone. Knows JSON and templates; 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -18,27 +18,37 @@ from forerun.values import Chat
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 THINKING = ("enable_thinking", "thinking")  # names of the switch in templates
 PROBE = "forerun-probe"
+NO_PREFILL = "the last message is the assistant's: the answer begins a message of its own and does not continue that one"
+LATE_SYSTEM = (("assistant", "system", "user"), ("system", "assistant", "user"), ("assistant", "user", "system"))
+CALLED = ("user", "call", "tool")
 USER: Mapping[str, Any] = {"role": "user", "content": "u"}
 TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
 }
-ASSISTANT: Mapping[str, Any] = {"role": "assistant", "content": "a"}
 
 
 class TemplateAdapter:
     """Adapts conversations to one template.
 
-    supports_late_system: a system message need not be the first. needs_object_arguments: arguments of calls are objects, not JSON strings.
-    thinking_switch: the template's name for it, "" if it has none. efforts: the reasoning efforts that it accepts, least first.
+    supports_system, supports_more_system, supports_late_system: renders a system message at the start, several there, one after a turn, all
+    in their places and with their texts unchanged, whatever follows. supports_users: user messages may follow each other.
+    supports_user_after_tool: one may follow a tool's result and leaves what is before that as it was. needs_object_arguments: arguments of
+    calls are objects, not JSON strings. thinking_switch: the template's name for it, "" if it has none. efforts: the reasoning efforts that
+    it accepts, least first.
     """
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self.supports_late_system = PROBE in self._render(USER, ASSISTANT, {"role": "system", "content": PROBE}, USER)
-        result = {"role": "tool", "content": "t", "tool_call_id": _id(0), "name": "f"}
-        called = self._render(USER, _calling({PROBE: "x"}), result, USER)
+        called = self._render(USER, _calling({PROBE: "x"}), _result({"role": "tool", "content": "t"}, _id(0), "f"), USER)
         self.needs_object_arguments = PROBE in called and f"{{'{PROBE}'" not in called
+        has_tools = self._keeps(*CALLED)
+        self.supports_system = self._keeps("system", "user", "assistant", "user") and (not has_tools or self._keeps("system", *CALLED))
+        self.supports_more_system = self._keeps("system", "system", "user")
+        late = all(self._keeps(*start, "user", *more) for start in ((), ("system",)) for more in LATE_SYSTEM)
+        self.supports_late_system = late and (not has_tools or self._keeps_before(*CALLED, after="system"))
+        self.supports_users = any(self._keeps(*start, "user", "user", "assistant") for start in ((), ("system",)))
+        self.supports_user_after_tool = not has_tools or self._keeps_before(*CALLED, after="user")
         switches = (name for name in THINKING if self._render_with(**{name: False}) != self._render_with(**{name: True}))
         self.thinking_switch = next(switches, "")
         has_effort = self._render_with(reasoning_effort="low") != self._render_with() or not self._render_with(reasoning_effort=PROBE)
@@ -46,15 +56,41 @@ class TemplateAdapter:
 
     def adapt(self, chat: Chat) -> tuple[Chat, tuple[str, ...]]:
         """The conversation as the template supports it, and notes for people on what the template cannot express."""
-        messages = list(_with_ids(chat.messages))
         args, notes = self._args(chat.template_args)
+        messages, moved = self._place(_with_ids(chat.messages))
         for index, message in enumerate(messages):
-            if message["role"] == "system" and index and not self.supports_late_system:
-                messages[index] = message | {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}
-                notes.append(f"messages[{index}]: the template takes no system message here; rendered as a user message in <system> tags")
             if calls := message.get("tool_calls"):
                 messages[index] = message | {"tool_calls": [self._call(call) for call in calls]}
-        return replace(chat, messages=tuple(messages), template_args=args), tuple(notes)
+        prefill = [NO_PREFILL] if messages and messages[-1]["role"] == "assistant" else []
+        return replace(chat, messages=tuple(messages), template_args=args), (*chat.notes, *notes, *moved, *prefill)
+
+    def _place(self, messages: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+        """The messages, with each system text in a role and at a place where the template renders it, and notes."""
+        placed: list[dict[str, Any]] = []
+        tagged, joined, is_start = list[int](), list[int](), True
+        for index, message in enumerate(messages):
+            is_start = is_start and message["role"] == "system"
+            if message["role"] == "system" and not self._supports_system_at(index, is_start):
+                message = message | {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}
+                tagged.append(index)
+            if message["role"] == "user" and placed and self._is_joined(placed[-1]["role"], is_system=index in tagged[-1:]):
+                placed[-1] = placed[-1] | {"content": f"{placed[-1]['content']}\n\n{message['content']}"}
+                joined.append(index)
+            else:
+                placed.append(message)
+        return placed, [
+            *_note(tagged, "the template takes no system message here; rendered as a user message in <system> tags"),
+            *_note(joined, "the template takes no user message here; joined to the message before it"),
+        ]
+
+    def _supports_system_at(self, index: int, is_start: bool) -> bool:
+        if not is_start:
+            return self.supports_late_system
+        return self.supports_more_system if index else self.supports_system
+
+    def _is_joined(self, before: str, *, is_system: bool) -> bool:
+        """Whether a user message is made part of the message before it, which has this role."""
+        return (before == "user" and not self.supports_users) or (before == "tool" and is_system and not self.supports_user_after_tool)
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """The call with its arguments as an object or a JSON string. What is no JSON object is passed as it is or as the only argument."""
@@ -82,6 +118,30 @@ class TemplateAdapter:
             notes.append("reasoning_effort: the template has no such switch")
         return rest, notes
 
+    def _keeps(self, *roles: str) -> bool:
+        """Whether the texts of messages in these roles are rendered in their order, those of system messages unchanged."""
+        probes = self._probes(roles)
+        text = self._render(*probes)
+        starts = [0, *(text.find(probe["content"]) for probe in probes if probe["content"])]
+        return starts == sorted(starts)
+
+    def _keeps_before(self, *roles: str, after: str) -> bool:
+        """Whether a message in the role `after` follows those in the other roles and leaves what is before the last of them as it was."""
+        last = self._probes(roles)[-1]["content"]
+        without, with_it = (self._render(*self._probes(each)).partition(last) for each in (roles, (*roles, after)))
+        return self._keeps(*roles, after) and without[0] == with_it[0]
+
+    def _probes(self, roles: Sequence[str]) -> list[dict[str, Any]]:
+        """A conversation with a text of its own in each message: several lines in system messages."""
+        texts = [f"{PROBE} {index}" + "\n  'a'\t<&> é" * (role == "system") for index, role in enumerate(roles)]
+        return [self._probe(role, text) for role, text in zip(roles, texts, strict=True)]
+
+    def _probe(self, role: str, text: str) -> dict[str, Any]:
+        if role == "call":
+            call = self._call(_calling({})["tool_calls"][0])
+            return {"role": "assistant", "content": "", "reasoning_content": text, "tool_calls": [call]}
+        return _result({"role": role, "content": text}, _id(0), "f") if role == "tool" else {"role": role, "content": text}
+
     def _render(self, *messages: Mapping[str, Any]) -> str:
         """The messages with a tool, rendered; "" if the template refuses them."""
         return self._template.attempt(Chat(messages, (TOOL,), {}), add_generation_prompt=True)
@@ -89,6 +149,12 @@ class TemplateAdapter:
     def _render_with(self, **args: Any) -> str:
         """A user message, rendered with these template arguments."""
         return self._template.attempt(Chat((USER,), (), args), add_generation_prompt=True)
+
+
+def _note(indices: Sequence[int], what: str) -> list[str]:
+    """A note on these messages, if there are any."""
+    more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+    return [f"messages[{indices[0]}]{more}: {what}"] if indices else []
 
 
 def _with_ids(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -68,6 +68,7 @@ class Tokenizer:
         self._sampled = SampledTexts()
         self._unfinished: LruCache[str] = LruCache(LIMIT_TOKENS)
         self._bytes: dict[int, bytes] = {}
+        self._max_token_bytes = max(len(self.token_bytes(id)) for id in library.get_vocab(with_added_tokens=True).values())
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -103,6 +104,10 @@ class Tokenizer:
             ids.extend(new)
             offsets.append((offsets[-1][0] + len(fragment) - (fragment.count(escape_char) if escape_char else 0), len(ids)))
         return EncodedText(ids, prefix_tokens, offsets)
+
+    def min_tokens(self, text: str) -> int:
+        """A lower bound on the number of the text's tokens, from its bytes: what cannot fit need not be encoded."""
+        return -(-len(text.encode()) // self._max_token_bytes)
 
     def cache_sampled(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str, session: str = "") -> None:
         """Cache the ids of an answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also if more than
@@ -195,7 +200,9 @@ class Tokenizer:
         ids = self._fragments.get(key)
         if ids is None:
             parts = fragment.split(escape_char) if escape_char else [fragment]
-            ids = array("I", (id for part in parts for id in self._library.encode(part, add_special_tokens=False).ids))
+            # Of the library's calls only those for batches let other threads run meanwhile; this one does not compute offsets.
+            encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
+            ids = array("I", (id for encoding in encodings for id in encoding.ids))
             self._fragments.put(key, ids, Owner(tenant, ""))
         return ids
 

@@ -20,7 +20,7 @@ from forerun.errors import BankError, BankFullError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-VERSION = 7
+VERSION = 8
 
 # Whether a segment hangs from the node whose tokens begin with the anchor.
 HOLDS_ANCHOR = (
@@ -44,7 +44,7 @@ CREATE TRIGGER record_added AFTER INSERT ON record BEGIN UPDATE total SET record
 CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN UPDATE total SET record_bytes = record_bytes - OLD.file_bytes; END;
 CREATE TABLE session (
   tenant TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, used_s REAL NOT NULL, turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
-  is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (tenant, id)
+  is_pinned INTEGER NOT NULL, keys BLOB NOT NULL, title TEXT NOT NULL, client TEXT NOT NULL, PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX ended ON session (num_tokens);
 CREATE INDEX pinned ON session (is_pinned) WHERE is_pinned = 1;

@@ -25,7 +25,10 @@ LossKind = Literal["evicted", "damaged", "not stored"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The row of a conversation. id: for requests. name: for people, "" for none. used_s: last use, Unix seconds. keys: of its records."""
+    """The row of a conversation. id: for requests. name: for people, "" for none. used_s: last use, Unix seconds. keys: of its records.
+
+    title: how it begins, for people. client: the program that it was with, as that calls itself. Both may be "".
+    """
 
     tenant: str
     id: str
@@ -35,6 +38,8 @@ class Session:
     num_tokens: int
     is_pinned: bool
     keys: tuple[str, ...]
+    title: str = ""
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +74,15 @@ class History(Database):
     """Methods may be called from several threads; all raise BankError if the database fails."""
 
     def note_session(self, session: Session) -> None:
-        """Insert or update a conversation. An existing name and pin stay unchanged."""
+        """Insert or update a conversation. An existing name, pin and title stay unchanged."""
         sql = (
-            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys"
+            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " used_s = excluded.used_s, turns = excluded.turns, num_tokens = excluded.num_tokens, keys = excluded.keys,"
+            " title = coalesce(nullif(title, ''), excluded.title), client = coalesce(nullif(excluded.client, ''), client)"
         )
-        values = (session.used_s, session.turns, session.num_tokens, session.is_pinned, bytes.fromhex("".join(session.keys)))
-        self._many((sql, [(session.tenant, session.id, session.name, *values)]))
+        keys = bytes.fromhex("".join(session.keys))
+        counts = (session.used_s, session.turns, session.num_tokens, session.is_pinned)
+        self._many((sql, [(session.tenant, session.id, session.name, *counts, keys, session.title, session.client)]))
 
     def session(self, tenant: str, id: str) -> Session | None:
         """The tenant's conversation of that id, None if there is none."""
@@ -180,13 +187,22 @@ class History(Database):
         sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
         return self._decoded(lambda row: json.loads(row[0]), sql, tenant, limit)
 
+    def num_sessions_by_identity(self) -> list[tuple[dict[str, str], int]]:
+        """(identity fields, number of conversations with records under it), the most first."""
+        sql = (
+            "SELECT fields, count(DISTINCT record.tenant || '/' || session) FROM record JOIN identity ON identity.root = record.root"
+            " WHERE session <> '' GROUP BY fields ORDER BY 2 DESC"
+        )
+        return self._decoded(lambda row: (json.loads(row[0]), row[1]), sql)
+
     def _sessions(self, where: str, *values: object) -> list[Session]:
         return self._decoded(_session, f"SELECT * FROM session {where}", *values)
 
 
 def _session(row: tuple[Any, ...]) -> Session:
-    tenant, id, name, used_s, turns, num_tokens, is_pinned, data = row
-    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), tuple(key.hex() for key in _each_key(data)))
+    tenant, id, name, used_s, turns, num_tokens, is_pinned, data, title, client = row
+    keys = tuple(key.hex() for key in _each_key(data))
+    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), keys, title, client)
 
 
 def _each_key(data: bytes) -> Iterator[bytes]:

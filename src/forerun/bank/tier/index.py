@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RecordLabel:
-    """A record's session and tenant, last use (Unix seconds) and eviction rank (see retain.rank_s)."""
+    """A record's session and tenant, last use (Unix seconds) and eviction rank (see policy.rank_s)."""
 
     session: str
     tenant: str

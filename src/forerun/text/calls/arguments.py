@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from forerun.text.calls.buffer import Pieces, TextBuffer
 from forerun.values import CallArguments
@@ -55,8 +56,8 @@ class JsonScanner:
         return char
 
 
-def parse_object(buffer: TextBuffer, end: str) -> Pieces[bool]:
-    """The arguments: the object that the text starts with. Returns whether it is whole. A broken one is passed on up to `end`."""
+def parse_object(buffer: TextBuffer, ends: Sequence[str]) -> Pieces[bool]:
+    """The arguments: the object that the text starts with. Returns whether it is whole. A broken one is passed on up to one of `ends`."""
     scan, index = JsonScanner(), buffer.num_calls - 1
     while True:
         length, text = scan.push(buffer.text)
@@ -66,16 +67,15 @@ def parse_object(buffer: TextBuffer, end: str) -> Pieces[bool]:
         if scan.is_done or scan.is_broken or buffer.is_ended:
             break
         yield None
-    if not scan.is_broken:
-        return scan.is_done
-    return (yield from parse_rest(buffer, end))
+    if scan.is_broken:
+        yield from parse_rest(buffer, ends)
+    return scan.is_done
 
 
-def parse_rest(buffer: TextBuffer, end: str) -> Pieces[bool]:
-    """The rest of a malformed call up to `end`, as arguments, so that nothing is lost. Returns False."""
-    while end not in buffer.text and not buffer.is_ended:
+def parse_rest(buffer: TextBuffer, ends: Sequence[str]) -> Pieces[None]:
+    """The rest of a malformed call up to one of `ends`, as arguments, so that nothing is lost."""
+    while not (starts := [buffer.text.find(end) for end in ends if end in buffer.text]) and not buffer.is_ended:
         yield None
-    start = buffer.text.find(end)
-    if rest := buffer.take(start if start >= 0 else len(buffer.text)):
+    rest = buffer.take(min(starts, default=len(buffer.text)))
+    if rest.strip():
         yield CallArguments(buffer.num_calls - 1, rest)
-    return False

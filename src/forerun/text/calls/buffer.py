@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from forerun.text.partial_match import partial_overlap
 from forerun.values import CallEnd, CallStart, Content, Piece
@@ -23,11 +23,14 @@ STRING = re.compile(r'"(?:[^"\\\n]+"?)?')
 
 @dataclass(slots=True)
 class TextBuffer:
-    """text: what has arrived and is not yet parsed. is_ended: no more will come. call_id: the id of the answer's i-th call."""
+    """text: what has arrived and is not yet parsed. is_ended: no more will come; is_cut: though the model had not ended the answer.
+    call_id: the id of the answer's i-th call.
+    """
 
     call_id: Callable[[int], str]
     text: str = ""
     is_ended: bool = False
+    is_cut: bool = False
     num_calls: int = field(default=0, init=False)
 
     def take(self, length: int) -> str:
@@ -77,12 +80,20 @@ def content_until(buffer: TextBuffer, tags: Sequence[str]) -> Pieces[str]:
 
 def match_tag(buffer: TextBuffer, patterns: Sequence[TagPattern]) -> Pieces[TagMatch | None]:
     """The first pattern that the text starts with; None if there is none. Removes nothing."""
+    while (match := match_now(buffer.text, patterns, buffer.is_ended)) is None:
+        yield None
+    return match or None
+
+
+def match_now(text: str, patterns: Sequence[TagPattern], is_ended: bool) -> TagMatch | Literal[False] | None:
+    """The first pattern that the text starts with. None: more text decides. False: there is none."""
     for index, pattern in enumerate(patterns):
-        while (match := _match(buffer.text, index, pattern)) is None and not buffer.is_ended:
-            yield None
+        match = _match(text, index, pattern)
+        if match is None and not is_ended:
+            return None
         if isinstance(match, TagMatch):
             return match
-    return None
+    return False
 
 
 def _num_held(text: str, tags: Sequence[str]) -> int:
@@ -92,7 +103,7 @@ def _num_held(text: str, tags: Sequence[str]) -> int:
     return length + len(before) - len(before.rstrip())
 
 
-def _match(text: str, index: int, pattern: TagPattern) -> TagMatch | bool | None:
+def _match(text: str, index: int, pattern: TagPattern) -> TagMatch | Literal[False] | None:
     """None: more text may make it match. False: it cannot match."""
     stop, groups = 0, []
     for part in pattern:

@@ -29,6 +29,10 @@ class Gemma:
     close: str
     quote: str
 
+    @property
+    def opens(self) -> tuple[str, ...]:
+        return (self.open,)
+
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
         while lead := (yield from content_until(buffer, (self.open,))):
@@ -62,7 +66,7 @@ class Gemma:
             if len(open_brackets) == 1:
                 return True
             before = token
-        yield from parse_rest(buffer, self.close)
+        yield from parse_rest(buffer, (self.close, self.open))
         return False
 
     def _string(self, buffer: TextBuffer) -> Pieces[bool]:

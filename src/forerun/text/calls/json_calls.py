@@ -6,10 +6,11 @@ No schemas: the values are typed.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.text.calls.arguments import parse_object
+from forerun.text.calls.arguments import JsonScanner, parse_object
 from forerun.text.calls.buffer import STRING, Pieces, TextBuffer, content, content_until, match_tag
 from forerun.text.calls.tools import Tools
 from forerun.values import CallArguments
@@ -28,6 +29,10 @@ class Hermes:
     open: str = "<tool_call>"
     close: str = "</tool_call>"
 
+    @property
+    def opens(self) -> tuple[str, ...]:
+        return (self.open,)
+
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
         while lead := (yield from content_until(buffer, (self.open,))):
@@ -35,7 +40,7 @@ class Hermes:
             if head is None:
                 yield from self._odd_call(buffer, lead)
             else:
-                yield from parse_call(buffer, head.length, head.groups[0], self.close)
+                yield from parse_call(buffer, head.length, head.groups[0], (self.close, self.open))
                 yield from self._close(buffer)
 
     def _close(self, buffer: TextBuffer) -> Pieces[None]:
@@ -44,25 +49,26 @@ class Hermes:
             yield None
         starts = [start for tag in (self.open, self.close) if (start := buffer.text.find(tag)) >= 0]
         between = buffer.take(min(starts, default=len(buffer.text)))
-        if between.strip("} \n\t\r"):
-            yield from content(between)
+        yield from content(between.lstrip("} \n\t\r"))
         if buffer.text.startswith(self.close):
             buffer.take(len(self.close))
 
     def _odd_call(self, buffer: TextBuffer, lead: str) -> Pieces[None]:
-        """A call that does not start with its name: parsed once it has arrived in full. What is no call is content."""
-        while self.close not in buffer.text and not buffer.is_ended:
-            yield None
-        end = buffer.text.find(self.close)
-        text = buffer.take(end if end >= 0 else len(buffer.text))
-        call = _parsed(text)
+        """A call that does not start with its name: parsed once its object has arrived in full. What is no call is content."""
+        scan, length = JsonScanner(), 0
+        while buffer.text.lstrip()[:1] in ("", "{") and not (scan.is_done or scan.is_broken or buffer.is_ended):
+            length += scan.push(buffer.text[length:])[0]
+            if not scan.is_done and not scan.is_broken:
+                yield None
+        call = _parsed(buffer.text[:length])
         if call is None:
-            yield from content(lead + text + buffer.take(len(self.close)))
-        else:
-            yield buffer.start_call(call[0])
-            yield CallArguments(buffer.num_calls - 1, call[1])
-            yield buffer.end_call(is_complete=True)
-            buffer.take(len(self.close))
+            yield from content(lead)
+            return
+        buffer.take(length)
+        yield buffer.start_call(call[0])
+        yield CallArguments(buffer.num_calls - 1, call[1])
+        yield buffer.end_call(is_complete=True)
+        yield from self._close(buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +77,26 @@ class Llama:
 
     tag: str = "<|python_tag|>"
 
+    @property
+    def opens(self) -> tuple[str, ...]:
+        return (self.tag, "{")
+
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
         first = [*HEADS, *((self.tag, *head) for head in HEADS)]
         later = [*first, *((";", *head) for head in first)]
         while (head := (yield from match_tag(buffer, later if buffer.num_calls else first))) and head.groups[0].strip('"') in tools:
-            yield from parse_call(buffer, head.length, head.groups[0], self.tag)
+            yield from parse_call(buffer, head.length, head.groups[0], (self.tag,))
             if bracket := (yield from match_tag(buffer, [("}",)])):
                 buffer.take(bracket.length)
         yield from content_until(buffer, ())
 
 
-def parse_call(buffer: TextBuffer, head_length: int, name: str, end: str) -> Pieces[None]:
+def parse_call(buffer: TextBuffer, head_length: int, name: str, ends: Sequence[str]) -> Pieces[None]:
     """A call whose text starts with a head of this length, the opening bracket of its arguments included."""
     buffer.text = "{" + buffer.text[head_length:]
     yield buffer.start_call(name.strip('"'))
-    is_complete = yield from parse_object(buffer, end)
+    is_complete = yield from parse_object(buffer, ends)
     yield buffer.end_call(is_complete)
 
 

@@ -1,15 +1,16 @@
-"""The parameter types of a request's tools, and conversion of text to them. Knows JSON schema; no dialect."""
+"""The tools of a request, and conversion of text to the types of their parameters. Knows no dialect."""
 
 from __future__ import annotations
 
+import ast
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Types = frozenset[str]
-ANY: Types = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
+from forerun.text.calls.schema import ANY, ANYTHING, ParameterType, Schema, Types, kind_of
+
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
-MAX_DEPTH = 8  # of references and alternatives: a schema may refer to itself
 
 
 class Tools:
@@ -17,70 +18,66 @@ class Tools:
 
     def __init__(self, declared: Sequence[Mapping[str, Any]]) -> None:
         functions = [each.get("function", each) for each in declared]
-        self._parameters = {each.get("name"): each.get("parameters") for each in functions}
+        self._schemas = {each.get("name"): Schema(each.get("parameters")) for each in functions}
 
     def __bool__(self) -> bool:
-        return bool(self._parameters)
+        return bool(self._schemas)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parameters
+        return name in self._schemas
 
-    def types(self, name: str, parameter: str) -> Types:
-        """The JSON types that the parameter may have; all where the schema names none."""
-        root = self._parameters.get(name)
-        properties = root.get("properties") if isinstance(root, Mapping) else None
-        if not isinstance(properties, Mapping) or parameter not in properties:
-            return ANY
-        return _types(properties[parameter], root, MAX_DEPTH)
+    def declares(self, name: str, parameter: str) -> bool:
+        """Whether there is such a tool, and its schema names the parameter."""
+        return name in self._schemas and self._schemas[name].declares(parameter)
+
+    def type_of(self, name: str, parameter: str) -> ParameterType:
+        """What the tool expects of a parameter."""
+        return self._schemas[name].type_of(parameter) if name in self._schemas else ANYTHING
 
 
-def value_of(text: str, types: Types) -> Any:
-    """The text as a value of one of the types, preferring others to a string; the text itself where none fits."""
-    value = _parsed(text.strip())
+def value_of(text: str, expected: ParameterType) -> Any:
+    """The text as a value that is expected, preferring other types to a string; the text itself where none fits.
+
+    Where a string may stand, a number must be written as JSON writes it: 1.10 stays text. Where none may, a quoted string is taken for
+    what it quotes.
+    """
+    value = _parsed(text.strip(), is_python=expected.types != ANY and not expected.types.isdisjoint(("object", "array")))
+    for constant in expected.constants:
+        if constant == text or (kind_of(constant) == kind_of(value) and constant == value):
+            return constant
     if isinstance(value, str):
-        return text
-    if isinstance(value, float) and value.is_integer() and "number" not in types:
+        return text if "string" in expected.types else _unquoted(text, value, expected)
+    if isinstance(value, float) and value.is_integer() and "number" not in expected.types:
         value = int(value)
-    return value if _kind(value) in types or (_kind(value) == "integer" and "number" in types) else text
+    is_rewritten = kind_of(value) in ("integer", "number") and json.dumps(value) != text.strip()
+    return text if not _fits(value, expected.types) or (is_rewritten and "string" in expected.types) else value
 
 
-def _types(schema: Any, root: Any, depth: int) -> Types:
-    if not isinstance(schema, Mapping) or depth == 0:
-        return ANY
-    if "$ref" in schema:
-        return _types(_resolved(schema["$ref"], root), root, depth - 1)
-    if "type" in schema:
-        declared = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return frozenset(each for each in declared if isinstance(each, str)) or ANY
-    for name in ("anyOf", "oneOf"):
-        if isinstance(schema.get(name), list):
-            return frozenset().union(*(_types(each, root, depth - 1) for each in schema[name]))
-    allowed = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return (frozenset(map(_kind, allowed)) if isinstance(allowed, list) else frozenset()) or ANY
+def _unquoted(text: str, quoted: str, expected: ParameterType) -> Any:
+    value = value_of(quoted, expected) if quoted != text.strip() else text
+    return text if isinstance(value, str) else value
 
 
-def _resolved(reference: Any, root: Any) -> Any:
-    """What a reference inside the schema points to; None for any other reference."""
-    node = root
-    for step in str(reference).removeprefix("#/").split("/"):
-        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
-    return node
+def _fits(value: Any, types: Types) -> bool:
+    return kind_of(value) in types or (kind_of(value) == "integer" and "number" in types)
 
 
-def _parsed(text: str) -> Any:
-    """The text parsed as JSON, or as Python's True, False, None; the text itself if neither."""
+def _parsed(text: str, *, is_python: bool) -> Any:
+    """The text parsed as JSON, as Python's True, False, None, or if is_python as its lists and dicts; the text itself if neither."""
     if text.lower() in CONSTANTS:
         return CONSTANTS[text.lower()]
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
-        return text
+        return _python(text) if is_python and text.startswith(("[", "{", "(")) else text
     return value
 
 
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    names = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (Mapping, "object"))
-    return next((name for kind, name in names if isinstance(value, kind)), "array")
+def _python(text: str) -> Any:
+    """The text parsed as a list or dict as Python writes it; the text itself if it is none, or holds what JSON cannot."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of unknown escapes in strings
+            return json.loads(json.dumps(ast.literal_eval(text), allow_nan=False))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forerun.engine.fair_share import MAX_WAITING, may_wait, next_request, retry_after_s
+from forerun.engine.scheduler import MAX_WAITING, may_wait, next_request, retry_after_s
 
 
 def waiting(*cancelled: bool) -> list[Any]:

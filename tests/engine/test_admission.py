@@ -16,7 +16,7 @@ from tests.running import read
 from tests.talking import TINY, opened, turn
 from tests.waiting import LIMIT_S
 
-from forerun.engine.memory import ADMIT_FRAC, free_memory_for, needed_bytes
+from forerun.engine.admission import ADMIT_FRAC, free_memory_for, needed_bytes
 from forerun.errors import OutOfMemoryError
 
 RAM_BYTES = 1_000_000

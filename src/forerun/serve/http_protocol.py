@@ -1,7 +1,8 @@
 """HTTP/1.1 connections as uvicorn parses them, bounded in time and number.
 
-Bounded are the time for a request's headers, the idle time between requests, the time in which a client reads nothing of its response, and
-the number of connections without an authorised request. Knows the socket and the shape of errors; knows no route and no key.
+Bounded are the time for a request's headers, the time in which a client reads nothing of its response, and the number of connections
+without an authorised request; uvicorn bounds the idle time between requests. A client that has ended its side of the connection still gets
+its answer. Knows the socket and the shape of errors; knows no route and no key.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import json
 from collections import Counter
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.serve.problems import refused
 
 HEADERS_LIMIT_S = 10.0  # from the connection, or the first byte of a later request, to the end of the headers
-IDLE_LIMIT_S = 30  # between two requests; longer than the 5 s after which the official SDKs drop a connection themselves
 STALL_LIMIT_S = 30.0  # with bytes to send of which the client takes none
 UNAUTHORISED_LIMIT = 256  # connections
+FIRST_PROBE_S, PROBE_GROWTH = 0.1, 10  # few probes: some clients take five interim responses at most
+INTERIM, COMMENT = b"HTTP/1.1 100 Continue\r\n\r\n", b":\n"
 
 
 class Protocol(H11Protocol):
@@ -27,6 +30,7 @@ class Protocol(H11Protocol):
     opened_s = 0.0
     _headers_timer: asyncio.TimerHandle
     _stall_timer: asyncio.TimerHandle | None = None
+    _probe_timer: asyncio.TimerHandle | None = None  # set since the client has ended its side
 
     @property
     def is_authorised(self) -> bool:
@@ -37,7 +41,6 @@ class Protocol(H11Protocol):
         """Start the clock for the headers. Closes other connections if too many are unauthorised."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # any byte that the socket does not take starts the clock of a stall
-        self.timeout_keep_alive = IDLE_LIMIT_S
         self.opened_s = self.loop.time()
         self._headers_timer = self.loop.call_later(HEADERS_LIMIT_S, transport.abort)
         evict(self.connections, UNAUTHORISED_LIMIT)
@@ -49,6 +52,20 @@ class Protocol(H11Protocol):
             self._headers_timer.cancel()
         elif self._headers_timer.cancelled():
             self._headers_timer = self.loop.call_later(HEADERS_LIMIT_S, self.transport.abort)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for the answers to all requests that are complete."""
+        if self._is_answered() or self.cycle.more_body:
+            return False
+        if self._probe_timer is None:
+            self._probe(FIRST_PROBE_S)
+        return True
+
+    def on_response_complete(self) -> None:
+        """Close the connection if no further request can come."""
+        super().on_response_complete()
+        if self._probe_timer is not None and self._is_answered() and not self.transport.is_closing():
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """The socket takes no more: start the clock of a stall."""
@@ -65,6 +82,11 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
         self._headers_timer.cancel()
         self._stop_stall_timer()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade is an offer: it is passed over, and the request is answered."""
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no request, and close: what follows them cannot be parsed."""
@@ -73,6 +95,18 @@ class Protocol(H11Protocol):
         head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _is_answered(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _probe(self, pause_s: float) -> None:
+        """Send what a client that waits skips. One that has gone looks the same until its machine refuses bytes; then writing fails."""
+        if not self._is_answered():
+            if self.cycle.response_started and self.scope["state"].get("is_event_stream"):
+                self.transport.write(self.conn.send(h11.Data(COMMENT)) or b"")
+            elif not self.cycle.response_started and self.scope["http_version"] != "1.0":
+                self.transport.write(INTERIM)
+        self._probe_timer = self.loop.call_later(pause_s, self._probe, pause_s * PROBE_GROWTH)
 
     def _await_progress(self, unsent_bytes: int) -> None:
         self._stall_timer = self.loop.call_later(STALL_LIMIT_S, self._check_progress, unsent_bytes)

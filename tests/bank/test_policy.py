@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.bank import retain
+from forerun.bank import policy
 
 END = 0
-NOTHING = retain.Reuse(reused=0, shared=0, snapshot_tokens=100.0)
+NOTHING = policy.Reuse(reused=0, shared=0, snapshot_tokens=100.0)
 
 
 def test_a_prompt_has_snapshots_after_its_first_message_before_its_suffix_and_at_its_end() -> None:
     tokens = [5, 6, END, 7, 8, END, 9, 10]
-    assert retain.snapshot_positions(tokens, 6, frozenset({END}), NOTHING, ()) == {3, 6, 8}
+    assert policy.snapshot_positions(tokens, 6, frozenset({END}), NOTHING, ()) == {3, 6, 8}
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ def test_a_prompt_has_snapshots_after_its_first_message_before_its_suffix_and_at
     ids=["no end of a message", "the end of a message in the suffix", "nothing but the suffix", "an empty first message"],
 )
 def test_odd_prompts(tokens: list[int], message_end: int, expected: set[int]) -> None:
-    assert retain.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING, ()) == expected
+    assert policy.snapshot_positions(tokens, message_end, frozenset({END}), NOTHING, ()) == expected
 
 
 def intermediate(ends: list[int], borders: Sequence[int] = (), **reuse: float) -> set[int]:
     """Intermediate snapshots of a prompt of 10,000 tokens before the suffix, whose messages end at `ends`."""
     tokens = [END if i + 1 in ends else 5 for i in range(10_005)]
     parts = tokens, 10_000, frozenset({END})
-    positions = retain.snapshot_positions(*parts, replace(NOTHING, **reuse), borders)  # type: ignore[arg-type]
+    positions = policy.snapshot_positions(*parts, replace(NOTHING, **reuse), borders)  # type: ignore[arg-type]
     assert {ends[0], 10_000, 10_005} <= positions
     return set(positions - {ends[0], 10_000, 10_005})
 
@@ -126,45 +126,45 @@ def test_a_long_first_message_has_snapshots_between_its_parts(borders: list[int]
     ],
 )
 def test_of_a_turn_the_snapshots_up_to_the_suffix_and_the_last_go_to_disk(new: list[int], message_end: int, expected: set[int]) -> None:
-    assert retain.for_disk(new, message_end) == expected
+    assert policy.for_disk(new, message_end) == expected
 
 
 def test_a_conversation_of_many_turns_outlasts_one_of_a_single_turn_but_not_for_ever() -> None:
     now_s, hour_s = 1e9, 3600.0
-    title = retain.rank_s(now_s, 1, 1.0)
-    assert retain.rank_s(now_s - hour_s, 10, 1.0) > title
-    assert retain.rank_s(now_s - 3 * hour_s, 1000, 1.0) < title
-    assert retain.rank_s(now_s, 2, 1.0) > title > retain.rank_s(now_s - hour_s, 1, 1.0)
+    title = policy.rank_s(now_s, 1, 1.0)
+    assert policy.rank_s(now_s - hour_s, 10, 1.0) > title
+    assert policy.rank_s(now_s - 3 * hour_s, 1000, 1.0) < title
+    assert policy.rank_s(now_s, 2, 1.0) > title > policy.rank_s(now_s - hour_s, 1, 1.0)
 
 
 def test_a_snapshot_is_worth_what_it_saves_against_its_size() -> None:
-    assert retain.snapshot_value_frac(0, 100.0) == 0.0
-    assert retain.snapshot_value_frac(100, 100.0) == 0.5
-    assert retain.snapshot_value_frac(10, 100.0) < 0.1 < 0.9 < retain.snapshot_value_frac(1000, 100.0) < 1.0
+    assert policy.snapshot_value_frac(0, 100.0) == 0.0
+    assert policy.snapshot_value_frac(100, 100.0) == 0.5
+    assert policy.snapshot_value_frac(10, 100.0) < 0.1 < 0.9 < policy.snapshot_value_frac(1000, 100.0) < 1.0
 
 
 @pytest.mark.parametrize("num", range(9))
 def test_the_first_snapshot_and_the_latest_stay_in_ram(num: int) -> None:
     positions = list(range(10, 10 + num))
-    staying = retain.in_ram(positions, 0)
+    staying = policy.in_ram(positions, 0)
     assert staying == set(positions if num <= 5 else [positions[0], *positions[-4:]])
 
 
 def test_snapshots_of_the_first_message_stay_in_ram_too() -> None:
-    assert retain.in_ram([10, 20, 30, 40, 50, 60, 70, 80], 30) == {10, 20, 30, 50, 60, 70, 80}
+    assert policy.in_ram([10, 20, 30, 40, 50, 60, 70, 80], 30) == {10, 20, 30, 50, 60, 70, 80}
 
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (800, True), (799, False), (10, False)])
 def test_a_prompt_takes_over_what_it_mostly_shares(position: int, expected: bool) -> None:
-    assert retain.takes_over(1000, position, 5) == expected
+    assert policy.takes_over(1000, position, 5) == expected
 
 
 def test_what_only_begins_alike_takes_nothing_over() -> None:
-    assert not retain.takes_over(1000, 900, 900)
-    assert retain.takes_over(1000, 901, 900)
-    assert retain.takes_over(1000, 1000, 1000)
+    assert not policy.takes_over(1000, 900, 900)
+    assert policy.takes_over(1000, 901, 900)
+    assert policy.takes_over(1000, 1000, 1000)
 
 
 @pytest.mark.parametrize(("position", "expected"), [(1000, True), (500, True), (499, False)])
 def test_an_edited_conversation_keeps_its_name(position: int, expected: bool) -> None:
-    assert retain.keeps_name(1000, position) == expected
+    assert policy.keeps_name(1000, position) == expected

@@ -15,9 +15,9 @@ from forerun.kernels.numerics import EXACT
 from forerun.state import contiguous, paged, records
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
+from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, Record
-from forerun.state.records import extract, extract_snapshot, materialise, relayout
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 from forerun.state.store import Arena
 
@@ -70,7 +70,7 @@ def test_a_round_trip_changes_no_bit(whole: tuple[Cache[Any], list[Snapshot]]) -
 def test_a_snapshot_inside_the_segments(whole: tuple[Cache[Any], list[Snapshot]], which: int) -> None:
     cache, found = whole
     segments, snapshot = segments_of(cache, TOKENS), found[which]
-    needed = [s for s in segments if s.start < snapshot.position]
+    needed = [s for s in segments if s.info.start < snapshot.position]
     back = materialise(Arena(FAMILY.spec), needed, snapshot_record(snapshot, TOKENS), Contiguous(), 10)
     assert differing(back, read(FAMILY, TOKENS[: snapshot.position])) == []
     assert all(float(mx.abs(a[:, snapshot.position :]).max()) == 0 for a in back.store.buffers)  # nothing beyond

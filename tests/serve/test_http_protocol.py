@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,10 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.serve.asking import HeldClock
 from uvicorn.server import ServerState
 
-from forerun.serve import protocol
-from forerun.serve.protocol import HEADERS_LIMIT_S, IDLE_LIMIT_S, STALL_LIMIT_S, Protocol
+from forerun.serve import http_protocol
+from forerun.serve.http_protocol import HEADERS_LIMIT_S, STALL_LIMIT_S, Protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+IDLE_LIMIT_S = 76
 WITH_KEY = b"GET / HTTP/1.1\r\nHost: here\r\nX-Api-Key: key\r\n\r\n"
 
 
@@ -69,7 +71,7 @@ def on_held_clock(scenario: Callable[[], Awaitable[object]]) -> Any:
 
 
 def connect(state: ServerState, address: str = "192.0.2.1") -> tuple[Protocol, Transport]:
-    connection = Protocol(uvicorn.Config(app, log_config=None, ws="none"), state, {})
+    connection = Protocol(uvicorn.Config(app, log_config=None, ws="none", timeout_keep_alive=IDLE_LIMIT_S), state, {})
     transport = Transport(address, connection)
     connection.connection_made(transport)
     return connection, transport
@@ -125,7 +127,7 @@ def test_a_client_that_reads_slowly_is_waited_for_and_one_that_stops_is_not(monk
         await asyncio.sleep(1000)
         return transport.end_s
 
-    monkeypatch.setattr(protocol, "IDLE_LIMIT_S", 10_000)
+    monkeypatch.setattr(sys.modules[__name__], "IDLE_LIMIT_S", 10_000)
     assert on_held_clock(scenario) == 10 * STALL_LIMIT_S, "nothing was sent in the last of ten periods"
 
 
@@ -143,7 +145,7 @@ def test_a_client_that_takes_all_after_a_pause_is_not_closed() -> None:
 
 
 def test_the_oldest_strangers_of_the_busiest_address_leave_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "UNAUTHORISED_LIMIT", 8)
+    monkeypatch.setattr(http_protocol, "UNAUTHORISED_LIMIT", 8)
 
     async def scenario() -> list[list[bool]]:
         state = ServerState()

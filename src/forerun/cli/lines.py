@@ -1,0 +1,45 @@
+"""Lines for people that break between words only, so that names and paths can be copied."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+
+LEAST_COLUMNS = 20
+
+
+def aligned(rows: Iterable[Sequence[str]], columns: int) -> Iterator[str]:
+    """Rows of equally many cells in aligned columns; the last cell is wrapped where the line would be longer than `columns`."""
+    rows = list(rows)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)] if rows else []
+    for *cells, last in rows:
+        head = "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True))
+        first, *others = wrapped(last, max(LEAST_COLUMNS, columns - len(head)))
+        yield f"{head}{first}".rstrip()
+        yield from (" " * len(head) + line for line in others)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """The text in lines of at most so many columns, longer only where a word is; at least one."""
+    return textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def answer(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what a command has done: the value as JSON for programs, or the text for people."""
+    if as_json:
+        sys.stdout.write(json.dumps(value) + "\n")
+    else:
+        say(*text.split("\n"))
+
+
+def say(*paragraphs: str, file: TextIO | None = None) -> None:
+    """Print each paragraph: wrapped on a terminal, elsewhere on one line."""
+    file = file or sys.stdout
+    for text in paragraphs:
+        lines = wrapped(text, Console(file=file).width) if file.isatty() else [text]
+        file.write("\n".join(lines) + "\n")

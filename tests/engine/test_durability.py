@@ -1,0 +1,98 @@
+"""What the disk has of a prompt while it is prefilled, and when the last event goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from tests.engine.engines import events, running
+from tests.waiting import LIMIT_S, until
+
+from forerun.bank import prefill_saver
+from forerun.bank.bank import Bank
+from forerun.bank.writer import Writer
+from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.state.record import SEGMENT_TOKENS
+from forerun.values import Done
+
+PROMPT = [(7 * i + i // 5) % 6000 for i in range(2420)]
+
+
+async def killed_at_the_first_token(folder: Path, prompt: list[int], **job: object) -> int:
+    """How many tokens of the prompt the folder can resume, as it is when the prompt is prefilled and nothing else has happened."""
+    async with running(folder) as rig:
+        rig.gate.hold(after=-(-len(prompt) // CHUNK_TOKENS))
+        run = await rig.ask(prompt, max_tokens=5, **job)
+        await rig.gate.reached(-(-len(prompt) // CHUNK_TOKENS) + 1)
+        bank = rig.engine.model.bank
+        await until(lambda: bank.stats.health().pending_writes == 0)
+        durable = bank.durable_tokens(prompt, tenant="")
+        rig.gate.open()
+        done = (await events(run))[-1]
+        assert isinstance(done, Done)
+        assert done.report.durable_tokens == durable
+        return durable
+
+
+@pytest.mark.parametrize("num", [CHUNK_TOKENS, SEGMENT_TOKENS, SEGMENT_TOKENS + 1, len(PROMPT)])
+def test_a_prompt_is_durable_before_its_answer_begins(num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill_saver, "SAVING_FRAC", 1e9)
+    assert asyncio.run(killed_at_the_first_token(tmp_path, PROMPT[:num])) == num
+
+
+def test_less_than_a_chunk_is_left_to_the_end_of_the_turn(tmp_path: Path) -> None:
+    assert asyncio.run(killed_at_the_first_token(tmp_path, PROMPT[: CHUNK_TOKENS - 1])) == 0
+
+
+def test_what_costs_too_much_time_lags_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill_saver, "SAVING_FRAC", -1.0)
+    assert asyncio.run(killed_at_the_first_token(tmp_path, PROMPT)) == 0
+
+
+def test_a_prompt_that_bypasses_the_bank_is_not_saved(tmp_path: Path) -> None:
+    assert asyncio.run(killed_at_the_first_token(tmp_path, PROMPT, bank="bypass")) == 0
+
+
+def test_nothing_is_written_twice_but_the_last_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill_saver, "SAVING_FRAC", 1e9)
+    written: list[tuple[str, int]] = []
+    put = Writer.put
+
+    def noted(self: Writer, record: object, label: object) -> None:
+        written.append((record.info.kind, record.info.stop))  # type: ignore[attr-defined]
+        put(self, record, label)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Writer, "put", noted)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as rig:
+            await events(await rig.ask(PROMPT, max_tokens=5))
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
+
+    asyncio.run(scenario())
+    segments = [stop for kind, stop in written if kind == "segment"]
+    assert segments == [SEGMENT_TOKENS, 2 * SEGMENT_TOKENS, len(PROMPT), len(PROMPT) + 4]
+    assert len(written) == len(set(written))
+
+
+def test_the_last_event_does_not_wait_for_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_out, remember = threading.Event(), Bank.remember
+
+    def slowly(self: Bank, *args: object) -> None:
+        assert is_out.wait(LIMIT_S)
+        remember(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Bank, "remember", slowly)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as rig:
+            assert isinstance((await events(await rig.ask(PROMPT[:40])))[-1], Done)
+            assert rig.engine.health().bank.pending_writes >= 1, "it looks as if all were on disk"
+            is_out.set()
+            done = (await events(await rig.ask(PROMPT[:40])))[-1]
+            assert isinstance(done, Done)
+            assert done.report.source == "ram"
+
+    asyncio.run(scenario())

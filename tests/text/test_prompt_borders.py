@@ -57,7 +57,7 @@ def test_other_parts_have_the_same_tokens_up_to_a_border(prompter: Prompter, end
     shared = [num_common(prompter, chat(system, TOOLS), other) for other in others]
     assert len(borders) == 4
     for border, most in zip(borders, shared, strict=True):
-        assert most - WORD_TOKENS <= border <= most, (borders, shared)
+        assert border < WORD_TOKENS or most - WORD_TOKENS <= border <= most, (borders, shared)
 
 
 def test_a_later_turn_and_another_question_have_the_same_borders(prompter: Prompter) -> None:

@@ -109,7 +109,7 @@ def turn(folder: Path, job: Job, number: int) -> Turn:
         assert mx.array_equal(logits(family, restored.cache), logits(family, read(family, prompt.tokens)))
         stored, answer = sampled(prompt, restored.cache, number)
         snapshots.append(restored.cache.snapshot())
-        num_new, memo = len(snapshots) - len(restored.snapshots), prompt_encoding.learn(prompter, job, prompt, answer)
+        num_new, memo = len(snapshots) - len(restored.snapshots), prompt_encoding.learn(prompter, job, prompt, answer, restored.session)
         bank.remember(
             restored.cache, stored, snapshots, FinishedTurn(restored.session, "", restored.turns + 1, prompt.message_end, num_new, memo)
         )

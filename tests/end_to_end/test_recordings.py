@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.end_to_end.replay import Player, ReplayedRequest, check_changed, is_enough, of_run, pairs
+from tests.end_to_end.replay import Player, Recorded, ReplayedRequest, check_changed, is_enough, of_client, of_run, pairs
 from tests.serve.asking import values
 from tests.waiting import LIMIT_S
+
+from forerun.bank.policy import APART_TOKENS
+from forerun.text.prompt_borders import WORD_TOKENS
 
 RUNS = ["claude-code-print", "claude-code-echo", "codex-freeform", "codex-echo", "pi-responses"]
 LONG_RUNS = ["claude-code-terminal", "claude-code-400", "codex", "opencode-messages"]
@@ -83,3 +87,39 @@ def test_a_run_is_served_and_only_new_or_changed_tokens_are_computed(run: str) -
             assert is_enough(before, after), (pair, after.reused_tokens, before.prompt_tokens, after.reason)
         elif after.prompt:
             check_changed(after, order[: order.index(after)])
+
+
+async def reused(*requests: Recorded) -> list[ReplayedRequest]:
+    player = Player()
+    try:
+        return [await player.play(request) for request in requests]
+    finally:
+        await player.engine.close(LIMIT_S)
+
+
+def without_tools(recorded: Recorded) -> Recorded:
+    """The same request as a compaction that drops the tools."""
+    body = {name: value for name, value in json.loads(recorded.body).items() if name not in ("tools", "tool_choice")}
+    return replace(recorded, body=json.dumps(body, ensure_ascii=False).encode())
+
+
+def num_common(one: ReplayedRequest, other: ReplayedRequest) -> int:
+    assert one.prompt
+    assert other.prompt
+    return next(i for i, (a, b) in enumerate(zip(one.prompt.tokens, other.prompt.tokens, strict=False)) if a != b)
+
+
+def test_a_sub_agent_with_fewer_tools_reuses_the_system_text_and_the_tools_that_it_shares() -> None:
+    main, sub = (of_client("codex")[f"codex/00{number}-request.json"] for number in (1, 5))
+    first, second = asyncio.run(reused(main, sub))
+    shared = num_common(first, second)
+    assert shared == 7752
+    assert shared - APART_TOKENS - WORD_TOKENS <= second.reused_tokens <= shared
+
+
+@pytest.mark.parametrize(("file", "system_tokens"), [("codex/001-request.json", 0), ("opencode/002-request.json", 0)])
+def test_a_compaction_that_drops_the_tools_reuses_the_system_text(file: str, system_tokens: int) -> None:
+    main = of_client(file.split("/", maxsplit=1)[0])[file]
+    first, second = asyncio.run(reused(main, without_tools(main)))
+    assert num_common(first, second) == system_tokens
+    assert system_tokens - WORD_TOKENS <= second.reused_tokens <= system_tokens

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running
+from tests.waiting import until
 
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine.request_recorder import RequestLog
 from forerun.errors import ForerunError
 from forerun.request_log.file import LogFile
+from forerun.serve.app import build
+from forerun.serve.request_guard import ARCHIVE
 from forerun.values import Done
 
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
@@ -55,6 +60,44 @@ def test_a_recomputed_import_is_one_conversation_and_no_request(tmp_path: Path) 
                 assert (done.report.reused_tokens, done.report.session) == (stop, "theirs")
 
     asyncio.run(scenario())
+
+
+def test_an_import_whose_client_disconnects_is_cancelled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        archive = await exported(tmp_path / "one")
+        async with running(tmp_path / "two") as rig:
+            rig.gate.hold(after=1)
+            gone, sent = asyncio.Event(), [{"type": "http.request", "body": archive, "more_body": False}]
+
+            async def receive() -> MutableMapping[str, Any]:
+                if not sent:
+                    await gone.wait()
+                return sent.pop() if sent else {"type": "http.disconnect"}
+
+            async def send(message: MutableMapping[str, Any]) -> None: ...
+
+            app = build(rig.engine, keys={}, host="127.0.0.1")
+            serving = asyncio.create_task(app(scope("/v1/forerun/sessions/import"), receive, send))
+            await rig.gate.reached(2)
+            request = rig.engine.worker._running
+            assert request
+            assert not request.is_cancelled
+            gone.set()
+            await serving
+            assert request.is_cancelled
+            rig.gate.open()
+            await until(lambda: rig.engine.worker.counts() == (0, 0))
+            assert await rig.engine.sessions.all("", 10) == []
+            assert len(rig.gate.rows) == 2
+
+    asyncio.run(scenario())
+
+
+def scope(path: str) -> dict[str, Any]:
+    """A POST of an archive."""
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", ARCHIVE.encode())]
+    fields = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "POST", "headers": headers}
+    return fields | {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1), "state": {}}
 
 
 def test_a_cancelled_import_leaves_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.text.conftest import DEMO_MODEL
 
 from forerun.errors import ModelError, UnsupportedError
-from forerun.text.lru import ENTRY_TOKENS, LruCache
+from forerun.text.lru import ENTRY_TOKENS, LruCache, Owner
 from forerun.text.tokenizer import EscapedText, Tokenizer
 
 LIBRARY = tokenizers.Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
@@ -34,6 +34,7 @@ WORDS = [
 ]
 TEXTS = st.lists(st.one_of(st.sampled_from(SPECIAL), st.sampled_from(WORDS), st.text(max_size=8)), max_size=12).map("".join)
 IDS = st.lists(st.integers(0, LIBRARY.get_vocab_size() - 1), max_size=30)
+ONE, TWO = Owner("a", "one"), Owner("a", "two")
 USER, END, NEWLINES = "<|im_start|>", "<|im_end|>", "\n\n"
 
 
@@ -180,17 +181,30 @@ def test_no_stop_token_is_an_error(folder: Path, tmp_path: Path) -> None:
 
 def test_the_least_recently_used_entry_is_evicted() -> None:
     cache: LruCache[str] = LruCache(2 * ENTRY_TOKENS + 4)
-    cache.put("a", [1, 2])
-    cache.put("b", [3, 4])
+    cache.put("a", [1, 2], ONE)
+    cache.put("b", [3, 4], ONE)
     assert list(cache.get("a") or ()) == [1, 2]
-    cache.put("c", [5, 6])
+    cache.put("c", [5, 6], ONE)
     assert cache.get("b") is None
     assert list(cache.get("a") or ()) == [1, 2]
     for _ in range(100):
-        cache.put("a", [7])
+        cache.put("a", [7], ONE)
     assert cache.get("c") is not None, "a replaced entry counts once"
-    cache.put("d", range(1000))
+    cache.put("d", range(1000), ONE)
     assert [cache.get(key) for key in "abcd"] == [None] * 4
+
+
+def test_an_entry_is_forgotten_with_the_last_of_its_owners() -> None:
+    cache: LruCache[str] = LruCache(100 * ENTRY_TOKENS)
+    for key, owners in {"one": [ONE], "both": [ONE, TWO, ONE], "two": [TWO]}.items():
+        for owner in owners:
+            cache.put(key, [1, 2], owner)
+    cache.put("replaced", [1, 2], TWO)
+    cache.put("replaced", [3], ONE)
+    cache.forget(ONE.__eq__)
+    assert [key for key in ("one", "both", "two", "replaced") if cache.get(key)] == ["both", "two"]
+    cache.forget(TWO.__eq__)
+    assert cache.get("both") is cache.get("two") is None
 
 
 def copy(folder: Path, to: Path) -> None:

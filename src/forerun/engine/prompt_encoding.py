@@ -33,7 +33,9 @@ def encode(prompter: Prompter, bank: Bank, job: Job, context_tokens: int) -> Pro
     return prompt
 
 
-def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: SampledAnswer) -> Memo | None:
-    """Remember the answer to the job's prompt. Returns the memo from which another process can load it, None if there is none."""
-    remembered = prompter.remember_answer(job.prompt, prompt, answer, tenant=job.tenant)
+def learn(prompter: Prompter, job: Job, prompt: Prompt, answer: SampledAnswer, session: str) -> Memo | None:
+    """Remember the answer to the job's prompt in the conversation of this id. Returns the memo from which another process can load it, None
+    if there is none.
+    """
+    remembered = prompter.remember_answer(job.prompt, prompt, answer, tenant=job.tenant, session=session)
     return Memo(remembered.key, len(prompt.tokens) + len(answer.sampled), remembered.encode()) if remembered else None

@@ -59,12 +59,16 @@ class LocalSessions:
         return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "imported", "")
 
     async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
-        """Prefill the tokens up to the last snapshot, queued as a request. A failed import leaves nothing."""
+        """Prefill the tokens up to the last snapshot, queued as a request. An import that fails or is cancelled leaves nothing."""
         self.worker.model().bank.sessions.check_new(tenant, id, archive)
         manifest = archive.manifest
         prompt = ArchivedConversation(archive.tokens[: manifest.snapshots[-1]], manifest.snapshots, manifest.turns)
-        async for _ in await self.submit(Job(f"import-{uuid4().hex}", prompt, GREEDY, 1, (), id, tenant, "use")):
-            pass
+        run = await self.submit(Job(f"import-{uuid4().hex}", prompt, GREEDY, 1, (), id, tenant, "use"))
+        try:
+            async for _ in run:
+                pass
+        finally:
+            run.cancel()
         return await self.update(tenant, id, name=manifest.name, is_pinned=None)
 
     async def remove(self, tenant: str, id: str) -> None:
@@ -81,7 +85,7 @@ class LocalSessions:
 
     async def _forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
         """Drop the copies of removed conversations outside the bank. is_gone: whether a conversation was removed, by its id."""
-        self.prompter.clear()
+        self.prompter.forget(tenant, is_gone)
         if self.log:
             await asyncio.to_thread(self.log.forget, tenant, is_gone)
         await asyncio.wrap_future(self.worker.call(lambda _: mx.clear_cache()))

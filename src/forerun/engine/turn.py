@@ -183,7 +183,7 @@ class Turn:
             LayoutPair(requested, cache.store.layout), cache.store.num_blocks, self.model.steps.counts() - before, generation.draft_stats
         )
         answered = SampledAnswer(tuple(generation.tokens[: generation.num_shown]), request.answer_text, message)
-        memo = self._learn(answered)
+        memo = self._learn(answered, restored.session)
         self._store = lambda: self._remember(cache, generation.store(), snapshots, restored, memo)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
@@ -242,11 +242,11 @@ class Turn:
         prompt, tenant = self.request.prompt, self.request.job.tenant
         return 0 if self._bypass_reason() else self.model.bank.durable_tokens(prompt.tokens, tenant=tenant)
 
-    def _learn(self, answered: SampledAnswer) -> Memo | None:
+    def _learn(self, answered: SampledAnswer, session: str) -> Memo | None:
         """Remember how the answer was sampled, before the client can send it back."""
         if self._bypass_reason():
             return None
-        return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered)
+        return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered, session)
 
     def _remember(
         self,

@@ -20,6 +20,7 @@ from forerun.serve.fields import SessionId, StrictFields, parse_object, validate
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import ARCHIVE
 from forerun.serve.routing import RawPathRoute
+from forerun.serve.sse import while_connected
 
 ROOT = "/v1/forerun/sessions"
 LIST_LIMIT = 1000
@@ -108,7 +109,8 @@ class Routes:
         """POST /v1/forerun/sessions/import"""
         tenant, fields = self._tenant(request), validate(Import, dict(request.query_params))
         self._rate.take(tenant)  # it may need a prefill, as any prompt does
-        return JSONResponse(asdict(await self._sessions.load(tenant, BytesIO(await request.body()), id=fields.id)))
+        loading = self._sessions.load(tenant, BytesIO(await request.body()), id=fields.id)
+        return JSONResponse(asdict(await while_connected(loading, request.receive)))
 
     async def wipe(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions"""

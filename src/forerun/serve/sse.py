@@ -9,9 +9,9 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -32,6 +32,7 @@ END = b"data: [DONE]\n\n"
 LINE_BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def data(value: Any) -> bytes:
@@ -147,6 +148,19 @@ class EventStream(Response):
             if not isinstance(error, ForerunError):
                 log.exception("a stream failed")
             yield self._stream.failed(problem_of(error))
+
+
+async def while_connected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """What the work returns. Cancels it and raises ClientDisconnect if the client disconnects first."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        await _cancel(task)
+        await _cancel(gone)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
 from typing import Any
 
+from forerun.text.lru import Owner
 from forerun.text.sampled_texts import SampledText
 
 LIMIT_CHARS = 64 << 20
@@ -51,24 +52,28 @@ class AnswerMemory:
 
     def __init__(self) -> None:
         self._messages: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
+        self._owners: dict[tuple[str, str], frozenset[Owner]] = {}
         self._num_chars = 0
         self._lock = Lock()
 
-    def add(self, message: Mapping[str, Any], *, tenant: str) -> None:
-        """Store an assistant message as it was returned."""
+    def add(self, message: Mapping[str, Any], *, tenant: str, session: str = "") -> None:
+        """Store an assistant message as it was returned. session: see `Owner`."""
         with self._lock:
-            for key in _keys(message):
-                self._remove((tenant, key))
-                self._messages[tenant, key] = message
+            for key in ((tenant, key) for key in _keys(message)):
+                others = self._owners[key] if self._messages.get(key) == message else frozenset[Owner]()
+                self._remove(key)
+                self._messages[key], self._owners[key] = message, others | {Owner(tenant, session)}
                 self._num_chars += _num_chars(message)
             while self._num_chars > LIMIT_CHARS:
                 self._remove(next(iter(self._messages)))
 
-    def clear(self) -> None:
-        """Remove all."""
+    def forget(self, is_gone: Callable[[Owner], bool]) -> None:
+        """Remove the messages of which all owners are gone."""
         with self._lock:
-            self._messages.clear()
-            self._num_chars = 0
+            for key, owners in list(self._owners.items()):
+                self._owners[key] = frozenset(owner for owner in owners if not is_gone(owner))
+                if not self._owners[key]:
+                    self._remove(key)
 
     def restore(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> tuple[Mapping[str, Any], ...]:
         """The messages, with each field that repeats an answer as that answer was returned."""
@@ -92,6 +97,7 @@ class AnswerMemory:
     def _remove(self, key: tuple[str, str]) -> None:
         if key in self._messages:
             self._num_chars -= _num_chars(self._messages.pop(key))
+            del self._owners[key]
 
 
 def _keys(message: Mapping[str, Any]) -> Iterator[str]:

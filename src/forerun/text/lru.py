@@ -1,16 +1,30 @@
-"""A thread-safe LRU cache of token ids, bounded by tokens. Knows nothing of text, tenants or tokenizers."""
+"""A thread-safe LRU cache of token ids, bounded by tokens. Knows nothing of text or tokenizers."""
 
 from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 ENTRY_TOKENS = 32  # overhead of an entry
+
+
+class Owner(NamedTuple):
+    """The conversation that an entry comes from. session: its id, "" if unknown, as for what is read from disk or computed from prompts."""
+
+    tenant: str
+    session: str
+
+
+class Entry(NamedTuple):
+    """Token ids, and the conversations that they come from."""
+
+    ids: array[int]
+    owners: frozenset[Owner]
 
 
 class LruCache(Generic[K]):
@@ -19,31 +33,37 @@ class LruCache(Generic[K]):
     def __init__(self, limit_tokens: int) -> None:
         self._limit_tokens = limit_tokens
         self._used_tokens = 0
-        self._entries: OrderedDict[K, array[int]] = OrderedDict()
+        self._entries: OrderedDict[K, Entry] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: K) -> array[int] | None:
         """The ids of that key, or None. Do not modify them."""
         with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-            return self._entries.get(key)
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key].ids
 
-    def put(self, key: K, ids: Sequence[int]) -> None:
-        """Store the ids, replacing those of the key."""
+    def put(self, key: K, ids: Sequence[int], owner: Owner) -> None:
+        """Store the ids, replacing those of the key; the same ids then have several owners."""
         with self._lock:
-            self._used_tokens -= self._cost(self._entries.pop(key, None))
-            self._entries[key] = array("I", ids)
-            self._used_tokens += self._cost(self._entries[key])
+            old, new = self._remove(key), array("I", ids)
+            self._entries[key] = Entry(new, frozenset({owner}) | (old.owners if old and old.ids == new else frozenset[Owner]()))
+            self._used_tokens += len(new) + ENTRY_TOKENS
             while self._used_tokens > self._limit_tokens:
-                self._used_tokens -= self._cost(self._entries.popitem(last=False)[1])
+                self._remove(next(iter(self._entries)))
 
-    def clear(self) -> None:
-        """Remove all."""
+    def forget(self, is_gone: Callable[[Owner], bool]) -> None:
+        """Remove the entries of which all owners are gone."""
         with self._lock:
-            self._entries.clear()
-            self._used_tokens = 0
+            for key, entry in list(self._entries.items()):
+                owners = frozenset(owner for owner in entry.owners if not is_gone(owner))
+                if owners:
+                    self._entries[key] = Entry(entry.ids, owners)
+                else:
+                    self._remove(key)
 
-    @staticmethod
-    def _cost(ids: array[int] | None) -> int:
-        return 0 if ids is None else len(ids) + ENTRY_TOKENS
+    def _remove(self, key: K) -> Entry | None:
+        entry = self._entries.pop(key, None)
+        self._used_tokens -= len(entry.ids) + ENTRY_TOKENS if entry else 0
+        return entry

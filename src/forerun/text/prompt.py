@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -16,6 +16,7 @@ from forerun.text.answer_memory import AnswerMemory, RememberedAnswer
 from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser, LogprobsOf
 from forerun.text.calls.tools import Tools
 from forerun.text.control_tokens import ControlTokenEscaper
+from forerun.text.lru import Owner
 from forerun.text.prompt_borders import PromptBorders
 from forerun.text.prompt_locations import PromptLocator
 from forerun.text.template import Template
@@ -118,26 +119,28 @@ class Prompter:
         borders = self._borders.within_first_message(chat, text, escape_char, tokens, tenant=tenant)
         return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets, borders)
 
-    def remember_answer(self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str) -> RememberedAnswer | None:
+    def remember_answer(
+        self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str, session: str = ""
+    ) -> RememberedAnswer | None:
         """Remember the answer, so that a later prompt that repeats it gets the sampled ids, however the client writes it. Returns what
-        another process needs for that, None if that is impossible.
+        another process needs for that, None if that is impossible. session: the conversation's id, for `forget`.
         """
-        self.tokenizer.cache_sampled(prompt.tokens, answer.sampled, tenant=tenant)
+        self.tokenizer.cache_sampled(prompt.tokens, answer.sampled, tenant=tenant, session=session)
         if not isinstance(chat, Chat) or self.tokenizer.decode(answer.sampled) != answer.text:
             return None  # a stop string cut through a token: the ids hold more text than the client received
         message = {**answer.message, "content": answer.message["content"] or ""}
-        self._answer_memory.add(message, tenant=tenant)
+        self._answer_memory.add(message, tenant=tenant, session=session)
         rendered = self._continuation(replace(chat, messages=(*chat.messages, message)), prompt, tenant)
         sampled_text = self.tokenizer.sampled_text(prompt.tokens, answer.sampled, rendered, tenant=tenant) if rendered else None
         if sampled_text:
-            self.tokenizer.cache_sampled_text(sampled_text)
+            self.tokenizer.cache_sampled_text(sampled_text, Owner(tenant, session))
         return RememberedAnswer(message, sampled_text)
 
     def load_answer(self, answer: RememberedAnswer, *, tenant: str) -> None:
         """Remember an answer of this process or another."""
         self._answer_memory.add(answer.message, tenant=tenant)
         if answer.sampled_text:
-            self.tokenizer.cache_sampled_text(answer.sampled_text)
+            self.tokenizer.cache_sampled_text(answer.sampled_text, Owner(tenant, ""))
 
     def missing_answers(self, chat: Chat, *, tenant: str) -> list[str]:
         """Keys of the conversation's assistant messages that are not remembered."""
@@ -165,10 +168,16 @@ class Prompter:
         """Remember how a stored conversation continues after these tokens: `encode` gives the same ids for the same text there."""
         self.tokenizer.cache_sampled(before, stored, tenant=tenant)
 
-    def clear(self) -> None:
-        """Remove all remembered answers and encoded texts: they are computed, or loaded from stored conversations, again."""
-        self._answer_memory.clear()
-        self.tokenizer.clear_cache()
+    def forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
+        """Remove the answers of the tenant's conversations that are gone, by their ids; and what it encoded or loaded from disk, of which
+        the conversation is unknown: it is encoded or loaded again. Other conversations keep their sampled ids.
+        """
+
+        def is_owner_gone(owner: Owner) -> bool:
+            return owner.tenant == tenant and (not owner.session or is_gone(owner.session))
+
+        self._answer_memory.forget(is_owner_gone)
+        self.tokenizer.forget(is_owner_gone)
 
 
 def call_id(request_id: str, index: int) -> str:

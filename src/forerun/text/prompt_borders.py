@@ -6,6 +6,7 @@ Found by rendering the first message again with parts changed, once for each fir
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from forerun.values import Chat
 
 LEAST_TOKENS = 1024  # of a first message: the parts of a shorter one are cheap to prefill
 MOST_TOOLS = 16  # after which a border is looked for, evenly spread
+WORD_TOKENS = 16  # before a border, among which the start of a word is looked for
 LIMIT_ENTRIES = 64
 
 
@@ -54,15 +56,22 @@ class PromptBorders:
         return borders
 
     def _find(self, chat: Chat, text: str, escape_char: str, tokens: Sequence[int]) -> tuple[int, ...]:
-        """A token that reaches across a border counts as after it."""
         ends = list(accumulate(len(self._tokenizer.token_bytes(token)) for token in tokens))
         prefixes = (text[:char].replace(escape_char, "").encode() for char in self._chars(chat, text))
-        positions = (bisect_right(ends, len(prefix)) for prefix in prefixes)
+        positions = (self._before_word(tokens, bisect_right(ends, len(prefix))) for prefix in prefixes)
         return tuple(dict.fromkeys(position for position in positions if 0 < position < len(tokens)))
+
+    def _before_word(self, tokens: Sequence[int], position: int) -> int:
+        """The position before the last word up to here: what follows the border cannot change the tokens before that. The same position if
+        there is no word nearby.
+        """
+        texts = [self._tokenizer.token_bytes(token) for token in tokens[max(0, position - WORD_TOKENS) : position]]
+        words = (i for i in range(len(texts) - 1, 0, -1) if re.match(rb" \S", texts[i]) and not texts[i - 1][-1:].isspace())
+        return position - len(texts) + next(words, len(texts))
 
     def _chars(self, chat: Chat, text: str) -> Iterator[int]:
         """Lengths of the text's prefixes before the borders."""
-        system = chat.messages[:1] if chat.messages[0]["role"] in ("system", "developer") else ()
+        system = (message for message in chat.messages[:1] if message["role"] in ("system", "developer"))
         first = replace(chat, messages=(*system, QUESTION))
         shared = num_common(self._render(first), text)
         for other in _variants(first):

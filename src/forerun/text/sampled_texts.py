@@ -6,11 +6,11 @@ Knows nothing of tokenizers or messages.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b, sha256
 from typing import NamedTuple
 
-from forerun.text.lru import LruCache
+from forerun.text.lru import LruCache, Owner
 
 LIMIT_TOKENS = 1 << 20
 
@@ -45,20 +45,19 @@ class SampledTexts:
         self._ids: LruCache[tuple[str, str]] = LruCache(LIMIT_TOKENS)
         self._lengths: LruCache[str] = LruCache(LIMIT_TOKENS)
 
-    def put(self, sampled_text: SampledText) -> None:
+    def put(self, sampled_text: SampledText, owner: Owner) -> None:
         """Store the ids that the text was sampled as."""
-        self._ids.put((sampled_text.prefix, sampled_text.text), sampled_text.ids)
+        self._ids.put((sampled_text.prefix, sampled_text.text), sampled_text.ids, owner)
         lengths = self._lengths.get(sampled_text.prefix) or ()
-        self._lengths.put(sampled_text.prefix, sorted({*lengths, len(sampled_text.text)}, reverse=True))
+        self._lengths.put(sampled_text.prefix, sorted({*lengths, len(sampled_text.text)}, reverse=True), owner)
 
     def get(self, prefix: PrefixDigest, text: str) -> array[int] | None:
         """The ids of the text after this prefix, or None."""
         return self._ids.get((prefix.hexdigest(), text))
 
-    def clear(self) -> None:
-        """Remove all."""
-        self._ids.clear()
-        self._lengths.clear()
+    def forget(self, is_gone: Callable[[Owner], bool]) -> None:
+        """Remove the texts of which all owners are gone. Their lengths stay, as others of the same prefix may have them."""
+        self._ids.forget(is_gone)
 
     def matches(self, prefix: PrefixDigest, text: str, start: int) -> list[str]:
         """The texts stored after this prefix that text[start:] starts with, longest first."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -22,7 +22,7 @@ import tokenizers
 
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
-from forerun.text.lru import LruCache
+from forerun.text.lru import LruCache, Owner
 from forerun.text.sampled_texts import LIMIT_TOKENS, PrefixDigest, SampledText, SampledTexts
 from forerun.text.stop_tokens import stop_ids
 
@@ -109,35 +109,36 @@ class Tokenizer:
         """A lower bound on the number of the text's tokens, from its bytes: what cannot fit need not be encoded."""
         return -(-len(text.encode()) // self._max_token_bytes)
 
-    def cache_sampled(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str) -> None:
+    def cache_sampled(self, prompt: Sequence[int], sampled: Sequence[int], *, tenant: str, session: str = "") -> None:
         """Cache the ids of an answer: `encode` of a text that continues `prompt` with the same words gives the same ids; also if more than
-        `sampled` follows, which may have been cut off.
+        `sampled` follows, which may have been cut off. session: see `Owner`.
         """
+        owner = Owner(tenant, session)
         start, prefix = self._last_boundary(prompt, tenant)
         before, last = prefix.hexdigest(), array("I")
         for is_boundary, run in groupby((*prompt[start:], *sampled), key=self._boundary_ids.__contains__):
             ids = array("I", run)
             fragment = self.decode(ids)
             if not is_boundary and self._cached_or_encoded(prefix, fragment, "", tenant) != ids:
-                self._sampled.put(SampledText(prefix.hexdigest(), fragment, tuple(ids)))
+                self._sampled.put(SampledText(prefix.hexdigest(), fragment, tuple(ids)), owner)
             before, last = prefix.hexdigest(), array("I") if is_boundary else ids
             prefix.extend(ids)
         if last:
-            self._unfinished.put(before, last)
+            self._unfinished.put(before, last, owner)
 
     def sampled_text(self, prompt: Sequence[int], sampled: Sequence[int], rendered: str, *, tenant: str) -> SampledText:
         """The answer under the text that the template renders it as: `rendered` after `prompt` stands for the sampled ids."""
         start, prefix = self._last_boundary(prompt, tenant)
         return SampledText(prefix.hexdigest(), self.decode(prompt[start:]) + rendered, (*prompt[start:], *sampled))
 
-    def cache_sampled_text(self, sampled_text: SampledText) -> None:
+    def cache_sampled_text(self, sampled_text: SampledText, owner: Owner) -> None:
         """Cache it: `encode` of a text that has this text after its prefix gives these ids, if a special token or nothing follows."""
-        self._sampled.put(sampled_text)
+        self._sampled.put(sampled_text, owner)
 
-    def clear_cache(self) -> None:
-        """Remove every encoded text and every sampled answer."""
+    def forget(self, is_gone: Callable[[Owner], bool]) -> None:
+        """Remove the encoded texts and sampled answers of these owners."""
         for cache in (self._fragments, self._sampled, self._unfinished):
-            cache.clear()
+            cache.forget(is_gone)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included; bytes that are not UTF-8 become U+FFFD."""
@@ -202,7 +203,7 @@ class Tokenizer:
             # Of the library's calls only those for batches let other threads run meanwhile; this one does not compute offsets.
             encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
             ids = array("I", (id for encoding in encodings for id in encoding.ids))
-            self._fragments.put(key, ids)
+            self._fragments.put(key, ids, Owner(tenant, ""))
         return ids
 
 

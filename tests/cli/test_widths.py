@@ -40,6 +40,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FORERUN_CONFIG", "config.toml")
     monkeypatch.setenv("FORERUN_BANK_DIR", "bank")
     monkeypatch.setenv("FORERUN_REQUEST_LOG", "log.jsonl")
+    for limit in ("DISK", "DAILY_WRITE"):  # the defaults change with the free disk
+        monkeypatch.setenv(f"FORERUN_BANK_{limit}_BYTES", "1GiB")
     tier = DiskTier(tmp_path / "bank", limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(tmp_path / "bank"))
     for each in (SEGMENT, SNAPSHOT):
         tier.put(each)

@@ -99,7 +99,7 @@ class ChatSession:
             self._end_early("(stopped)")
         except ForerunError as error:
             if not any(answer.values()):
-                self.console.print(in_one_line(error), style="yellow", markup=False, soft_wrap=True)
+                self.console.print(in_one_line(error), style="yellow", markup=False)
                 return
             self._end_early(in_one_line(error))
         thoughts = {"reasoning_content": answer["reasoning"]} if answer["reasoning"] else {}
@@ -123,7 +123,7 @@ class ChatSession:
     def _end_early(self, reason: str) -> None:
         """Note an answer that is stored as far as it came."""
         self.num_cut += 1
-        self.console.print(f"\n{reason}\n", style="dim", markup=False, soft_wrap=True)
+        self.console.print(f"\n{reason}\n", style="dim", markup=False)
 
     def _print(self, text: str) -> None:
         self.console.print(text, style="dim", markup=False)

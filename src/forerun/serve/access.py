@@ -53,8 +53,8 @@ class Access:
 
         try:
             await self._app(scope, receive, identified)
-        except Exception:
-            status, is_whole = status or 500, True  # ServerErrorMiddleware sends the rest
+        except BaseException:
+            status, is_whole = status or 500, True  # an error, or the server stops: not the client's doing
             raise
         finally:
             status = status if is_whole else CLIENT_GONE

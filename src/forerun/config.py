@@ -195,7 +195,7 @@ def cache_home() -> Path:
 
 
 def config_file() -> Path:
-    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml; an empty one without a home)."""
+    """The settings file, read if it exists ($FORERUN_CONFIG, else ~/.config/forerun/config.toml; without a home, none)."""
     chosen, own = os.environ.get(ENV_PREFIX + "CONFIG"), _home()
     folder = os.environ.get("XDG_CONFIG_HOME") or (own / ".config" if own else "")
     return Path(chosen) if chosen else Path(folder) / "forerun" / "config.toml" if folder else Path(os.devnull)

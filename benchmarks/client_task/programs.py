@@ -74,8 +74,8 @@ class Sdk:
 
 CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "{prompt}")
 CLAUDE = ("--allowedTools=Bash,Edit,Read",)
-AIDER = ("--message", "{prompt}", "--yes-always", "--no-check-update", "--no-show-model-warnings", "--analytics-disable", "--auto-test")
-AIDER = (*AIDER, "--test-cmd", TEST_COMMAND, FILE)
+UNATTENDED = ("--yes-always", "--no-check-update", "--no-show-model-warnings", "--analytics-disable")
+AIDER = ("--message", "{prompt}", *UNATTENDED, "--auto-test", "--test-cmd", TEST_COMMAND, FILE)
 PROGRAMS = (
     Program(
         "opencode",

@@ -1,0 +1,6 @@
+// All kernels, for one instruction set: included inside its namespace after its lanes.
+
+#include "functions.h"
+#include "rows.h"
+
+inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu}; }

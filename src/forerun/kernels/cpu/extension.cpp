@@ -1,0 +1,78 @@
+// The Python module: operations, and the choice of instruction set and threads.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "operations.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+
+namespace forerun {
+namespace {
+
+const Kernels* in_use = nullptr;
+
+bool runs_here(const Kernels* set) {
+  if (!set) return false;
+#if defined(__x86_64__)
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (set == AVX2) return has_avx2;
+  if (set == AVX512) {
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
+  }
+#endif
+  return true;
+}
+
+// Those that run here, the fastest first.
+std::vector<const Kernels*> sets() {
+  std::vector<const Kernels*> found;
+  for (const Kernels* set : {AVX512, AVX2, NEON, PORTABLE})
+    if (runs_here(set)) found.push_back(set);
+  return found;
+}
+
+void use(const std::string& name) {
+  for (const Kernels* set : sets())
+    if (name == set->name) {
+      in_use = set;
+      return;
+    }
+  throw std::invalid_argument("no such instruction set here: " + name);
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *in_use; }
+
+}  // namespace forerun
+
+NB_MODULE(_cpu, m) {
+  using namespace forerun;
+  using namespace nb::literals;
+  nb::module_::import_("mlx.core");  // registers mx.array before the signatures name it
+  set_num_threads(int(std::max(1u, std::thread::hardware_concurrency())));
+  use(sets().front()->name);
+
+  m.attr("MLX_VERSION") = FORERUN_MLX_VERSION;
+  m.def("instruction_sets", [] {
+    std::vector<std::string> names;
+    for (const Kernels* set : sets()) names.push_back(set->name);
+    return names;
+  });
+  m.def("instruction_set", [] { return std::string(kernels().name); });
+  m.def("use", &use, "name"_a);
+  m.def("num_threads", &num_threads);
+  m.def("set_num_threads", &set_num_threads, "threads"_a);
+
+  m.def("rms_norm", &rms_norm, "x"_a, "gain"_a, "eps"_a);
+  m.def("add_rms_norm", &add_rms_norm, "x"_a, "residual"_a, "gain"_a, "eps"_a);
+  m.def("swiglu", &swiglu, "x"_a);
+}

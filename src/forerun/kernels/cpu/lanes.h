@@ -1,0 +1,42 @@
+// Sixteen float lanes over the registers of one instruction set. Every operation rounds each lane once, so all sets give the same bits.
+//
+// Included inside the namespace of a set, after it has defined for its register type R: WIDTH (floats in R) and zero, all, load, store, fma,
+// add, sub, mul, div, least, most, nearest, shifted (p * 2^n for integral n), widen (bfloat16), halves (float16), and sum16, see below.
+
+constexpr int NUM = 16 / WIDTH;
+
+struct F16 {
+  R r[NUM];
+};
+
+#define FORERUN_EACH(expression) \
+  F16 out;                       \
+  for (int i = 0; i < NUM; ++i) out.r[i] = expression; \
+  return out
+
+inline F16 zeros() { FORERUN_EACH(zero()); }
+inline F16 splat(float a) { FORERUN_EACH(all(a)); }
+inline F16 load16(const float* p) { FORERUN_EACH(load(p + i * WIDTH)); }
+inline F16 load16(const uint16_t* bf16) { FORERUN_EACH(widen(bf16 + i * WIDTH)); }
+inline void store16(float* p, const F16& a) {
+  for (int i = 0; i < NUM; ++i) store(p + i * WIDTH, a.r[i]);
+}
+inline F16 fma(const F16& a, const F16& b, const F16& c) { FORERUN_EACH(fma(a.r[i], b.r[i], c.r[i])); }
+inline F16 operator+(const F16& a, const F16& b) { FORERUN_EACH(add(a.r[i], b.r[i])); }
+inline F16 operator-(const F16& a, const F16& b) { FORERUN_EACH(sub(a.r[i], b.r[i])); }
+inline F16 operator*(const F16& a, const F16& b) { FORERUN_EACH(mul(a.r[i], b.r[i])); }
+inline F16 operator/(const F16& a, const F16& b) { FORERUN_EACH(div(a.r[i], b.r[i])); }
+inline F16 least(const F16& a, const F16& b) { FORERUN_EACH(least(a.r[i], b.r[i])); }
+inline F16 most(const F16& a, const F16& b) { FORERUN_EACH(most(a.r[i], b.r[i])); }
+inline F16 nearest(const F16& a) { FORERUN_EACH(nearest(a.r[i])); }
+inline F16 shifted(const F16& p, const F16& n) { FORERUN_EACH(shifted(p.r[i], n.r[i])); }
+#undef FORERUN_EACH
+
+// The one order in which lanes are summed: l + 8, then l + 4, l + 2, l + 1.
+inline float sum(const F16& a) {
+  alignas(64) float x[16];
+  store16(x, a);
+  for (int half = 8; half; half /= 2)
+    for (int l = 0; l < half; ++l) x[l] = x[l] + x[l + half];
+  return x[0];
+}

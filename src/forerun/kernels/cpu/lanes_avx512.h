@@ -1,0 +1,51 @@
+// AVX-512 (F, BW, DQ, VL, VBMI). See lanes.h.
+
+constexpr int WIDTH = 16;
+using R = __m512;
+
+inline R zero() { return _mm512_setzero_ps(); }
+inline R all(float a) { return _mm512_set1_ps(a); }
+inline R load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, R a) { _mm512_storeu_ps(p, a); }
+inline R fma(R a, R b, R c) { return _mm512_fmadd_ps(a, b, c); }
+inline R add(R a, R b) { return _mm512_add_ps(a, b); }
+inline R sub(R a, R b) { return _mm512_sub_ps(a, b); }
+inline R mul(R a, R b) { return _mm512_mul_ps(a, b); }
+inline R div(R a, R b) { return _mm512_div_ps(a, b); }
+inline R least(R a, R b) { return _mm512_min_ps(a, b); }
+inline R most(R a, R b) { return _mm512_max_ps(a, b); }
+inline R nearest(R a) { return _mm512_roundscale_ps(a, 0); }
+inline R shifted(R p, R n) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
+}
+inline R widen(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+}
+
+#include "lanes.h"
+
+// The sums of four vectors, and of sixteen, in the order of `sum`.
+inline void sum4(const F16* a, float* out) {
+  const R t0 = add(_mm512_shuffle_f32x4(a[0].r[0], a[1].r[0], 0x44), _mm512_shuffle_f32x4(a[0].r[0], a[1].r[0], 0xEE));
+  const R t1 = add(_mm512_shuffle_f32x4(a[2].r[0], a[3].r[0], 0x44), _mm512_shuffle_f32x4(a[2].r[0], a[3].r[0], 0xEE));
+  R u = add(_mm512_shuffle_f32x4(t0, t1, 0x88), _mm512_shuffle_f32x4(t0, t1, 0xDD));
+  u = add(u, _mm512_permute_ps(u, 0x4E));
+  u = add(u, _mm512_permute_ps(u, 0xB1));
+  const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, u)));
+}
+
+inline F16 sum16(const F16* a) {
+  R eights[8], fours[4];
+  for (int i = 0; i < 8; ++i)
+    eights[i] = add(_mm512_shuffle_f32x4(a[2 * i].r[0], a[2 * i + 1].r[0], 0x44), _mm512_shuffle_f32x4(a[2 * i].r[0], a[2 * i + 1].r[0], 0xEE));
+  for (int i = 0; i < 4; ++i)
+    fours[i] = add(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88), _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xDD));
+  auto twos = [&](int i) {  // per 128 bits: two lanes of an output of fours[i], two of one of fours[i + 1]
+    const __m512d u = _mm512_castps_pd(fours[i]), v = _mm512_castps_pd(fours[i + 1]);
+    return add(_mm512_castpd_ps(_mm512_unpacklo_pd(u, v)), _mm512_castpd_ps(_mm512_unpackhi_pd(u, v)));
+  };
+  const R p = twos(0), q = twos(2);
+  const R ones = add(_mm512_shuffle_ps(p, q, 0x88), _mm512_shuffle_ps(p, q, 0xDD));  // lane 4 j + c is the sum of a[4 c + j]
+  return {{_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), ones)}};
+}

@@ -1,0 +1,43 @@
+// Plain C++ with the bits of the other sets: slow where the processor has no fused multiply-add. See lanes.h.
+
+constexpr int WIDTH = 1;
+using R = float;
+
+inline R zero() { return 0; }
+inline R all(float a) { return a; }
+inline R load(const float* p) { return *p; }
+inline void store(float* p, R a) { *p = a; }
+inline R fma(R a, R b, R c) { return __builtin_fmaf(a, b, c); }
+inline R add(R a, R b) { return a + b; }
+inline R sub(R a, R b) { return a - b; }
+inline R mul(R a, R b) { return a * b; }
+inline R div(R a, R b) { return a / b; }
+inline R least(R a, R b) { return a < b ? a : b; }
+inline R most(R a, R b) { return a > b ? a : b; }
+inline R nearest(R a) { return __builtin_rintf(a); }
+inline R shifted(R p, R n) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &p, 4);
+  bits += int32_t(uint32_t(int32_t(__builtin_rintf(n))) << 23);
+  __builtin_memcpy(&p, &bits, 4);
+  return p;
+}
+inline R widen(const uint16_t* p) {
+  const uint32_t bits = uint32_t(*p) << 16;
+  float a;
+  __builtin_memcpy(&a, &bits, 4);
+  return a;
+}
+
+#include "lanes.h"
+
+// The sums of four vectors, and of sixteen, in the order of `sum`.
+inline void sum4(const F16* a, float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = sum(a[i]);
+}
+
+inline F16 sum16(const F16* a) {
+  F16 out;
+  for (int i = 0; i < 16; ++i) out.r[i] = sum(a[i]);
+  return out;
+}

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from forerun.kernels.linear import linear, linear_of_experts
 from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, product, product_of_experts
 
 
@@ -54,7 +55,7 @@ class DenseLinear:
         return [self.weight]
 
     def __call__(self, x: mx.array) -> mx.array:
-        return x @ self.weight.T
+        return linear(x, self.weight)
 
     def rows(self, ids: mx.array) -> mx.array:
         return self.weight[ids]
@@ -63,7 +64,7 @@ class DenseLinear:
         return DenseLinear(self.weight[order])
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
+        return linear_of_experts(x, self.weight, experts, is_sorted=is_sorted)
 
 
 # Bits and group sizes of each mode.

@@ -2,5 +2,7 @@
 
 #include "functions.h"
 #include "rows.h"
+#include "formats.h"
+#include "linear.h"
 
-inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu}; }
+inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear}; }

@@ -20,10 +20,40 @@ struct SwiGlu {
   size_t rows, width;
 };
 
+struct Half {  // a float16
+  uint16_t bits;
+};
+
+enum class Format : uint8_t { F32, BF16, F16, AFFINE4, AFFINE8 };
+
+// A matrix [n, k] as a checkpoint stores it; a stack of matrices is one with more rows. Affine weights are MLX's: q * scale + bias, a scale and
+// a bias, stored as F32, BF16 or F16, for each `group` of a row.
+struct Matrix {
+  Format format;
+  const void* weights;
+  size_t n, k;
+  const void *scales = nullptr, *biases = nullptr;
+  Format scale_format = Format::F32;
+  size_t group = 0;
+};
+
+// y[r] = x[r] times the transposed matrix. A sum of products has 16 lanes; lane l adds the terms l, l + 16, ... in order. `packed` has
+// packed_floats(rows, k) floats where rows > MOST_FEW_ROWS, else it is not used.
+struct Linear {
+  Matrix matrix;
+  const float* x;
+  float *y, *packed;
+  size_t rows;
+};
+
+constexpr size_t MOST_FEW_ROWS = 12;
+inline size_t packed_floats(size_t rows, size_t k) { return (rows + 12) * ((k + 15) / 16 * 16); }
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const RmsNorm&);
   void (*swiglu)(const SwiGlu&);
+  void (*linear)(const Linear&);
 };
 
 // nullptr where the build has no such set.

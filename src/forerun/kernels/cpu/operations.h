@@ -15,4 +15,11 @@ std::pair<mx::array, mx::array> add_rms_norm(const mx::array& x, const mx::array
 // x [rows, 2 width] float32: silu of the first half times the second half, [rows, width].
 mx::array swiglu(const mx::array& x);
 
+// x [rows, k] float32, w [n, k] float32, bfloat16 or float16: x times the transposed w, [rows, n] float32.
+mx::array linear(const mx::array& x, const mx::array& w);
+
+// `linear` with MLX's affine packing: packed [n, k * bits / 32] uint32, scales and biases [n, k / group] float32, bfloat16 or float16; bits 4 or
+// 8, groups of 32, 64 or 128. The result has the bits of the product with the float32 matrix fma(q, scale, bias).
+mx::array quantised_linear(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases, int bits, int group);
+
 }  // namespace forerun

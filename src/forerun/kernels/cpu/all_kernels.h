@@ -2,5 +2,6 @@
 
 #include "functions.h"
 #include "rows.h"
+#include "delta_net.h"
 
-inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu}; }
+inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .delta_net = delta_net}; }

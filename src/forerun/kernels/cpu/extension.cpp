@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -75,4 +76,7 @@ NB_MODULE(_cpu, m) {
   m.def("rms_norm", &rms_norm, "x"_a, "gain"_a, "eps"_a);
   m.def("add_rms_norm", &add_rms_norm, "x"_a, "residual"_a, "gain"_a, "eps"_a);
   m.def("swiglu", &swiglu, "x"_a);
+
+  m.def("delta_net", &delta_net, "projected"_a, "tails"_a, "matrices"_a, "spans"_a, "conv"_a, "decay_rate"_a, "dt_bias"_a, "gain"_a, "eps"_a,
+        "key_heads"_a, "value_heads"_a);
 }

@@ -4,5 +4,8 @@
 #include "rows.h"
 #include "formats.h"
 #include "linear.h"
+#include "delta_net.h"
 
-inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear}; }
+inline constexpr Kernels table(const char* name) {
+  return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear, .delta_net = delta_net};
+}

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -77,4 +78,7 @@ NB_MODULE(_cpu, m) {
   m.def("swiglu", &swiglu, "x"_a);
   m.def("linear", &linear, "x"_a, "w"_a);
   m.def("quantised_linear", &quantised_linear, "x"_a, "packed"_a, "scales"_a, "biases"_a, "bits"_a, "group"_a);
+
+  m.def("delta_net", &delta_net, "projected"_a, "tails"_a, "matrices"_a, "spans"_a, "conv"_a, "decay_rate"_a, "dt_bias"_a, "gain"_a, "eps"_a,
+        "key_heads"_a, "value_heads"_a);
 }

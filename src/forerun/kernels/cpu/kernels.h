@@ -49,11 +49,30 @@ struct Linear {
 constexpr size_t MOST_FEW_ROWS = 12;
 inline size_t packed_floats(size_t rows, size_t k) { return (rows + 12) * ((k + 15) / 16 * 16); }
 
+// Rows start .. start + rows, which continue tail [conv_width - 1, channels] and matrix [value_heads, value_dim, key_dim]. `next_matrix` may
+// be `matrix`.
+struct DeltaSequence {
+  const float *tail, *matrix;
+  float *next_tail, *next_matrix;
+  size_t start, rows;
+};
+
+// A gated DeltaNet layer between its projections. A row of `projected` holds the channels (queries, keys, values), z of value_heads *
+// value_dim, b and a of value_heads; y [rows, value_heads * value_dim].
+struct DeltaNet {
+  const float *projected, *conv, *decay_rate, *dt_bias, *gain;
+  float* y;
+  const DeltaSequence* sequences;
+  size_t num_sequences, rows, width, channels, conv_width, key_heads, value_heads, key_dim, value_dim;
+  float eps;
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const RmsNorm&);
   void (*swiglu)(const SwiGlu&);
   void (*linear)(const Linear&);
+  void (*delta_net)(const DeltaNet&);
 };
 
 // nullptr where the build has no such set.

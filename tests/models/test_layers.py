@@ -5,8 +5,8 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from forerun.kernels.rope import Rope
 from forerun.kernels import rope
+from forerun.kernels.rope import Rope
 
 
 @pytest.mark.parametrize(("rows", "heads", "num_parts"), [(127, 4, 1), (128, 2, 2), (300, 8, 5)])

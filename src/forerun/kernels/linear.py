@@ -16,6 +16,11 @@ def linear(x: mx.array, weight: mx.array) -> mx.array:
     return kernels.linear(x, weight) if kernels else x @ weight.T
 
 
+def is_taken(weight: mx.array) -> bool:
+    """Whether products take a matrix of this dtype as it is, in float32 on the default device."""
+    return cpu.extension() is not None and weight.dtype in (mx.float32, mx.bfloat16, mx.float16)
+
+
 def linear_of_experts(x: mx.array, weight: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
     """x[r, j] times the transposed weight of expert experts[r, j]: [rows, chosen, out]; x [rows, chosen or 1, inner], weight [experts, out,
     inner]. is_sorted: `experts` ascends, which is faster on a GPU.

@@ -43,9 +43,10 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DenseLinear:
-    """A plain matrix in the dtype of products."""
+    """A plain matrix as stored. dtype: of its embedding's rows; the products have that of x."""
 
     weight: mx.array
+    dtype: mx.Dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,10 +59,10 @@ class DenseLinear:
         return linear(x, self.weight)
 
     def rows(self, ids: mx.array) -> mx.array:
-        return self.weight[ids]
+        return self.weight[ids].astype(self.dtype)
 
     def reordered(self, order: mx.array) -> Linear:
-        return DenseLinear(self.weight[order])
+        return DenseLinear(self.weight[order], self.dtype)
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         return linear_of_experts(x, self.weight, experts, is_sorted=is_sorted)
@@ -109,7 +110,7 @@ class QuantisedLinear:
 
     def dense(self) -> DenseLinear:
         """The dequantised matrix."""
-        return DenseLinear(dequantise(self._packed(), self.dtype))
+        return DenseLinear(dequantise(self._packed(), self.dtype), self.dtype)
 
     def _packed(self) -> PackedMatrix:
         return PackedMatrix(self.packed, self.scales, self.biases, self.scheme)
@@ -148,7 +149,7 @@ def stacked(parts: Sequence[Linear]) -> Linear:
         return parts[0]
     dense = [p for p in parts if isinstance(p, DenseLinear)]
     if len(dense) == len(parts):
-        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2))
+        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2), dense[0].dtype)
     packed = [p for p in parts if isinstance(p, QuantisedLinear)]
     if len(packed) < len(parts) or len({p.scheme for p in packed}) > 1:
         return SplitLinear(tuple(parts))

@@ -20,7 +20,7 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
-from forerun.kernels import blas, proof
+from forerun.kernels import blas, cpu, proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
@@ -44,6 +44,23 @@ def device(blas_name: str) -> Iterator[Finding]:
         yield warning("blas", blas_name, blas.INSTALL_HINT)
     else:
         yield ok("blas", f"{blas_name}, agrees with float64")
+
+
+def cpu_kernels() -> Iterator[Finding]:
+    """Instruction set and threads of the CPU kernels, or why there are none. Nothing on another device."""
+    if not is_cpu():
+        return
+    if unusable := cpu.unusable():
+        yield warning("cpu", f"no CPU kernels: {unusable.reason}", unusable.remedy)
+    elif module := cpu.extension():
+        yield _in_use(module.instruction_set(), module.num_threads())
+
+
+def _in_use(instruction_set: str, num_threads: int) -> Finding:
+    text = f"CPU kernels: {instruction_set}, {num_threads} thread{'s' * (num_threads != 1)}"
+    if instruction_set == "portable":
+        return warning("cpu", text, "expect slow answers: this processor has none of AVX-512, AVX2 and NEON")
+    return ok("cpu", text)
 
 
 def model(arithmetic: Arithmetic) -> Iterator[Finding]:

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "pool.h"
 
 namespace {
 
@@ -102,6 +103,7 @@ void kernels(const forerun::Kernels& set) {
 }  // namespace
 
 int main() {
+  forerun::set_num_threads(2);
   const auto any = numbers(COUNT), dense = evenly(COUNT, -100, 100);
   lanes("fma", any, [](F16 a, F16 b, F16 c) { return fma(a, b, c); });
   lanes("add", any, [](F16 a, F16 b, F16) { return a + b; });

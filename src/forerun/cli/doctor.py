@@ -59,6 +59,7 @@ def _on_device(config: Config) -> Iterator[Finding]:
     yield from checks("memory", lambda: machine.memory(config, memory_bytes()))
     yield from checks("disk", lambda: machine.disk(config))
     yield from checks("mlx", numbers.device)
+    yield from checks("cpu", numbers.cpu_kernels)
     yield from checks("model", lambda: numbers.model(arithmetic.here()))
 
 

@@ -19,9 +19,9 @@ from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.prefill import prefill
-from forerun.doctor.finding import Finding, failure, ok
-from forerun.kernels import proof
-from forerun.kernels.arithmetic import Arithmetic
+from forerun.doctor.finding import Finding, failure, ok, warning
+from forerun.kernels import cpu, proof
+from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.kernels.numerics import ARRAYS
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
@@ -38,6 +38,23 @@ REMEDY = "results on this machine cannot be trusted: install forerun again, with
 def device() -> Iterator[Finding]:
     """MLX's version and device."""
     yield ok("mlx", f"{version('mlx')} on {mx.default_device()}")
+
+
+def cpu_kernels() -> Iterator[Finding]:
+    """Instruction set and threads of the CPU kernels, or why there are none. Nothing on another device."""
+    if not is_cpu():
+        return
+    if unusable := cpu.unusable():
+        yield warning("cpu", f"no CPU kernels: {unusable.reason}", unusable.remedy)
+    elif module := cpu.extension():
+        yield _in_use(module.instruction_set(), module.num_threads())
+
+
+def _in_use(instruction_set: str, num_threads: int) -> Finding:
+    text = f"CPU kernels: {instruction_set}, {num_threads} thread{'s' * (num_threads != 1)}"
+    if instruction_set == "portable":
+        return warning("cpu", text, "expect slow answers: this processor has none of AVX-512, AVX2 and NEON")
+    return ok("cpu", text)
 
 
 def model(arithmetic: Arithmetic) -> Iterator[Finding]:

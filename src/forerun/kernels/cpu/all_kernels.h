@@ -4,5 +4,6 @@
 #include "rows.h"
 #include "formats.h"
 #include "linear.h"
+#include "experts.h"
 
-inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear}; }
+inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear, .linear_of_experts = linear_of_experts, .matrix_rows = matrix_rows}; }

@@ -4,8 +4,15 @@
 #include "rows.h"
 #include "formats.h"
 #include "linear.h"
+#include "experts.h"
 #include "delta_net.h"
 
 inline constexpr Kernels table(const char* name) {
-  return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear, .delta_net = delta_net};
+  return {.name = name,
+          .rms_norm = rms_norm,
+          .swiglu = swiglu,
+          .linear = linear,
+          .linear_of_experts = linear_of_experts,
+          .matrix_rows = matrix_rows,
+          .delta_net = delta_net};
 }

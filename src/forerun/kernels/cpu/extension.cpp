@@ -78,6 +78,12 @@ NB_MODULE(_cpu, m) {
   m.def("swiglu", &swiglu, "x"_a);
   m.def("linear", &linear, "x"_a, "w"_a);
   m.def("quantised_linear", &quantised_linear, "x"_a, "packed"_a, "scales"_a, "biases"_a, "bits"_a, "group"_a);
+  m.def("block_linear", &block_linear, "x"_a, "blocks"_a, "format"_a);
+  m.def("block_rows", &block_rows, "blocks"_a, "ids"_a, "format"_a);
+  m.def("block_dequantise", &block_dequantise, "blocks"_a, "format"_a);
+  m.def("linear_of_experts", &linear_of_experts, "x"_a, "w"_a, "experts"_a);
+  m.def("quantised_linear_of_experts", &quantised_linear_of_experts, "x"_a, "packed"_a, "scales"_a, "biases"_a, "experts"_a, "bits"_a,
+        "group"_a);
 
   m.def("delta_net", &delta_net, "projected"_a, "tails"_a, "matrices"_a, "spans"_a, "conv"_a, "decay_rate"_a, "dt_bias"_a, "gain"_a, "eps"_a,
         "key_heads"_a, "value_heads"_a);

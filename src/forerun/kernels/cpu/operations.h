@@ -30,4 +30,18 @@ std::tuple<mx::array, Arrays, Arrays> delta_net(const mx::array& projected, cons
                                                 const mx::array& conv, const mx::array& decay_rate, const mx::array& dt_bias,
                                                 const mx::array& gain, float eps, int key_heads, int value_heads);
 
+// `linear` with GGUF's blocks: [n, bytes of a row] uint8; format "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k" or "q6_k".
+// The result has the bits of the product with the float32 matrix that llama.cpp dequantises them to.
+mx::array block_linear(const mx::array& x, const mx::array& blocks, const std::string& format);
+
+// Rows `ids` [rows] int32 or uint32 of that matrix, [rows, k] float32, and all of it. Each id is below n.
+mx::array block_rows(const mx::array& blocks, const mx::array& ids, const std::string& format);
+mx::array block_dequantise(const mx::array& blocks, const std::string& format);
+
+// x [rows, chosen or 1, k] float32, w [experts, n, k], experts [rows, chosen] int32 or uint32, each below the first size of w: y[r, j] is x[r, j]
+// times the transposed matrix of experts[r, j], [rows, chosen, n] float32, with the bits of `linear`.
+mx::array linear_of_experts(const mx::array& x, const mx::array& w, const mx::array& experts);
+mx::array quantised_linear_of_experts(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases,
+                                      const mx::array& experts, int bits, int group);
+
 }  // namespace forerun

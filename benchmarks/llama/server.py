@@ -119,4 +119,6 @@ def llama(name: str, program: Path, gguf_py: Path, weights: str, folder: Path, *
         subprocess.run([sys.executable, writer, DEMO_MODEL, model, weights], env=environ, check=True)
     options = ["-t", str(threads), "-tb", str(threads), "-c", "32768", "-np", "1", "--no-webui"]
     environ = {} if wait_policy == "default" else {"OMP_WAIT_POLICY": wait_policy}
-    return Server(name, "llama", [str(program), "-m", str(model), "--host", "127.0.0.1", *options], folder / name.replace(" ", "-"), environ)
+    return Server(
+        name, "llama", [str(program), "-m", str(model), "--host", "127.0.0.1", *options], folder / name.replace(" ", "-"), environ
+    )

@@ -42,6 +42,9 @@ T* allocated(mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return a.data<T>();
 }
 
+// For primitives with several outputs, before they ask what is donatable: each output holds all inputs, and only one of them needs to.
+void release_from_siblings(const Arrays& in, Arrays& out);
+
 // `out` in the memory of `in` where nobody else holds it, else with memory of its own into which a task copies `in`.
 void* taken_over(const mx::array& in, mx::array& out, mx::cpu::CommandEncoder& encoder);
 

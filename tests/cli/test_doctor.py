@@ -29,7 +29,22 @@ def examined(tmp_path: Path, **settings: object) -> tuple[int, dict[str, Any]]:
 
 def test_everything_works(tmp_path: Path) -> None:
     code, found = examined(tmp_path, port=0)
-    names = ["versions", "system", "settings", "port", "bank", "compiler", "memory", "disk", "mlx", "blas", "rows", "model", "restore"]
+    names = [
+        "versions",
+        "system",
+        "settings",
+        "port",
+        "bank",
+        "compiler",
+        "memory",
+        "disk",
+        "mlx",
+        "blas",
+        "cpu",
+        "rows",
+        "model",
+        "restore",
+    ]
     assert list(found) == [*names, "status"]
     assert (code, found["status"]) == (0, max((found[name]["status"] for name in names), key=["ok", "warning"].index)), found
     assert [found[name]["status"] for name in ("settings", "port", "bank", "mlx", "rows", "model", "restore")] == ["ok"] * 7

@@ -123,9 +123,9 @@ inline void fill_outside(float* x, size_t count, size_t begin, size_t end, float
 struct Visible {
   size_t begin, end;
   Visible(const Attention& a, size_t row, size_t start) {
-    const size_t own = size_t(a.positions[row]), first = a.first < own ? a.first : own, stop = start + BLOCK_KEYS;
-    begin = first > start ? (first < stop ? first : stop) - start : 0;
-    end = own < start ? begin : (own + 1 < stop ? own + 1 : stop) - start;
+    const size_t own = size_t(a.positions[row]), first = least(a.first, own), stop = start + BLOCK_KEYS;
+    begin = first > start ? least(first, stop) - start : 0;
+    end = own < start ? begin : least(own + 1, stop) - start;
   }
 };
 
@@ -157,7 +157,7 @@ inline void softmax(const Attention& a, const QueryTile& t, size_t start, float*
 
 inline void attend_to_block(const Attention& a, const QueryTile& t, size_t start, float* states) {
   const AttentionSequence& s = *t.sequence;
-  const size_t num = t.stop - start < BLOCK_KEYS ? t.stop - start : BLOCK_KEYS, stride = state_size(a);
+  const size_t num = least(t.stop - start, BLOCK_KEYS), stride = state_size(a);
   const float *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
   alignas(64) float scales[TILE_QUERIES];
   locate(a, s, s.keys + t.kv_head * s.keys_head, start, num, keys);
@@ -174,7 +174,7 @@ inline void attend_to_block(const Attention& a, const QueryTile& t, size_t start
 
 inline void attend_to_partition(const Attention& a, const QueryTile& t, size_t partition, float* states) {
   for (size_t i = 0; i < t.num; ++i) clear(a, states + i * state_size(a));
-  const size_t begin = partition * PARTITION_KEYS, end = begin + PARTITION_KEYS < t.stop ? begin + PARTITION_KEYS : t.stop;
+  const size_t begin = partition * PARTITION_KEYS, end = least(begin + PARTITION_KEYS, t.stop);
   for (size_t start = begin; start < end; start += BLOCK_KEYS)
     if (start + BLOCK_KEYS > t.first) attend_to_block(a, t, start, states);
 }
@@ -194,7 +194,7 @@ inline void visible(const Attention& a, size_t start, size_t rows, size_t& first
   first = a.first, stop = 0;
   for (size_t row = start; row < start + rows; ++row) {
     const size_t own = size_t(a.positions[row]);
-    first = own < first ? own : first;
+    first = least(first, own);
     stop = own + 1 > stop ? own + 1 : stop;
   }
 }
@@ -210,7 +210,7 @@ inline AttentionPlan plan(const Attention& a, const AttentionSequence& s) {
 }
 
 inline QueryTile tile_of(const Attention& a, const AttentionSequence& s, const AttentionPlan& p, size_t kv_head, size_t tile, float* memory) {
-  const size_t group = a.heads / a.kv_heads, row = tile * p.tile_rows, rows = s.rows - row < p.tile_rows ? s.rows - row : p.tile_rows, num = rows * group;
+  const size_t group = a.heads / a.kv_heads, row = tile * p.tile_rows, rows = least(s.rows - row, p.tile_rows), num = rows * group;
   QueryTile t{&s, kv_head, s.start + row, rows, num, 0, 0, memory, memory + num * a.dim};
   visible(a, t.start, rows, t.first, t.stop);
   const F16 scale = splat(1.0f / __builtin_sqrtf(float(a.dim)));

@@ -23,7 +23,7 @@ const Kernels* in_use = nullptr;
 bool runs_here(const Kernels* set) {
   if (!set) return false;
 #if defined(__x86_64__)
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (set == AVX2) return has_avx2;
   if (set == AVX512) {
     return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -77,6 +77,14 @@ NB_MODULE(_cpu, m) {
   m.def("rms_norm", &rms_norm, "x"_a, "gain"_a, "eps"_a);
   m.def("add_rms_norm", &add_rms_norm, "x"_a, "residual"_a, "gain"_a, "eps"_a);
   m.def("swiglu", &swiglu, "x"_a);
+  m.def("linear", &linear, "x"_a, "w"_a);
+  m.def("quantised_linear", &quantised_linear, "x"_a, "packed"_a, "scales"_a, "biases"_a, "bits"_a, "group"_a);
+  m.def("block_linear", &block_linear, "x"_a, "blocks"_a, "format"_a);
+  m.def("block_rows", &block_rows, "blocks"_a, "ids"_a, "format"_a);
+  m.def("block_dequantise", &block_dequantise, "blocks"_a, "format"_a);
+  m.def("linear_of_experts", &linear_of_experts, "x"_a, "w"_a, "experts"_a);
+  m.def("quantised_linear_of_experts", &quantised_linear_of_experts, "x"_a, "packed"_a, "scales"_a, "biases"_a, "experts"_a, "bits"_a,
+        "group"_a);
 
   m.def("delta_net", &delta_net, "projected"_a, "tails"_a, "matrices"_a, "spans"_a, "conv"_a, "decay_rate"_a, "dt_bias"_a, "gain"_a, "eps"_a,
         "key_heads"_a, "value_heads"_a);

@@ -20,6 +20,61 @@ struct SwiGlu {
   size_t rows, width;
 };
 
+struct Half {  // a float16
+  uint16_t bits;
+};
+
+enum class Format : uint8_t { F32, BF16, F16, AFFINE4, AFFINE8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K };
+
+// A matrix [n, k] as a checkpoint stores it: plain, affine, or in GGUF's blocks (Q...); a stack of them is one with more rows. Affine weights are MLX's: q * scale + bias, a scale and
+// a bias, stored as F32, BF16 or F16, for each `group` of a row.
+struct Matrix {
+  Format format;
+  const void* weights;
+  size_t n, k;
+  const void *scales = nullptr, *biases = nullptr;
+  Format scale_format = Format::F32;
+  size_t group = 0;
+};
+
+// y[id] = x[id / share] times the transposed rows first .. first + n of the matrix, for `rows` ids (nullptr: 0, 1, ...). A sum of products has
+// 16 lanes; lane l adds the terms l, l + 16, ... in order. `packed` has packed_floats(rows, k) floats where rows > MOST_FEW_ROWS, else it is
+// not used.
+struct Linear {
+  Matrix matrix;
+  const float* x;
+  float *y, *packed;
+  size_t rows;
+  const uint32_t* ids = nullptr;
+  size_t share = 1, first = 0;
+};
+
+constexpr size_t MOST_FEW_ROWS = 12;
+inline size_t packed_floats(size_t rows, size_t k, size_t matrices = 1) { return (rows + 12 * matrices) * ((k + 15) / 16 * 16); }
+
+// `all` with the matrix of expert experts[id] for row id: the matrices lie one behind the other. Indices beyond the last mean the last.
+// ids [rows] and parts [num_experts] are memory for the rows in the order of experts; all.packed has
+// packed_floats(rows, k, least of num_experts and rows).
+struct ExpertsLinear {
+  struct Part {
+    Linear linear;
+    size_t first_tile, first_piece;
+  };
+  Linear all;
+  const uint32_t* experts;
+  size_t num_experts;
+  uint32_t* ids;
+  Part* parts;
+};
+
+// y[r] = row ids[r] (nullptr: r) of the matrix in float32. Ids beyond the last row mean the last.
+struct MatrixRows {
+  Matrix matrix;
+  const uint32_t* ids;
+  float* y;
+  size_t rows;
+};
+
 // Rows start .. start + rows, which continue tail [conv_width - 1, channels] and matrix [value_heads, value_dim, key_dim]. `next_matrix` may
 // be `matrix`.
 struct DeltaSequence {
@@ -84,6 +139,9 @@ struct Kernels {
   const char* name;
   void (*rms_norm)(const RmsNorm&);
   void (*swiglu)(const SwiGlu&);
+  void (*linear)(const Linear&);
+  void (*linear_of_experts)(const ExpertsLinear&);
+  void (*matrix_rows)(const MatrixRows&);
   void (*delta_net)(const DeltaNet&);
   void (*attention_inputs)(const AttentionInputs&);
   void (*write_rows)(const WriteRows&);

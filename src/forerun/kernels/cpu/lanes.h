@@ -1,7 +1,9 @@
 // Sixteen float lanes over the registers of one instruction set. Every operation rounds each lane once, so all sets give the same bits.
 //
 // Included inside the namespace of a set, after it has defined for its register type R: WIDTH (floats in R) and zero, all, load, store, fma,
-// add, sub, mul, div, least, most, nearest, shifted (p * 2^n for integral n), widen (bfloat16), halves (float16), and sum16, see below.
+// add, sub, mul, div, least, most, nearest, shifted (p * 2^n for integral n), widen (bfloat16), halves (float16), and sum16, see below;
+// for integers of 32 bits in its register type I: bytes, signed_bytes (WIDTH of them, widened), shift_left, shift_right, both (and), either
+// (or), to_float. REGISTERS is how many vectors the processor holds.
 
 constexpr int NUM = 16 / WIDTH;
 
@@ -9,10 +11,15 @@ struct F16 {
   R r[NUM];
 };
 
-#define FORERUN_EACH(expression) \
-  F16 out;                       \
+struct I16 {
+  I r[NUM];
+};
+
+#define FORERUN_EACH_OF(type, expression) \
+  type out;                               \
   for (int i = 0; i < NUM; ++i) out.r[i] = expression; \
   return out
+#define FORERUN_EACH(expression) FORERUN_EACH_OF(F16, expression)
 
 inline F16 zeros() { FORERUN_EACH(zero()); }
 inline F16 splat(float a) { FORERUN_EACH(all(a)); }
@@ -30,7 +37,16 @@ inline F16 least(const F16& a, const F16& b) { FORERUN_EACH(least(a.r[i], b.r[i]
 inline F16 most(const F16& a, const F16& b) { FORERUN_EACH(most(a.r[i], b.r[i])); }
 inline F16 nearest(const F16& a) { FORERUN_EACH(nearest(a.r[i])); }
 inline F16 shifted(const F16& p, const F16& n) { FORERUN_EACH(shifted(p.r[i], n.r[i])); }
+inline F16 load16(const Half* p) { FORERUN_EACH(halves(p + i * WIDTH)); }
+inline F16 to_float(const I16& a) { FORERUN_EACH(to_float(a.r[i])); }
+inline I16 bytes16(const uint8_t* p) { FORERUN_EACH_OF(I16, bytes(p + i * WIDTH)); }
+inline I16 signed_bytes16(const uint8_t* p) { FORERUN_EACH_OF(I16, signed_bytes(p + i * WIDTH)); }
+inline I16 both(const I16& a, int bits) { FORERUN_EACH_OF(I16, both(a.r[i], bits)); }
+inline I16 either(const I16& a, const I16& b) { FORERUN_EACH_OF(I16, either(a.r[i], b.r[i])); }
+inline I16 shift_left(const I16& a, int n) { FORERUN_EACH_OF(I16, shift_left(a.r[i], n)); }
+inline I16 shift_right(const I16& a, int n) { FORERUN_EACH_OF(I16, shift_right(a.r[i], n)); }
 #undef FORERUN_EACH
+#undef FORERUN_EACH_OF
 
 // The first n lanes in memory; the others are zero, or not stored.
 inline F16 load_part(const float* p, size_t n) {

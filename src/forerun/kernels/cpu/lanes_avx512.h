@@ -1,7 +1,8 @@
 // AVX-512 (F, BW, DQ, VL, VBMI). See lanes.h.
 
-constexpr int WIDTH = 16;
+constexpr int WIDTH = 16, REGISTERS = 32;
 using R = __m512;
+using I = __m512i;
 
 inline R zero() { return _mm512_setzero_ps(); }
 inline R all(float a) { return _mm512_set1_ps(a); }
@@ -18,9 +19,22 @@ inline R nearest(R a) { return _mm512_roundscale_ps(a, 0); }
 inline R shifted(R p, R n) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
 }
-inline R widen(const uint16_t* p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+inline R widen(const uint16_t* p) {  // one permutation, where an extension and a shift are two operations on the ports of the fma
+  const __m512i to_upper = _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16, 8 << 16, 7 << 16, 6 << 16, 5 << 16,
+                                            4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
+  const __m512i words = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAA, to_upper, words));
 }
+inline R halves(const Half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline float as_float(Half a) { return _cvtsh_ss(a.bits); }
+
+inline I bytes(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline I signed_bytes(const uint8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline I both(I a, int bits) { return _mm512_and_si512(a, _mm512_set1_epi32(bits)); }
+inline I either(I a, I b) { return _mm512_or_si512(a, b); }
+inline I shift_left(I a, int n) { return _mm512_slli_epi32(a, n); }
+inline I shift_right(I a, int n) { return _mm512_srli_epi32(a, n); }
+inline R to_float(I a) { return _mm512_cvtepi32_ps(a); }
 
 #include "lanes.h"
 
@@ -48,4 +62,27 @@ inline F16 sum16(const F16* a) {
   const R p = twos(0), q = twos(2);
   const R ones = add(_mm512_shuffle_ps(p, q, 0x88), _mm512_shuffle_ps(p, q, 0xDD));  // lane 4 j + c is the sum of a[4 c + j]
   return {{_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), ones)}};
+}
+
+// All values of four bits as weights, fma(q, scale, bias), and those of 16 integers of which the lowest four bits count.
+struct Levels {
+  R values;
+};
+inline Levels levels(float scale, float bias) {
+  return {fma(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), all(scale), all(bias))};
+}
+inline F16 look_up(const Levels& l, const I16& q) { return {{_mm512_permutexvar_ps(q.r[0], l.values)}}; }
+
+// The nibbles of 8 bytes, lowest first, in the lowest four bits. Byte 0 of word l becomes bits 4 l .. 4 l + 7 of the 64.
+inline I16 nibbles16(const uint8_t* p) {
+  long long bits;
+  __builtin_memcpy(&bits, p, 8);
+  const __m512i at = _mm512_setr_epi64(0x0000000400000000, 0x0000000c00000008, 0x0000001400000010, 0x0000001c00000018, 0x0000002400000020,
+                                       0x0000002c00000028, 0x0000003400000030, 0x0000003c00000038);
+  return {{_mm512_multishift_epi64_epi8(at, _mm512_set1_epi64(bits))}};
+}
+
+// Lane l holds bits >> l.
+inline I16 spread16(uint32_t bits) {
+  return {{_mm512_srlv_epi32(_mm512_set1_epi32(int(bits)), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))}};
 }

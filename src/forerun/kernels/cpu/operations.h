@@ -16,6 +16,12 @@ std::pair<mx::array, mx::array> add_rms_norm(const mx::array& x, const mx::array
 // x [rows, 2 width] float32: silu of the first half times the second half, [rows, width].
 mx::array swiglu(const mx::array& x);
 
+// x [rows, k] float32, w [n, k] float32, bfloat16 or float16: x times the transposed w, [rows, n] float32.
+mx::array linear(const mx::array& x, const mx::array& w);
+
+// `linear` with MLX's affine packing: packed [n, k * bits / 32] uint32, scales and biases [n, k / group] float32, bfloat16 or float16; bits 4 or
+// 8, groups of 32, 64 or 128. The result has the bits of the product with the float32 matrix fma(q, scale, bias).
+mx::array quantised_linear(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases, int bits, int group);
 // A gated DeltaNet layer between its two projections, for the rows of several sequences end to end. All arrays are float32.
 // projected [rows, channels + value_width + 2 value_heads]: qkv, z, b, a; per sequence its rows in `spans`, tail [width - 1, channels] and
 // matrix [value_heads, value_dim, key_dim]; conv [width, channels]; decay_rate, dt_bias [value_heads]; gain [value_dim].
@@ -46,5 +52,19 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
 
 // y [rows, heads, head_dim] float32 times the sigmoid of the gates in the gated projection [rows, ...]: [rows, heads * head_dim].
 mx::array sigmoid_gate(const mx::array& y, const mx::array& projected, int heads, int head_dim);
+
+// `linear` with GGUF's blocks: [n, bytes of a row] uint8; format "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k" or "q6_k".
+// The result has the bits of the product with the float32 matrix that llama.cpp dequantises them to.
+mx::array block_linear(const mx::array& x, const mx::array& blocks, const std::string& format);
+
+// Rows `ids` [rows] int32 or uint32 of that matrix, [rows, k] float32, and all of it. Each id is below n.
+mx::array block_rows(const mx::array& blocks, const mx::array& ids, const std::string& format);
+mx::array block_dequantise(const mx::array& blocks, const std::string& format);
+
+// x [rows, chosen or 1, k] float32, w [experts, n, k], experts [rows, chosen] int32 or uint32, each below the first size of w: y[r, j] is x[r, j]
+// times the transposed matrix of experts[r, j], [rows, chosen, n] float32, with the bits of `linear`.
+mx::array linear_of_experts(const mx::array& x, const mx::array& w, const mx::array& experts);
+mx::array quantised_linear_of_experts(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases,
+                                      const mx::array& experts, int bits, int group);
 
 }  // namespace forerun

@@ -1,0 +1,244 @@
+// Matrix products. A tile is a few rows by TILE outputs, whose lanes stay in registers while k passes.
+//
+// Few rows: memory is the limit, so weights are read once, as they are stored, and widened in registers.
+// Many rows: arithmetic is the limit, so rows and widened weights are first laid out in the order in which tiles read them.
+
+constexpr size_t TILE = 4;
+
+// --- Few rows ---
+
+constexpr int MOST_TILE_ROWS = REGISTERS == 32 ? 4 : 3;
+
+// How many of the NUM registers of sixteen lanes a tile of `rows` computes at once; more would not fit in the processor's.
+constexpr int at_once(int rows) {
+  int registers = NUM;
+  while (registers > 1 && int(TILE) * rows * registers > REGISTERS / 2) registers /= 2;
+  return registers;
+}
+
+// lanes[m * TILE + n]: the lanes of row x[m] with outputs[n].
+template <int ROWS, class Source>
+inline void lanes_of(const Source& source, const size_t* outputs, const float* const* x, size_t k, F16* lanes) {
+  constexpr int ONCE = at_once(ROWS);
+  for (int h = 0; h < NUM; h += ONCE) {
+    R sums[ROWS][TILE][ONCE];
+#pragma GCC unroll 8
+    for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n)
+#pragma GCC unroll 8
+        for (int i = 0; i < ONCE; ++i) sums[m][n][i] = zero();
+    auto add = [&](const F16& w, size_t n, auto&& xs) {
+#pragma GCC unroll 8
+      for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+        for (int i = 0; i < ONCE; ++i) sums[m][n][i] = fma(w.r[h + i], xs(m, i), sums[m][n][i]);
+    };
+    const size_t whole = k / Source::BLOCK * Source::BLOCK;
+    for (size_t b = 0; b < whole; b += Source::BLOCK) {
+      typename Source::At at[TILE];
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) {
+        at[n] = source.at(outputs[n], b);
+        if constexpr (Source::BLOCK == 16) source.fetch(at[n], TILE);
+      }
+#pragma GCC unroll 8
+      for (size_t j = 0; j < Source::BLOCK; j += 16) {
+        R xs[ROWS][ONCE];
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+          for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x[m] + b + j + (h + i) * WIDTH);
+#pragma GCC unroll 8
+        for (size_t n = 0; n < TILE; ++n) add(source.get(at[n], j), n, [&](int m, int i) { return xs[m][i]; });
+      }
+    }
+    if constexpr (Source::BLOCK == 16)
+      if (k % 16) {
+        float xs[ROWS][16] = {};
+        for (int m = 0; m < ROWS; ++m) __builtin_memcpy(xs[m], x[m] + whole, k % 16 * sizeof(float));
+        for (size_t n = 0; n < TILE; ++n) add(source.rest(outputs[n]), n, [&](int m, int i) { return load(xs[m] + (h + i) * WIDTH); });
+      }
+#pragma GCC unroll 8
+    for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n)
+#pragma GCC unroll 8
+        for (int i = 0; i < ONCE; ++i) lanes[m * TILE + n].r[h + i] = sums[m][n][i];
+  }
+}
+
+// y[0 .. count]: the sums of TILE lanes.
+inline void store_sums(const F16* lanes, float* y, size_t count) {
+  if (count >= TILE) return sum4(lanes, y);
+  float all[TILE];
+  sum4(lanes, all);
+  for (size_t n = 0; n < count; ++n) y[n] = all[n];
+}
+
+inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
+inline size_t rounded_up(size_t a, size_t unit) { return (a + unit - 1) / unit * unit; }
+
+inline const float* x_row(const Linear& a, size_t i) { return a.x + (a.ids ? a.ids[i] / a.share : i) * a.matrix.k; }
+inline float* y_row(const Linear& a, size_t i) { return a.y + (a.ids ? a.ids[i] : i) * a.matrix.n; }
+
+// Rows row .. row + ROWS, outputs j .. j + TILE, without those from a.rows and from `stop` on.
+template <int ROWS, class Source>
+inline void few_tile(const Source& source, const Linear& a, size_t row, size_t j, size_t stop) {
+  const float* x[ROWS];
+  for (int m = 0; m < ROWS; ++m) x[m] = x_row(a, least(row + m, a.rows - 1));
+  size_t outputs[TILE];
+  for (size_t n = 0; n < TILE; ++n) outputs[n] = a.first + least(j + n, stop - 1);
+  F16 lanes[ROWS * TILE];
+  lanes_of<ROWS>(source, outputs, x, a.matrix.k, lanes);
+#pragma GCC unroll 8
+  for (int m = 0; m < ROWS; ++m)
+    if (row + m < a.rows) store_sums(lanes + m * TILE, y_row(a, row + m) + j, stop - j);
+}
+
+template <class Source>
+inline void few_rows(const Source& source, const Linear& a, size_t start, size_t stop) {
+  for (size_t j = start; j < stop; j += TILE)
+    for (size_t r = 0; r < a.rows;) {
+      const size_t left = a.rows - r;
+      if (left == 1) few_tile<1>(source, a, r, j, stop), r += 1;
+      else if (left == 2) few_tile<2>(source, a, r, j, stop), r += 2;
+      else few_tile<MOST_TILE_ROWS>(source, a, r, j, stop), r += MOST_TILE_ROWS;
+    }
+}
+
+// --- Many rows ---
+
+constexpr size_t TILE_ROWS = REGISTERS == 32 ? 6 : 3;
+constexpr size_t DEPTH = 512, PANEL = 64, BLOCK_ROWS = 96;
+
+inline size_t row_tiles(const Linear& a) { return (a.rows + TILE_ROWS - 1) / TILE_ROWS; }
+
+// Rows TILE_ROWS * tile ... of each piece of DEPTH: [pieces][tiles][NUM][depth / 16][TILE_ROWS][WIDTH], the missing ones zeros.
+inline void pack_rows(const Linear& a, size_t tile) {
+  const size_t k = a.matrix.k, tiles = row_tiles(a);
+  for (size_t k0 = 0; k0 < k; k0 += DEPTH) {
+    const size_t steps = (least(DEPTH, k - k0) + 15) / 16;
+    float* to = a.packed + (k0 * tiles + tile * steps * 16) * TILE_ROWS;
+    for (size_t m = 0; m < TILE_ROWS; ++m) {
+      const size_t row = tile * TILE_ROWS + m;
+      for (size_t s = 0; s < steps; ++s) {
+        F16 x = zeros();
+        if (row < a.rows && k0 + s * 16 + 16 <= k) x = load16(x_row(a, row) + k0 + s * 16);
+        else if (row < a.rows) x = Plain<float>{x_row(a, row), k}.rest(0);
+        for (int h = 0; h < NUM; ++h) store(to + ((h * steps + s) * TILE_ROWS + m) * WIDTH, x.r[h]);
+      }
+    }
+  }
+}
+
+// Weights k0 .. k0 + 16 * steps of outputs start .. stop: [tiles][NUM][steps][TILE][WIDTH].
+template <class Source>
+inline void widen_panel(const Source& source, size_t start, size_t stop, size_t k0, size_t k, size_t steps, float* panel) {
+  for (size_t j = start; j < rounded_up(stop - start, TILE) + start; ++j) {
+    const size_t output = least(j, stop - 1);
+    float* to = panel + (j - start) / TILE * steps * TILE * 16 + (j - start) % TILE * WIDTH;
+    auto put = [&](size_t s, const F16& w) {
+      for (int h = 0; h < NUM; ++h) store(to + (h * steps + s) * TILE * WIDTH, w.r[h]);
+    };
+    const size_t end = least(steps * 16, (k - k0) / Source::BLOCK * Source::BLOCK);
+    for (size_t i = 0; i < end; i += Source::BLOCK) {
+      const auto at = source.at(output, k0 + i);
+#pragma GCC unroll 8
+      for (size_t l = 0; l < Source::BLOCK; l += 16) put((i + l) / 16, source.get(at, l));
+    }
+    if constexpr (Source::BLOCK == 16)
+      if (end < steps * 16) put(steps - 1, source.rest(output));
+  }
+}
+
+// `lanes` [TILE_ROWS * TILE] of a tile: from zero if is_first, else of what they hold.
+inline void packed_tile(const float* x, const float* w, size_t steps, bool is_first, F16* lanes) {
+  for (int h = 0; h < NUM; ++h) {
+    R sums[TILE_ROWS][TILE];
+#pragma GCC unroll 8
+    for (size_t m = 0; m < TILE_ROWS; ++m)
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) sums[m][n] = is_first ? zero() : lanes[m * TILE + n].r[h];
+    for (size_t s = 0; s < steps; ++s, x += TILE_ROWS * WIDTH, w += TILE * WIDTH) {
+      R ws[TILE];
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) ws[n] = load(w + n * WIDTH);
+#pragma GCC unroll 8
+      for (size_t m = 0; m < TILE_ROWS; ++m) {
+        const R one = load(x + m * WIDTH);
+#pragma GCC unroll 8
+        for (size_t n = 0; n < TILE; ++n) sums[m][n] = fma(ws[n], one, sums[m][n]);
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t m = 0; m < TILE_ROWS; ++m)
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) lanes[m * TILE + n].r[h] = sums[m][n];
+  }
+}
+
+// Outputs start .. stop (at most PANEL) of rows row .. row_stop (at most BLOCK_ROWS).
+template <class Source>
+inline void many_rows(const Source& source, const Linear& a, size_t row, size_t row_stop, size_t start, size_t stop) {
+  const size_t k = a.matrix.k, tiles = row_tiles(a);
+  float* panel = static_cast<float*>(scratch((PANEL * DEPTH + BLOCK_ROWS * PANEL * 16) * sizeof(float)));
+  F16* lanes = reinterpret_cast<F16*>(panel + PANEL * DEPTH);
+  for (size_t k0 = 0; k0 < k; k0 += DEPTH) {
+    const size_t steps = (least(DEPTH, k - k0) + 15) / 16;
+    const bool is_first = k0 == 0, is_last = k0 + DEPTH >= k;
+    widen_panel(source, a.first + start, a.first + stop, k0, k, steps, panel);
+    F16* part = lanes;
+    for (size_t r = row; r < row_stop; r += TILE_ROWS)
+      for (size_t j = start; j < stop; j += TILE) {
+        packed_tile(a.packed + (k0 * tiles + r / TILE_ROWS * steps * 16) * TILE_ROWS, panel + (j - start) * steps * 16, steps, is_first, part);
+        if (is_last)
+          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(part + m * TILE, y_row(a, r + m) + j, stop - j);
+        if (!(is_first && is_last)) part += TILE_ROWS * TILE;
+      }
+  }
+}
+
+// --- Both ---
+
+inline bool is_few(const Linear& a) { return a.rows <= MOST_FEW_ROWS; }
+
+// A piece is some outputs of all rows if rows are few (so many that a thread has some microseconds of work), else a panel of BLOCK_ROWS rows.
+inline size_t piece_outputs(const Linear& a) {
+  if (!is_few(a)) return PANEL;
+  const size_t pieces = least(a.matrix.n * a.matrix.k * (a.rows + 3) / 4 / 65536 + 1, 256);
+  return rounded_up((a.matrix.n + pieces - 1) / pieces, 2 * TILE);
+}
+inline size_t row_blocks(const Linear& a) { return is_few(a) ? 1 : (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
+inline size_t num_pieces(const Linear& a) { return (a.matrix.n + piece_outputs(a) - 1) / piece_outputs(a) * row_blocks(a); }
+
+template <class Source>
+inline void compute_piece(const Source& source, const Linear& a, size_t i) {
+  const size_t blocks = row_blocks(a), row = i % blocks * BLOCK_ROWS, start = i / blocks * piece_outputs(a);
+  const size_t stop = least(a.matrix.n, start + piece_outputs(a));
+  if (is_few(a)) return few_rows(source, a, start, stop);
+  many_rows(source, a, row, least(a.rows, row + BLOCK_ROWS), start, stop);
+}
+
+inline void linear(const Linear& a) {
+  if (a.rows == 0 || a.matrix.n == 0) return;
+  if (!is_few(a))
+    in_parts(row_tiles(a), TILE_ROWS * a.matrix.k / 4, [&](size_t start, size_t stop) {
+      for (size_t tile = start; tile < stop; ++tile) pack_rows(a, tile);
+    });
+  with_source(a.matrix, [&](const auto& source) { each_piece(num_pieces(a), [&](size_t i) { compute_piece(source, a, i); }); });
+}
+
+inline void matrix_rows(const MatrixRows& a) {
+  const size_t k = a.matrix.k;
+  with_source(a.matrix, [&]<class Source>(const Source& source) {
+    in_parts(a.rows, k / 4, [&](size_t start, size_t stop) {
+      for (size_t r = start; r < stop; ++r)
+        for (size_t i = 0; i < k; i += Source::BLOCK) {
+          const auto at = source.at(least(a.ids ? a.ids[r] : r, a.matrix.n - 1), i);
+#pragma GCC unroll 8
+          for (size_t j = 0; j < Source::BLOCK; j += 16) store16(a.y + r * k + i + j, source.get(at, j));
+        }
+    });
+  });
+}

@@ -6,6 +6,8 @@
 #include "linear.h"
 #include "experts.h"
 #include "delta_net.h"
+#include "attention_inputs.h"
+#include "attention.h"
 
 inline constexpr Kernels table(const char* name) {
   return {.name = name,
@@ -14,5 +16,9 @@ inline constexpr Kernels table(const char* name) {
           .linear = linear,
           .linear_of_experts = linear_of_experts,
           .matrix_rows = matrix_rows,
-          .delta_net = delta_net};
+          .delta_net = delta_net,
+          .attention_inputs = attention_inputs,
+          .write_rows = write_rows,
+          .attention = attention,
+          .sigmoid_gate = sigmoid_gate};
 }

@@ -5,5 +5,15 @@
 #include "formats.h"
 #include "linear.h"
 #include "experts.h"
+#include "vocabulary.h"
 
-inline constexpr Kernels table(const char* name) { return {.name = name, .rms_norm = rms_norm, .swiglu = swiglu, .linear = linear, .linear_of_experts = linear_of_experts, .matrix_rows = matrix_rows}; }
+inline constexpr Kernels table(const char* name) {
+  return {.name = name,
+          .rms_norm = rms_norm,
+          .swiglu = swiglu,
+          .linear = linear,
+          .linear_of_experts = linear_of_experts,
+          .matrix_rows = matrix_rows,
+          .log_softmax = log_softmax,
+          .top_k = top_k};
+}

@@ -80,6 +80,8 @@ NB_MODULE(_cpu, m) {
   m.def("block_linear", &block_linear, "x"_a, "blocks"_a, "format"_a);
   m.def("block_rows", &block_rows, "blocks"_a, "ids"_a, "format"_a);
   m.def("block_dequantise", &block_dequantise, "blocks"_a, "format"_a);
+  m.def("log_softmax", &log_softmax, "x"_a);
+  m.def("top_k", &top_k, "x"_a, "k"_a);
   m.def("linear_of_experts", &linear_of_experts, "x"_a, "w"_a, "experts"_a);
   m.def("quantised_linear_of_experts", &quantised_linear_of_experts, "x"_a, "packed"_a, "scales"_a, "biases"_a, "experts"_a, "bits"_a,
         "group"_a);

@@ -75,6 +75,21 @@ struct MatrixRows {
   size_t rows;
 };
 
+// y[r] = x[r] - largest(x[r]) - ln(sum of e^(x[r] - largest)). `largest` and `logs` [rows] and `parts` [rows][n / 4096 + 1] are memory.
+struct LogSoftmax {
+  const float* x;
+  float *y, *largest, *logs, *parts;
+  size_t rows, n;
+};
+
+// The k largest of each row, descending; of equals the lower index first.
+struct TopK {
+  const float* x;
+  float* values;
+  uint32_t* indices;
+  size_t rows, n, k;
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const RmsNorm&);
@@ -82,6 +97,8 @@ struct Kernels {
   void (*linear)(const Linear&);
   void (*linear_of_experts)(const ExpertsLinear&);
   void (*matrix_rows)(const MatrixRows&);
+  void (*log_softmax)(const LogSoftmax&);
+  void (*top_k)(const TopK&);
 };
 
 // nullptr where the build has no such set.

@@ -5,9 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <thread>
-
+#include "cores.h"
 #include "operations.h"
 #include "pool.h"
 
@@ -58,7 +56,7 @@ NB_MODULE(_cpu, m) {
   using namespace forerun;
   using namespace nb::literals;
   nb::module_::import_("mlx.core");  // registers mx.array before the signatures name it
-  set_num_threads(int(std::max(1u, std::thread::hardware_concurrency())));
+  set_num_threads(num_cores());
   use(sets().front()->name);
 
   m.attr("MLX_VERSION") = FORERUN_MLX_VERSION;

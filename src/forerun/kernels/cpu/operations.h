@@ -67,4 +67,11 @@ mx::array linear_of_experts(const mx::array& x, const mx::array& w, const mx::ar
 mx::array quantised_linear_of_experts(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases,
                                       const mx::array& experts, int bits, int group);
 
+// x [rows, n] float32: the logarithm of softmax, NaN in a row with NaN or +inf or nothing but -inf.
+mx::array log_softmax(const mx::array& x);
+
+// (values float32, indices uint32), both [rows, k]: the k largest of each row of x [rows, n] float32, descending; of equals the lower index
+// first. A row with NaN gives k different indices and no more.
+std::pair<mx::array, mx::array> top_k(const mx::array& x, int k);
+
 }  // namespace forerun

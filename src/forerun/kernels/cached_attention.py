@@ -41,7 +41,7 @@ def attention(
     """
     kernels = cpu.extension()
     if kernels:
-        return kernels.attention(q, [keys], [values], [None], [q.shape[0]], positions, first, 0)
+        return kernels.attention(q, [keys], [values], [None], [q.shape[0]], positions, first, 1)
     by_head = q.swapaxes(0, 1)
     if has_cuda_kernel(by_head, keys):
         return on_cuda(by_head, one_page(keys, values), positions, first).swapaxes(0, 1)

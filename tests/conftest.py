@@ -1,4 +1,4 @@
-"""Before any test imports MLX: no setting of the user's, a cache folder of the tests' own, and the BLAS of the reference numerics."""
+"""Before any test imports MLX: no setting of the user's, and a cache folder of the tests' own."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import hypothesis
 import pytest
 
 from forerun import config
-from forerun.kernels import blas
 
 for name in [name for name in os.environ if name.startswith(config.ENV_PREFIX)]:
     del os.environ[name]
@@ -25,7 +24,6 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 config.prepare(config.Config())
-BLAS = blas.load("auto", row_invariant=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +40,10 @@ def write_result(request: pytest.FixtureRequest) -> Callable[[str, dict[str, Any
             from benchmarks.evidence import evidence
             from tests import tiny
 
-            head = evidence(blas=BLAS, model_digest=tiny.demo().digest, numerics="exact", config={"test": request.node.nodeid})
+            from forerun.kernels import arithmetic
+
+            here, config = arithmetic.here(), {"test": request.node.nodeid}
+            head = evidence(kernels=here.kernels, model_digest=tiny.demo().digest, numerics=here.numerics.name, config=config)
             (folder / f"{name}.json").write_text(json.dumps(head | found, indent=1) + "\n")
 
     return write

@@ -1,8 +1,9 @@
 """What do the five turns cost compared with mlx-lm's own server, with the same weights, prompts and restarts?
 
 Both servers get what they can use: mlx-lm its prompt cache, weights in float32 (its bfloat16 products are slow on a CPU) and a system
-OpenBLAS, since the BLAS of the MLX wheel is slow; forerun its bank. Both answer one short request after each start, so that no first use of
-a process is measured. Each continues with its own answers, as an agent would. First token: seconds at the client to the first piece of text.
+OpenBLAS, since the BLAS of the MLX wheel is slow; forerun its bank. Both answer one short request after each start, so that no first use
+of a process is measured. Each continues with its own answers, as an agent would. First token: seconds at the client to the first piece of
+text.
 
 python benchmarks/against_mlx_lm.py [--repeats N] [--first-prompt-tokens N] [--dry-run] [--out FILE]
 """

@@ -130,9 +130,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(
-            f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(SAMPLINGS)} ({HERE.kernels})"
-        )
+        print(f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(SAMPLINGS)}")
         return
     rows = measure(options.tokens, options.repeats)
     config = {"tokens": options.tokens, "repeats": options.repeats, "prompt_tokens": len(PROMPT)}

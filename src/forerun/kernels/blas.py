@@ -79,11 +79,8 @@ def prove_row_invariant(name: str, shapes: set[tuple[int, int]]) -> None:
 
 def find() -> Path | None:
     """The system's OpenBLAS, None if there is none."""
-    for candidate in _CANDIDATES:
-        path = Path(candidate.format(machine=platform.machine()))
-        if path.exists():
-            return path
-    return None
+    paths = (Path(candidate.format(machine=platform.machine())) for candidate in _CANDIDATES)
+    return next((path for path in paths if path.exists()), None)
 
 
 def _describe(library: ctypes.CDLL) -> str:

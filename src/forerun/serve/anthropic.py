@@ -17,7 +17,7 @@ from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
 from forerun.serve.content import MessageContent, joined, left_out, part_content
-from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.deferred_tools import declaration
 from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
 from forerun.values import Chat, ModelInfo
 
@@ -188,7 +188,7 @@ class Prompt(Fields):
         """The conversation and the arguments of the template."""
         own = [tool for tool in self.tools if not tool.is_hosted]
         tools, held_back = (tuple(tool.value() for tool in own if tool.defer_loading == held) for held in (False, True))
-        deferred = DeferredTools(held_back)
+        deferred = {tool["function"]["name"]: tool for tool in held_back}
         messages = [*self._system(), *(each for message in self.messages for each in _chat_messages(message, deferred))]
         if self.tool_choice.type == "none":
             tools, held_back = (), ()
@@ -255,7 +255,7 @@ def _check_blocks(where: str, holder: str, blocks: list[Block]) -> None:
         _check_blocks(f"{where}.content[{index}]", block.type, block.content if block.type == "tool_result" else [])
 
 
-def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[str, Any]]:
+def _chat_messages(message: Message, deferred: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The message in the form of chat templates: each tool result becomes a message of its own, at its position."""
     if message.role == "assistant":
         yield _assistant(message.content)
@@ -266,7 +266,7 @@ def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[s
             yield {"role": message.role, "content": _text(blocks)}
             continue
         for block in blocks:
-            parts = (MessageContent(deferred.declaration(part.tool_name)) if part.tool_name else part.part for part in block.content)
+            parts = (MessageContent(declaration(part.tool_name, deferred)) if part.tool_name else part.part for part in block.content)
             yield {"role": "tool", "content": joined(parts).text, "tool_call_id": block.tool_use_id}
 
 

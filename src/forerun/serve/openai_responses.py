@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_va
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent, left_out
-from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.deferred_tools import declaration
 from forerun.serve.fields import Fields, JobFields, Limit, ToolChoice, WholeNumber, check_required, refuse, validate
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
@@ -290,6 +290,5 @@ def _call(item: Item) -> dict[str, Any]:
 
 def _declared(tools: list[dict[str, Any]]) -> str:
     """The declarations of tools that a search has found, for its result."""
-    found = dict(_declarations(tools))
-    deferred = DeferredTools(each.tool for each in found.values())
-    return "".join(map(deferred.declaration, found))
+    found = {name: declared.tool for name, declared in _declarations(tools)}
+    return "".join(declaration(name, found) for name in found)

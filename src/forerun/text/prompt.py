@@ -157,10 +157,7 @@ class Prompter:
     def _continuation(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
         """What the template renders after the prompt for its answer, up to the stop token; "" if the text diverges from the prompt's."""
         escaped, _ = self._escaper.escape(self._adapt(chat, tenant)[0])
-        try:
-            text = self.template.render(escaped, add_generation_prompt=False)
-        except BadRequestError:
-            return ""
+        text = self.template.attempt(escaped, add_generation_prompt=False)
         end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
         return text[len(prompt.text) : end] if text.startswith(prompt.text) else ""
 

@@ -14,7 +14,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,8 @@ import tokenizers
 
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
-from forerun.text.lru import LruCache, Owner
+from forerun.text.lru import LruCache, Owner, num_tokens
+from forerun.text.partial_match import num_common
 from forerun.text.sampled_texts import LIMIT_TOKENS, PrefixDigest, SampledText, SampledTexts
 from forerun.text.stop_tokens import stop_ids
 
@@ -64,9 +65,9 @@ class Tokenizer:
         self._boundaries = _boundaries(library)
         self._boundary_ids = frozenset(self._boundaries.values())
         self._boundary = _any_of(self._boundaries)
-        self._fragments: LruCache[tuple[str, str, str]] = LruCache(FRAGMENTS_LIMIT_TOKENS)
+        self._fragments: LruCache[tuple[str, str, str], array[int]] = LruCache(FRAGMENTS_LIMIT_TOKENS, num_tokens)
         self._sampled = SampledTexts()
-        self._unfinished: LruCache[str] = LruCache(LIMIT_TOKENS)
+        self._unfinished: LruCache[str, array[int]] = LruCache(LIMIT_TOKENS, num_tokens)
         self._bytes: dict[int, bytes] = {}
         self._max_token_bytes = max(len(self.token_bytes(id)) for id in library.get_vocab(with_added_tokens=True).values())
 
@@ -98,7 +99,7 @@ class Tokenizer:
             if prefix_chars >= start + len(fragment):
                 prefix_tokens += len(new)
             elif prefix_chars > start:
-                prefix_tokens += _num_common(new, self._encode_fragment(prefix, fragment[: prefix_chars - start], escape_char, tenant))
+                prefix_tokens += num_common(new, self._encode_fragment(prefix, fragment[: prefix_chars - start], escape_char, tenant))
             start += len(fragment)
             prefix.extend(new)
             ids.extend(new)
@@ -205,10 +206,6 @@ class Tokenizer:
             ids = array("I", (id for encoding in encodings for id in encoding.ids))
             self._fragments.put(key, ids, Owner(tenant, ""))
         return ids
-
-
-def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _boundaries(library: tokenizers.Tokenizer) -> dict[str, int]:

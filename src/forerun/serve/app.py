@@ -36,7 +36,7 @@ from forerun.serve import (
 )
 from forerun.serve.access import ID_HEADERS, Access, family
 from forerun.serve.dialect import A, Dialect
-from forerun.serve.fields import parse_object
+from forerun.serve.fields import parse_body
 from forerun.serve.problems import problem_of, refused
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import RequestGuard, tenant_of_request
@@ -105,7 +105,7 @@ class Routes:
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens"""
         tenant = self._enter(request)
-        prompt = anthropic.parse_count(parse_object(await request.body()))
+        prompt = await parse_body(await request.body(), anthropic.parse_count)
         return JSONResponse({"input_tokens": await self._engine.count_tokens(prompt, tenant=tenant)})
 
     async def show_routes(self, request: Request) -> Response:
@@ -120,7 +120,8 @@ class Routes:
 
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
-        parsed = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
+        parse = partial(dialect.parse, info=info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
+        parsed = await parse_body(await request.body(), parse)
         client = family(request.headers.get("user-agent", ""))
         run = await start(self._engine, [replace(job, client=client) for job in parsed.jobs])
         created_unix_s = int(time.time())

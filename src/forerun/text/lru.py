@@ -48,6 +48,8 @@ class LruCache(Generic[K]):
         """Store the ids, replacing those of the key; the same ids then have several owners."""
         with self._lock:
             old, new = self._remove(key), array("I", ids)
+            if len(new) + ENTRY_TOKENS > self._limit_tokens:
+                return
             self._entries[key] = Entry(new, frozenset({owner}) | (old.owners if old and old.ids == new else frozenset[Owner]()))
             self._used_tokens += len(new) + ENTRY_TOKENS
             while self._used_tokens > self._limit_tokens:

@@ -46,7 +46,7 @@ class LiveConversation:
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
     message, 0 if unknown.
-    title, client: as in its row.
+    title, client: as in its row. message_end: of its last prompt, see `FinishedTurn`; -1 if unknown.
     """
 
     cache: Cache[Any]
@@ -62,6 +62,7 @@ class LiveConversation:
     head: int = 0
     title: str = ""
     client: str = ""
+    message_end: int = -1
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:

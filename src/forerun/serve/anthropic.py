@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
@@ -78,7 +78,7 @@ class Block(Fields):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
-    content: Annotated[list[Block], BlockList] = Field([])
+    content: Annotated[list[Block], FailFast(), BlockList] = Field([])
     part: MessageContent = MessageContent()
 
     @model_validator(mode="wrap")
@@ -116,7 +116,7 @@ class Message(Fields):
     """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
+    content: Annotated[list[Block], FailFast(), BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
 
     @model_validator(mode="after")
     def _check(self) -> Message:
@@ -177,8 +177,8 @@ class Prompt(Fields):
     """The conversation: common to the requests for an answer and for a token count."""
 
     model: str | None = None
-    messages: list[Message] = Field(min_length=1)
-    system: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    system: Annotated[list[Block], FailFast(), BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
     tools: list[Annotated[Tool, BeforeValidator(_as_tool)]] = Field([])
     tool_choice: Annotated[ToolChoice, BeforeValidator(_as_choice, json_schema_input_type=ToolChoice | str)] = ToolChoice(type="auto")
     thinking: Thinking | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent, left_out
@@ -130,7 +130,9 @@ class Request(JobFields):
     """A request for a response. `model` may be any name: there is one model."""
 
     model: str | None = None
-    input: Annotated[list[Item], BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
+    input: Annotated[list[Item], FailFast(), BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(
+        min_length=1
+    )
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: ToolChoice = "auto"

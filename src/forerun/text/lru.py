@@ -41,6 +41,8 @@ class LruCache(Generic[K, V]):
         with self._lock:
             before = self._entries.get(key)
             self._remove(key)
+            if self._size_of(value) > self._limit:
+                return
             self._entries[key] = value, frozenset({owner}) | (before[1] if before and before[0] == value else frozenset[Owner]())
             self._used += self._size_of(value)
             while self._used > self._limit:

@@ -85,13 +85,15 @@ def main() -> None:
         result = measure(Path(folder), options)
     print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
     settings = {name: getattr(options, name) for name in ("mb", "rounds", "alone_s")} | {"limit_s": LIMIT_S}
-    write(options.out, evidence(blas=result.pop("blas"), model_digest=result.pop("digest"), numerics="exact", config=settings) | result)
+    write(
+        options.out, evidence(kernels=result.pop("kernels"), model_digest=result.pop("digest"), numerics="exact", config=settings) | result
+    )
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Per phase: the longest gap between two events of the stream, and the worst health response."""
     load_before = os.getloadavg()[0]
-    server = Server.start(serve_command(DEMO_MODEL, folder / "bank", "exact"), folder / "server.log")
+    server = Server.start(serve_command(DEMO_MODEL, folder / "bank"), folder / "server.log")
     try:
         host = server.url.removeprefix("http://")
         with noted(STREAM, host, stream_body(), folder / "stream") as events, noted(HEALTH, host, folder / "health") as health:
@@ -106,7 +108,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "holds": all(each["longest_gap_s"] <= LIMIT_S and each["worst_health_s"] <= LIMIT_S for each in found),
         "phases": found,
         "load_before": load_before,
-        "blas": info["blas"],
+        "kernels": info["kernels"],
         "digest": "bundled",
         "samples": {name: [[round(value, 4) for value in row] for row in rows] for name, rows in times.items()},
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import NamedTuple
 
 import mlx.core as mx
 
 from forerun.kernels import cpu
+from forerun.kernels.cpu.operations import Operations
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.rope import Rope
 
@@ -77,5 +77,5 @@ class AttentionInputs:
             q, k = rms_norm(q, self.norms.q, self.norms.eps), rms_norm(k, self.norms.k, self.norms.eps)
         return self.rope(q, positions), self.rope(k, positions)
 
-    def _kernels(self) -> ModuleType | None:
+    def _kernels(self) -> Operations | None:
         return cpu.extension() if self.head_dim % 16 == 0 else None

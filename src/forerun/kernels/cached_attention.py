@@ -5,11 +5,10 @@ q, k, v [rows, heads, dim]; stored rows [kv_heads, capacity, dim], contiguous or
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import mlx.core as mx
 
 from forerun.kernels import cpu
+from forerun.kernels.cpu.operations import Operations
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
 from forerun.kernels.write_rows import put_rows, write_rows
@@ -64,6 +63,6 @@ def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | 
     return portable(by_head, pages, positions, stop, first, numerics).swapaxes(0, 1)
 
 
-def _kernels(keys: mx.array) -> ModuleType | None:
+def _kernels(keys: mx.array) -> Operations | None:
     """The CPU kernels if they take such keys [kv_heads, capacity, dim]."""
     return cpu.extension() if keys.shape[2] % 16 == 0 and keys.dtype == mx.float32 else None

@@ -162,7 +162,7 @@ def _decoder(num_bytes: int) -> json.JSONDecoder:
     """A decoder of JSON; of a large body the one in Python, since the one in C lets no other thread run before its end."""
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
     if num_bytes >= LARGE_BYTES:
-        decoder.scan_once = json.scanner.py_make_scanner(decoder)
+        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     return decoder
 
 

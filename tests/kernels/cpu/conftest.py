@@ -1,0 +1,20 @@
+"""Every test leaves the extension's instruction set and number of threads as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mlx.core as mx  # before the extension, which needs its types
+import pytest
+
+from forerun import _cpu
+
+assert mx
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    name, threads = _cpu.instruction_set(), _cpu.num_threads()
+    yield
+    _cpu.use(name)
+    _cpu.set_num_threads(threads)

@@ -20,6 +20,9 @@ else
 EXTRA := [cpu]
 endif
 
+# What the CPU kernels are built from: a change builds them again.
+EXTENSION := CMakeLists.txt tools/build_extension.py $(wildcard src/forerun/kernels/cpu/*.cpp src/forerun/kernels/cpu/*.h)
+
 .PHONY: demo test test-long test-real check lint clean
 
 demo: .venv/.installed
@@ -42,11 +45,14 @@ lint: .venv/.developed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-.venv/.installed: pyproject.toml tools/system_packages.sh
+.venv/.created: pyproject.toml tools/system_packages.sh
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "forerun needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	PYTHON=$(PYTHON) tools/system_packages.sh
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+.venv/.installed: .venv/.created $(EXTENSION)
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRA)'
 	@touch $@
 

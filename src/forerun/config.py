@@ -1,6 +1,6 @@
 """One typed Config and the only reader of the environment. Order: default < file < environment < command line.
 
-Also sets the environment that MLX reads when it is imported: the folder for compiled kernels (`prepare`), the BLAS kernels.
+Also sets the environment that MLX reads when it is imported: the folder for compiled kernels (`prepare`).
 Does not import MLX itself: `import forerun.config` is cheap.
 """
 
@@ -96,12 +96,6 @@ class Config(BaseModel):
         None,
         ge=16,
         description="longest prompt plus answer, in tokens; default: the model's context, or as much of it as fits into memory",
-    )
-    numerics: Literal["auto", "exact", "fast"] = Field(
-        "auto", description="exact: fp32, bit-equal however a token was computed; fast: fastest kernels; auto: exact on a CPU"
-    )
-    blas: Literal["auto", "openblas", "wheel"] = Field(
-        "auto", description="BLAS on Linux CPU: openblas (the system's, fast), wheel (MLX's own, slow); auto: openblas if installed"
     )
     draft_depth: Literal["auto"] | Annotated[int, Field(ge=0, le=7)] = Field(
         "auto", union_mode="left_to_right", description="tokens drafted per round: 0 (never) to 7, or auto: the fastest, up to 3"
@@ -247,11 +241,6 @@ def prepare(config: Config) -> None:
 def environ_without_settings() -> dict[str, str]:
     """The environment for a child process without the user's settings file and FORERUN_ variables."""
     return {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)} | {ENV_PREFIX + "CONFIG": os.devnull}
-
-
-def set_blas_core(core: str) -> None:
-    """Have OpenBLAS use the kernels of `core`. Call before the library is loaded."""
-    os.environ["OPENBLAS_CORETYPE"] = core
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -326,7 +326,7 @@ class ModelInfo:
     family: str
     device: str
     numerics: str
-    blas: str
+    kernels: str
     context_tokens: int
     created_unix_s: int
     defaults: Sampling

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 from tests import tiny
 from tests.running import read
@@ -9,6 +11,8 @@ from tests.running import read
 from forerun.bank.bank import Bank
 from forerun.bank.restore import RestoredState
 from forerun.doctor import numbers
+from forerun.doctor.finding import Finding, ok, warning
+from forerun.kernels import cpu
 from forerun.state.layout import L
 
 TOKENS = tiny.words(0, 20)
@@ -39,3 +43,22 @@ def test_a_restore_that_returns_another_state(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Bank, "restore", missing)
     assert numbers._restore(family, TOKENS).text == "a conversation restored from ram and ssd differs"
+
+
+def kernels_in_use(monkeypatch: pytest.MonkeyPatch, instruction_set: str, num_threads: int) -> list[Finding]:
+    module = ModuleType("forerun._cpu")
+    vars(module).update(instruction_set=lambda: instruction_set, num_threads=lambda: num_threads)
+    monkeypatch.setattr(cpu, "unusable", lambda: None)
+    monkeypatch.setattr(cpu, "extension", lambda: module)
+    return list(numbers.cpu_kernels())
+
+
+def test_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "is_cpu", lambda: True)
+    assert kernels_in_use(monkeypatch, "avx512", 2) == [ok("cpu", "CPU kernels: avx512, 2 threads")]
+    (slow,) = kernels_in_use(monkeypatch, "portable", 1)
+    assert (slow.status, slow.text) == ("warning", "CPU kernels: portable, 1 thread")
+    monkeypatch.setattr(cpu, "unusable", lambda: cpu.Unusable("there was no C++ compiler", "install one"))
+    assert list(numbers.cpu_kernels()) == [warning("cpu", "no CPU kernels: there was no C++ compiler", "install one")]
+    monkeypatch.setattr(numbers, "is_cpu", lambda: False)
+    assert list(numbers.cpu_kernels()) == []

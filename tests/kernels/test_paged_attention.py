@@ -13,7 +13,7 @@ from tests.kernels import cuda
 
 from forerun.kernels.attention import BLOCK_KEYS
 from forerun.kernels.numerics import EXACT, FAST, Numerics
-from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, errors, has_cuda_kernel, paged_attention
+from forerun.kernels.paged_attention import ONE_PAGE_TOKENS, Pages, errors, has_cuda_kernel, portable
 
 
 class Case(NamedTuple):
@@ -84,7 +84,7 @@ def test_the_portable_form_has_the_bits_of_one_buffer(numerics: Numerics, stop: 
     buffers = [x.reshape(2, 12, 64, 16)[:, blocks].reshape(2, 12 * 64, 16)[:, :capacity] for x in (given.keys, given.values)]
     expected = numerics.attention(given.q, *buffers, given.positions, 1)
     pages = Pages(given.keys, given.values, blocks, 64)
-    assert mx.array_equal(paged_attention(given.q, pages, given.positions, stop, 1, numerics), expected)
+    assert mx.array_equal(portable(given.q, pages, given.positions, stop, 1, numerics), expected)
     assert np.abs(np.array(expected) - attention_in_float64(case, given)).max() < 1e-5
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from forerun.models import layers
-from forerun.models.layers import Rope
+from forerun.kernels import rope
+from forerun.kernels.rope import Rope
 
 
 @pytest.mark.parametrize(("rows", "heads", "num_parts"), [(127, 4, 1), (128, 2, 2), (300, 8, 5)])
 def test_parts_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, rows: int, heads: int, num_parts: int) -> None:
     x, positions = mx.random.normal((rows, heads, 64), key=mx.random.key(0)), 7 + mx.arange(rows, dtype=mx.int32)
     whole = Rope(16, 1e7)(x, positions)
-    monkeypatch.setattr(layers, "is_cuda", lambda: True)
+    monkeypatch.setattr(rope, "is_cuda", lambda: True)
     parts, turn = [], mx.fast.rope
     monkeypatch.setattr(mx.fast, "rope", lambda x, *args, **named: parts.append(x.shape[0]) or turn(x, *args, **named))
     assert mx.array_equal(Rope(16, 1e7)(x, positions), whole)
@@ -22,6 +22,6 @@ def test_parts_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, rows: int, he
 
 
 def test_many_dims_need_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "is_cuda", lambda: True)
+    monkeypatch.setattr(rope, "is_cuda", lambda: True)
     monkeypatch.setattr(mx, "concatenate", None)
     assert Rope(64, 1e7)(mx.zeros((512, 8, 256)), mx.arange(512, dtype=mx.int32)).shape == (512, 8, 256)

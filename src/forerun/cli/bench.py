@@ -29,7 +29,6 @@ def bench() -> None:
 @app.command()
 def decode(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help=described("model"), show_default=False)] = None,
-    numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     context: Annotated[list[int], typer.Option(help="length of the first prompt, in tokens; may be given several times")] = [1000, 4000],  # noqa: B006
     repeats: Annotated[int, typer.Option(min=1, help="number of answers to each of five turns, with and without drafts")] = 3,
@@ -37,13 +36,13 @@ def decode(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Compare decoding with and without drafts. Greedy is temperature 0; sampled is temperature 1.0, top-p 0.95, top-k 20."""
-    config = load({"model": model, "numerics": numerics, "draft_depth": draft_depth})
+    config = load({"model": model, "draft_depth": draft_depth})
     from forerun.bench.subject import load as load_subject
 
     subject = load_subject(config)
     rows = list(measured(subject, config.draft_depth, context, repeats, answer_tokens))
     if as_json:
-        about = {"model": subject.name, "numerics": subject.family.numerics.name, "blas": subject.blas}
+        about = {"model": subject.name, "numerics": subject.family.numerics.name, "kernels": subject.kernels}
         typer.echo(json.dumps(about | {"draft_depth": config.draft_depth, "results": rows}))
     else:
         Console(highlight=False).print(table(rows))

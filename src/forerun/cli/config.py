@@ -36,8 +36,6 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
 def left_open(config: Config) -> Iterator[tuple[str, str]]:
     """The value on this machine of each setting that may be unset or "auto", as text."""
     from forerun.bank.tier.quota import daily_limit, disk_limit, held_bytes
-    from forerun.kernels import blas
-    from forerun.kernels.arithmetic import means_exact
 
     yield "model", "demo-model, the bundled one"
     yield "bank_dir", str(config.bank_path)
@@ -47,8 +45,6 @@ def left_open(config: Config) -> Iterator[tuple[str, str]]:
     yield "requests_per_minute", "no limit"
     yield "allowed_hosts", "any" if config.api_key or config.api_key_file else "this machine's own"
     yield from ((name, "none") for name in ("api_key_file", "api_key", "archive_key_file", "cors_origins"))
-    yield "numerics", "exact" if means_exact(config) else "fast"
-    yield "blas", str(blas.find() or "the one of MLX")
     yield from of_model(config)
 
 

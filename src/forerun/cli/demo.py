@@ -39,7 +39,6 @@ COLUMNS = ("turn", "path", "context", "reused", "computed", "TTFT\ns", "prefill\
 def demo(
     out: Annotated[Path | None, typer.Option(help="also write all figures and answers to this file, as JSON", show_default=False)] = None,
     scale: Annotated[Literal["small", "full"], typer.Option(help="small: about 1,300 tokens; full: about 24,000")] = "small",
-    numerics: Annotated[Literal["auto", "exact", "fast"], typer.Option(help="as for `forerun serve`")] = "auto",
 ) -> None:
     """Play five turns of an agent's conversation; the server is stopped before the second and killed before the fourth."""
     console = Console(highlight=False)
@@ -47,7 +46,7 @@ def demo(
     conversation = record(package_sources(), SCALES[scale], lambda text: len(tokenizer.encode(text, tenant="")))
     begun_s = time.monotonic()
     with temporary_folder(console) as folder:
-        turns, server = watch(console, conversation, SCALES[scale], serve_command(MODEL, folder / "bank", numerics), folder / "server.log")
+        turns, server = watch(console, conversation, SCALES[scale], serve_command(MODEL, folder / "bank"), folder / "server.log")
         verdicts = [same_answer(turn, judge(conversation, tokenizer)) for turn in turns]
         broken = faults(turns, verdicts)
         console.print("", table(turns, verdicts), "", *remarks(turns, verdicts), f"({time.monotonic() - begun_s:.0f} s in all)", sep="\n")

@@ -14,8 +14,7 @@ from rich.text import Text
 from forerun.cli.lines import aligned
 from forerun.config import Config, config_file, load, prepare
 from forerun.doctor import machine
-from forerun.doctor.finding import Finding, checks, failure, ok
-from forerun.errors import UnsupportedError
+from forerun.doctor.finding import Finding, checks, ok
 
 STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
 
@@ -52,21 +51,16 @@ def _settings() -> Iterator[Finding]:
 
 def _on_device(config: Config) -> Iterator[Finding]:
     prepare(config)
-    from forerun.kernels import arithmetic
-
-    try:
-        chosen = arithmetic.choose(config)
-    except UnsupportedError as error:  # nothing can be computed with these settings
-        yield failure("blas", str(error), error.hint)
-        return
     from forerun.doctor import numbers
     from forerun.engine.loading import memory_bytes
+    from forerun.kernels import arithmetic
 
     yield from checks("compiler", lambda: machine.compiler(arithmetic.is_cpu()))
     yield from checks("memory", lambda: machine.memory(config, memory_bytes()))
     yield from checks("disk", lambda: machine.disk(config))
-    yield from checks("blas", lambda: numbers.device(chosen.blas))
-    yield from checks("model", lambda: numbers.model(chosen))
+    yield from checks("mlx", numbers.device)
+    yield from checks("cpu", numbers.cpu_kernels)
+    yield from checks("model", lambda: numbers.model(arithmetic.here()))
 
 
 def line(finding: Finding, columns: int) -> Text:

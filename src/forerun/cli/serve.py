@@ -70,7 +70,6 @@ def serve(
     bank_disk_bytes: Annotated[str | None, option("bank_disk_bytes")] = None,
     bank_daily_write_bytes: Annotated[str | None, option("bank_daily_write_bytes")] = None,
     context: Annotated[int | None, option("context")] = None,
-    numerics: Annotated[str | None, option("numerics")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
     eager: Annotated[bool | None, option("eager")] = None,
@@ -241,7 +240,7 @@ def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str
         "notes": info.notes,
         "device": info.device,
         "numerics": info.numerics,
-        "blas": info.blas,
+        "kernels": info.kernels,
         "context_tokens": info.context_tokens,
         "bank_dir": str(config.bank_path) if config.bank_disk_bytes != 0 else None,
     }
@@ -251,5 +250,12 @@ def sentence(line: dict[str, Any]) -> str:
     """The start-up line for people, without the notes on weights, which `/v1/models` has."""
     trial = " (bundled, for trying things out)" if line["demo"] else ""
     bank = f"bank {line['bank_dir']}" if line["bank_dir"] else "nothing stored on disk"
-    parts = (f"{line['model']}{trial}", line["device"], f"{line['numerics']} numerics", f"BLAS {line['blas']}", bank, f"{line['url']}/v1")
+    parts = (
+        f"{line['model']}{trial}",
+        line["device"],
+        f"{line['numerics']} numerics",
+        f"kernels {line['kernels']}",
+        bank,
+        f"{line['url']}/v1",
+    )
     return "forerun: " + " · ".join(parts)

@@ -40,7 +40,7 @@ def same_answer(turn: Turn, near_ties: Judge) -> Verdict:
     """Same: equal text and token count, or, under `fast` numerics only, near-ties within their bound."""
     if (turn.answer.text, turn.answer.usage["completion_tokens"]) == (turn.bypass.text, turn.bypass.usage["completion_tokens"]):
         return Verdict(True, "equal", "equal")
-    if turn.answer.report["numerics"] == "exact":
+    if turn.answer.report["numerics"] != "fast":
         return Verdict(False, "OTHER", "different")
     ties = near_ties(turn)
     is_same = ties.largest_gap <= ties.bound

@@ -15,11 +15,11 @@ import numpy as np
 
 from forerun.config import Config, prepare
 from forerun.demo.compare import NearTies
-from forerun.kernels import arithmetic
-from forerun.kernels.arithmetic import Arithmetic
 
 if TYPE_CHECKING:
     import mlx.core as mx
+
+    from forerun.kernels.arithmetic import Arithmetic
 
 BOUND_FACTOR = 4.0
 
@@ -34,9 +34,10 @@ def near_ties(prompt: Sequence[int], answer_a: Sequence[int], answer_b: Sequence
 @cache
 def _model() -> TeacherForcing:
     # As a server process does, before MLX is imported.
-    settings = Config.model_validate({"numerics": "fast"})
-    prepare(settings)
-    return TeacherForcing(arithmetic.choose(settings))
+    prepare(Config.model_validate({}))
+    from forerun.kernels import arithmetic
+
+    return TeacherForcing(arithmetic.here())
 
 
 class TeacherForcing:

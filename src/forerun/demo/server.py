@@ -64,9 +64,9 @@ class Server:
         _wait(lambda: health(self.url)["bank"]["pending_writes"] == 0, WRITE_LIMIT_S, "last write to disk", self._log)
 
 
-def serve_command(model: Path, bank_dir: Path, numerics: str) -> list[str]:
+def serve_command(model: Path, bank_dir: Path) -> list[str]:
     """The command line of a server on a free loopback port."""
-    options = ["--port", "0", "--bank-dir", str(bank_dir), "--request-log", str(request_log(bank_dir)), "--numerics", numerics, "--json"]
+    options = ["--port", "0", "--bank-dir", str(bank_dir), "--request-log", str(request_log(bank_dir)), "--json"]
     return [sys.executable, "-m", "forerun.cli", "serve", str(model), *options]
 
 

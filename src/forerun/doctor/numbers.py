@@ -1,6 +1,6 @@
-"""Checks what this machine computes: device, BLAS, the bundled model against its reference outputs, restored state against the original.
+"""Checks what this machine computes: device, kernels, the bundled model against its reference outputs, restored state against the original.
 
-Imports MLX: the BLAS must be loaded before. Knows no settings but the numerics.
+Imports MLX. Knows no settings.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
 from forerun.decode.prefill import prefill
 from forerun.doctor.finding import Finding, failure, ok, warning
-from forerun.kernels import blas, proof
+from forerun.kernels import cpu, proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
+from forerun.kernels.numerics import ARRAYS
 from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.cache import Cache, Snapshot
@@ -31,30 +32,40 @@ from forerun.state.record import Identity
 from forerun.state.store import Arena
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
-REMEDY = "results on this machine cannot be trusted: try --numerics fast, FORERUN_BLAS=wheel, or another version of MLX"
+REMEDY = "results on this machine cannot be trusted: install forerun again, with its versions of MLX and of the driver"
 
 
-def device(blas_name: str) -> Iterator[Finding]:
-    """MLX's version and device, and the BLAS."""
+def device() -> Iterator[Finding]:
+    """MLX's version and device."""
     yield ok("mlx", f"{version('mlx')} on {mx.default_device()}")
+
+
+def cpu_kernels() -> Iterator[Finding]:
+    """Instruction set and threads of the CPU kernels, or why there are none. Nothing on another device."""
     if not is_cpu():
         return
-    blas.prove_correct(blas_name)
-    if "slow" in blas_name:
-        yield warning("blas", blas_name, blas.INSTALL_HINT)
-    else:
-        yield ok("blas", f"{blas_name}, agrees with float64")
+    if unusable := cpu.unusable():
+        yield warning("cpu", f"no CPU kernels: {unusable.reason}", unusable.remedy)
+    elif module := cpu.extension():
+        yield _in_use(module.instruction_set(), module.num_threads())
+
+
+def _in_use(instruction_set: str, num_threads: int) -> Finding:
+    text = f"CPU kernels: {instruction_set}, {num_threads} thread{'s' * (num_threads != 1)}"
+    if instruction_set == "portable":
+        return warning("cpu", text, "expect slow answers: this processor has none of AVX-512, AVX2 and NEON")
+    return ok("cpu", text)
 
 
 def model(arithmetic: Arithmetic) -> Iterator[Finding]:
     """The bundled model: its kernels, its logits, and a restore of its state from a bank."""
     family = load(DEMO_MODEL, arithmetic.numerics, arithmetic.dtype, lambda doing, done_frac: None).family
-    if arithmetic.is_exact:
-        blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
+    if arithmetic.numerics == ARRAYS:
+        proof.prove_row_invariant(family.linear_shapes)
         yield ok("rows", "a row of a matrix product has the same bits for any number of rows")
     else:
         errors = "; ".join(f"{name} {error:.1e}" for name, error in proof.prove().items())
-        yield ok("kernels", f"the fast kernels equal the exact ones but for rounding: {errors}")
+        yield ok("kernels", f"the kernels equal their references but for rounding: {errors}")
     prompts = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
     yield _reference(family, prompts, TOLERANCE[arithmetic.dtype])
     yield _restore(family, max((prompt["token_ids"] for prompt in prompts), key=len))

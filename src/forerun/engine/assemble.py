@@ -38,7 +38,7 @@ def assemble(config: Config, arithmetic: Arithmetic, progress: Callable[[str, fl
         defaults, archive_key = defaults_of(folder), config.archive_key
         prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
         worker = Worker(lambda: load_model(config, folder, arithmetic, prompter, progress))
-        info = _info(config, ModelLocation(name, folder), worker.model(), defaults, arithmetic.blas)
+        info = _info(config, ModelLocation(name, folder), worker.model(), defaults, arithmetic.kernels)
         return LocalEngine(info, worker, gauges_of(worker.model().bank), request_log, archive_key)
     except BaseException:
         if request_log:
@@ -52,7 +52,7 @@ def model_of(config: Config) -> ModelLocation:
     return ModelLocation(name, checkpoint_at(folder))
 
 
-def _info(config: Config, location: ModelLocation, model: Model, defaults: Sampling, blas: str) -> ModelInfo:
+def _info(config: Config, location: ModelLocation, model: Model, defaults: Sampling, kernels: str) -> ModelInfo:
     num_tokens = context_tokens(config, model.family)
     if num_tokens < model.family.context_tokens and config.context is None:
         message = "the context is %s of the model's %s tokens, since memory holds no more; set --context to override"
@@ -62,7 +62,7 @@ def _info(config: Config, location: ModelLocation, model: Model, defaults: Sampl
         family=model.family.name,
         device="cpu" if is_cpu() else str(mx.default_device()),
         numerics=model.family.numerics.name,
-        blas=blas,
+        kernels=kernels,
         context_tokens=num_tokens,
         created_unix_s=int(time.time()),
         defaults=defaults,

@@ -23,9 +23,9 @@ from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.decode.warm_up import warm_up
 from forerun.engine.context import context_of
 from forerun.engine.turn import Model
-from forerun.kernels import blas, proof
+from forerun.kernels import proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
-from forerun.kernels.numerics import VERSION
+from forerun.kernels.numerics import ARRAYS, VERSION
 from forerun.models.base import Family
 from forerun.models.fit import MEMORY_FRAC
 from forerun.models.load import LoadedModel, load
@@ -50,7 +50,7 @@ def load_model(config: Config, folder: Path, arithmetic: Arithmetic, prompter: P
             cleanup.callback(index.close)
         loaded = load(folder, arithmetic.numerics, arithmetic.dtype, progress)
         context_tokens(config, loaded.family)  # raises for too long a context before the proof, which takes a while
-        _prove(arithmetic, loaded.family)
+        _prove(loaded.family)
         bank = _bank(config, loaded.family.spec, _identity(loaded, arithmetic, prompter), index)
         cleanup.callback(bank.close)
         model = _model(config, loaded, bank, prompter)
@@ -60,13 +60,11 @@ def load_model(config: Config, folder: Path, arithmetic: Arithmetic, prompter: P
     return model
 
 
-def _prove(arithmetic: Arithmetic, family: Family) -> None:
-    if is_cpu():
-        blas.prove_correct(arithmetic.blas)
-    if arithmetic.is_exact:
-        blas.prove_row_invariant(arithmetic.blas, set(family.linear_shapes))
+def _prove(family: Family) -> None:
+    if family.numerics == ARRAYS:
+        proof.prove_row_invariant(family.linear_shapes)
     else:
-        proof.prove_once(arithmetic.blas)
+        proof.prove_once()
     mx.clear_cache()
 
 
@@ -99,7 +97,7 @@ def _log_others(index: Index, identity: Identity) -> None:
 
 
 def _identity(loaded: LoadedModel, arithmetic: Arithmetic, prompter: Prompter) -> Identity:
-    numerics = f"{loaded.family.numerics.name} {VERSION}, {arithmetic.blas}"
+    numerics = f"{loaded.family.numerics.name} {VERSION}"
     return Identity(loaded.digest, loaded.mtp, prompter.tokenizer.digest, prompter.template.digest, arithmetic.dtype, numerics)
 
 

@@ -1,4 +1,4 @@
-"""Starts an engine from settings. Knows only the order: the BLAS must be loaded before anything imports MLX (assemble.py does)."""
+"""Starts an engine from settings: MLX is imported here and not before, after `config.prepare`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from forerun.config import Config
 from forerun.engine.engine import Engine
-from forerun.kernels import arithmetic
 
 
 def start(config: Config, progress: Callable[[str, float], None]) -> Engine:
@@ -14,7 +13,7 @@ def start(config: Config, progress: Callable[[str, float], None]) -> Engine:
 
     progress: receives the current step and its share done, 0 to 1. Raises ConfigError, ModelError, BankError, UnsupportedError.
     """
-    chosen = arithmetic.choose(config)
     from forerun.engine.assemble import assemble
+    from forerun.kernels import arithmetic
 
-    return assemble(config, chosen, progress)
+    return assemble(config, arithmetic.here(), progress)

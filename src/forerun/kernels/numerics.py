@@ -1,4 +1,4 @@
-"""The two numerics: which kernels run. Fixed for a process; every response names it (docs/exactness.md)."""
+"""The numerics: what a state's bits depend on besides the model. Fixed for a process; every response names it (docs/exactness.md)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GatedDelta = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.arra
 
 
 # Part of every state's identity: raise it with every change that changes a bit of any family's results.
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """`attention` reads keys in multiples of `key_block`; `gated_delta` is the rule of the recurrent layers."""
+    """`attention` and `gated_delta` serve where no kernel of ours does; `attention` reads keys in multiples of `key_block`."""
 
     name: str
     attention: attention.Attend
@@ -27,5 +27,7 @@ class Numerics:
     gated_delta: GatedDelta
 
 
+# On a CPU: the extension, whose bits are those of every machine; and array operations where it is missing, exact on one machine.
 EXACT = Numerics("exact", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
+ARRAYS = Numerics("exact-arrays", attention.blocked, attention.BLOCK_KEYS, gated_delta.steps)
 FAST = Numerics("fast", attention.fused, 1, delta_rule)

@@ -42,15 +42,6 @@ def one_page(keys: mx.array, values: mx.array) -> Pages:
     return Pages(keys, values, _first_page(), ONE_PAGE_TOKENS)
 
 
-def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-    """Attention of q [heads, rows, dim] over pages: by `on_cuda` where it runs, else by `portable`. Returns [heads, rows, dim].
-
-    positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: number of keys; None: the capacity
-    of the block table.
-    """
-    return on_cuda(q, pages, positions, first) if has_cuda_kernel(q, pages.keys) else portable(q, pages, positions, stop, first, numerics)
-
-
 def has_cuda_kernel(q: mx.array, keys: mx.array) -> bool:
     """Whether the CUDA kernel runs for q [heads, rows, dim] and keys [kv_heads, pool rows, dim] on the default device."""
     heads, rows, dim = q.shape
@@ -60,7 +51,11 @@ def has_cuda_kernel(q: mx.array, keys: mx.array) -> bool:
 
 
 def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-    """The reference: gather the pages, then `numerics.attention`: same bits as over one buffer. Arguments as `paged_attention`."""
+    """The reference: gather the pages, then `numerics.attention`: same bits as over one buffer. Returns [heads, rows, dim].
+
+    q [heads, rows, dim]; positions [rows] int32, ascending: row i sees the keys first..positions[i] (its own always). stop: number of
+    keys; None: the capacity of the block table.
+    """
     capacity = pages.blocks.shape[0] * pages.block_tokens
     stop = capacity if stop is None else -(-stop // numerics.key_block) * numerics.key_block
     at = pages.rows_of(mx.arange(stop, dtype=mx.int32))
@@ -68,7 +63,7 @@ def portable(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, f
 
 
 def on_cuda(q: mx.array, pages: Pages, positions: mx.array, first: int) -> mx.array:
-    """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `paged_attention`; only if `has_cuda_kernel`.
+    """The CUDA kernel: bfloat16 in and out, sums in float32. Arguments as `portable`; only if `has_cuda_kernel`.
 
     The keys up to the last position are split into a fixed number of partitions per key head; a second kernel joins their partial sums.
     """

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from forerun.kernels import cpu
 from forerun.kernels.cuda_source import is_cuda, kernel
 from forerun.kernels.difference import difference
 
@@ -55,6 +56,8 @@ def dequantise(weight: PackedMatrix, dtype: mx.Dtype) -> mx.array:
 
 def product(x: mx.array, weight: PackedMatrix) -> mx.array:
     """x [rows, inner] times the transposed weight: [rows, out] in the dtype of x."""
+    if has_cpu_kernel(weight.scheme):
+        return on_cpu(x, weight)
     if has_cuda_kernel(x, weight):
         return on_cuda(x, weight)
     if is_cuda():
@@ -67,10 +70,31 @@ def product_of_experts(x: mx.array, weight: PackedMatrix, experts: mx.array, *, 
     """x[r, j] times the transposed weight of expert experts[r, j], [rows, chosen, out]; weight [experts, out, inner]. is_sorted: `experts`
     ascends, as it does for many products; then it is faster on CUDA to dequantise all experts.
     """
+    if has_cpu_kernel(weight.scheme):
+        return experts_on_cpu(x, weight, experts)
     if is_sorted and is_cuda():
         return mx.gather_mm(x[:, :, None], dequantise(weight, x.dtype).swapaxes(-1, -2), rhs_indices=experts, sorted_indices=True)[:, :, 0]
     how = weight.scheme._asdict()
     return mx.gather_qmm(x[:, :, None], *weight[:3], rhs_indices=experts, transpose=True, sorted_indices=is_sorted, **how)[:, :, 0]
+
+
+def has_cpu_kernel(scheme: Scheme) -> bool:
+    """Whether the CPU kernel runs for this scheme on the default device: exact, in float32, at any number of rows."""
+    return scheme.mode == "affine" and scheme.bits in _BITS and scheme.group_size in (32, 64, 128) and cpu.extension() is not None
+
+
+def on_cpu(x: mx.array, weight: PackedMatrix) -> mx.array:
+    """The CPU kernel: w = fma(integer, scale, bias) in float32. Arguments as `product`; only if `has_cpu_kernel`."""
+    kernels, scheme = cpu.extension(), weight.scheme
+    assert kernels is not None
+    return kernels.quantised_linear(x, *weight[:3], scheme.bits, scheme.group_size)
+
+
+def experts_on_cpu(x: mx.array, weight: PackedMatrix, experts: mx.array) -> mx.array:
+    """The CPU kernel of `product_of_experts`; only if `has_cpu_kernel`."""
+    kernels, scheme = cpu.extension(), weight.scheme
+    assert kernels is not None
+    return kernels.quantised_linear_of_experts(x, *weight[:3], experts, scheme.bits, scheme.group_size)
 
 
 def has_cuda_kernel(x: mx.array, weight: PackedMatrix) -> bool:

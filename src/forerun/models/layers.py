@@ -1,4 +1,4 @@
-"""Blocks that families share: norms, the gated feed-forward block, rotary positions, the pass over the layers."""
+"""Blocks that families share: norms, the gated feed-forward block, the pass over the layers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from forerun.kernels.cuda_source import is_cuda
+from forerun.kernels.norms import rms_norm
+from forerun.kernels.swiglu import swiglu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import View
-
-
-def silu(x: mx.array) -> mx.array:
-    """x * sigmoid(x)."""
-    return x * mx.sigmoid(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class Norm:
     eps: float
 
     def __call__(self, x: mx.array) -> mx.array:
-        return mx.fast.rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class FeedForward(Protocol):
@@ -50,42 +46,7 @@ class Mlp:
         return cls(gate_up, weights.linear(ffn, {f"{prefix}.down_proj": hidden}))
 
     def __call__(self, x: mx.array) -> mx.array:
-        gate, up = mx.split(self.gate_up(x), 2, axis=-1)
-        return self.down(silu(gate) * up)
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary positions on the first `dims` of each head. is_traditional: pairs are adjacent, not a half apart.
-
-    periods: [dims / 2] float32 instead of the powers of theta.
-    """
-
-    dims: int
-    theta: float
-    is_traditional: bool = False
-    periods: mx.array | None = None
-
-    def __post_init__(self) -> None:
-        mx.eval(self.periods)  # once, not in each step
-
-    def __call__(self, x: mx.array, positions: mx.array) -> mx.array:
-        """x [rows, heads, dim] rotated by its row's position; positions [rows] int32."""
-        num = self._max_rows(x)
-        parts = [self._rotate(x[i : i + num], positions[i : i + num]) for i in range(0, x.shape[0], num)]
-        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
-
-    def _rotate(self, x: mx.array, positions: mx.array) -> mx.array:
-        base = self.theta if self.periods is None else None
-        rotated = mx.fast.rope(
-            x[:, :, None], self.dims, traditional=self.is_traditional, base=base, scale=1.0, offset=positions, freqs=self.periods
-        )
-        return rotated[:, :, 0]
-
-    def _max_rows(self, x: mx.array) -> int:
-        """Rows per launch: for few dims and many rows MLX (0.32.4) makes CUDA blocks deeper than the limit of 64."""
-        rows, heads, _ = x.shape
-        return 127 // -(-heads // 4) if self.dims < 32 and is_cuda() else rows
+        return self.down(swiglu(self.gate_up(x)))
 
 
 class DecoderLayer(Protocol):

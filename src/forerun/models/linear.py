@@ -11,6 +11,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from forerun.kernels.linear import linear, linear_of_experts
 from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, product, product_of_experts
 
 
@@ -42,9 +43,10 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DenseLinear:
-    """A plain matrix in the dtype of products."""
+    """A plain matrix as stored. dtype: of its embedding's rows; the products have that of x."""
 
     weight: mx.array
+    dtype: mx.Dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,16 +56,16 @@ class DenseLinear:
         return [self.weight]
 
     def __call__(self, x: mx.array) -> mx.array:
-        return x @ self.weight.T
+        return linear(x, self.weight)
 
     def rows(self, ids: mx.array) -> mx.array:
-        return self.weight[ids]
+        return self.weight[ids].astype(self.dtype)
 
     def reordered(self, order: mx.array) -> Linear:
-        return DenseLinear(self.weight[order])
+        return DenseLinear(self.weight[order], self.dtype)
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        return mx.gather_mm(x[:, :, None], self.weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
+        return linear_of_experts(x, self.weight, experts, is_sorted=is_sorted)
 
 
 # Bits and group sizes of each mode.
@@ -108,7 +110,7 @@ class QuantisedLinear:
 
     def dense(self) -> DenseLinear:
         """The dequantised matrix."""
-        return DenseLinear(dequantise(self._packed(), self.dtype))
+        return DenseLinear(dequantise(self._packed(), self.dtype), self.dtype)
 
     def _packed(self) -> PackedMatrix:
         return PackedMatrix(self.packed, self.scales, self.biases, self.scheme)
@@ -147,7 +149,7 @@ def stacked(parts: Sequence[Linear]) -> Linear:
         return parts[0]
     dense = [p for p in parts if isinstance(p, DenseLinear)]
     if len(dense) == len(parts):
-        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2))
+        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2), dense[0].dtype)
     packed = [p for p in parts if isinstance(p, QuantisedLinear)]
     if len(packed) < len(parts) or len({p.scheme for p in packed}) > 1:
         return SplitLinear(tuple(parts))

@@ -13,8 +13,10 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
+from forerun.kernels.attention_inputs import AttentionInputs
 from forerun.kernels.numerics import Numerics
-from forerun.models.layers import Decoder, Mlp, Norm, Rope, rope_fields
+from forerun.kernels.rope import Rope
+from forerun.models.layers import Decoder, Mlp, Norm, rope_fields
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 from forerun.state.cache import View
@@ -73,8 +75,8 @@ class Config:
 class Layer:
     """Pre-norm residual block: attention, then feed-forward."""
 
-    config: Config
     qkv: Linear
+    inputs: AttentionInputs
     out: Linear
     norm: Norm
     mlp: Mlp
@@ -85,8 +87,8 @@ class Layer:
         """The layer whose tensors begin with `prefix`."""
         heads = {"q": c.heads, "k": c.kv_heads, "v": c.kv_heads}
         return cls(
-            c,
             weights.linear(c.hidden, {f"{prefix}.self_attn.{x}_proj": n * c.head_dim for x, n in heads.items()}),
+            AttentionInputs(c.heads, c.kv_heads, c.head_dim, c.rope, c.rope.frequencies(), None, is_gated=False),
             weights.linear(c.heads * c.head_dim, {f"{prefix}.self_attn.o_proj": c.hidden}),
             Norm(weights.array(f"{prefix}.input_layernorm.weight", c.hidden), c.eps),
             Mlp.read(weights, f"{prefix}.mlp", c.hidden, c.ffn),
@@ -94,11 +96,8 @@ class Layer:
         )
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
-        c, rows = self.config, x.shape[0]
-        qkv = self.qkv(self.norm(x)).reshape(rows, -1, c.head_dim)
-        q, k, v = mx.split(qkv, (c.heads, c.heads + c.kv_heads), axis=1)
-        y = view.attend(layer, c.rope(q, positions), c.rope(k, positions), v)
-        x = x + self.out(y.reshape(rows, -1))
+        y = view.attend(layer, *self.inputs(self.qkv(self.norm(x)), positions))
+        x = x + self.out(y.reshape(x.shape[0], -1))
         return x + self.mlp(self.mlp_norm(x))
 
 

@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from forerun.errors import ModelError
 from forerun.kernels.cuda_source import is_cuda
-from forerun.models.layers import Mlp, silu
+from forerun.kernels.swiglu import swiglu
+from forerun.models.layers import Mlp
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
 
@@ -98,5 +99,4 @@ class Moe:
         return y[mx.argsort(order)].reshape(*experts.shape, -1)
 
     def _run(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        gate, up = mx.split(self.gate_up.of_experts(x, experts, is_sorted=is_sorted), 2, axis=-1)
-        return self.down.of_experts(silu(gate) * up, experts, is_sorted=is_sorted)
+        return self.down.of_experts(swiglu(self.gate_up.of_experts(x, experts, is_sorted=is_sorted)), experts, is_sorted=is_sorted)

@@ -12,13 +12,16 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
-from forerun.kernels.delta_inputs import Heads, delta_inputs
-from forerun.kernels.numerics import GatedDelta, Numerics
+from forerun.kernels.attention_inputs import AttentionInputs, HeadNorms
+from forerun.kernels.delta_inputs import Heads
+from forerun.kernels.delta_net import DeltaNet, Parameters, delta_net
+from forerun.kernels.numerics import Numerics
+from forerun.kernels.rope import Rope
 from forerun.models import norms
-from forerun.models.layers import Decoder, FeedForward, Mlp, Norm, Rope, rope_fields, silu
+from forerun.models.layers import Decoder, FeedForward, Mlp, Norm, rope_fields
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
-from forerun.state.cache import Arrays, View
+from forerun.state.cache import View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 
 
@@ -109,60 +112,35 @@ def _every_few(text: Mapping[str, Any]) -> Iterator[str]:
 class Attention:
     """Gated full attention with normalised, partly rotated queries and keys."""
 
-    config: Config
     qkv: Linear
+    inputs: AttentionInputs
     out: Linear
-    q_norm: Norm
-    k_norm: Norm
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
-        c, rows = self.config, x.shape[0]
-        q_width, kv_width = c.heads * c.head_dim * 2, c.kv_heads * c.head_dim
-        q, k, v = mx.split(self.qkv(x), (q_width, q_width + kv_width), axis=-1)
-        q, gate = mx.split(q.reshape(rows, c.heads, 2 * c.head_dim), 2, axis=-1)
-        q = c.rope(self.q_norm(q), positions)
-        k = c.rope(self.k_norm(k.reshape(rows, c.kv_heads, c.head_dim)), positions)
-        y = view.attend(layer, q, k, v.reshape(rows, c.kv_heads, c.head_dim))
-        return self.out((y * mx.sigmoid(gate)).reshape(rows, -1))
+        projected = self.qkv(x)
+        y = view.attend(layer, *self.inputs(projected, positions))
+        return self.out(self.inputs.gated(y, projected))
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaNet:
+class DeltaNetMixer:
     """Gated DeltaNet: a short convolution, then the gated delta rule, normalised and gated."""
 
-    config: Config
-    gated_delta: GatedDelta
     projections: Linear
+    net: DeltaNet
     out: Linear
-    conv: mx.array
-    decay_rate: mx.array
-    dt_bias: mx.array
-    norm: Norm
 
     def __call__(self, x: mx.array, layer: int, view: View) -> mx.array:
-        c, rows = self.config, x.shape[0]
-        width = c.value_heads * c.value_dim
-        borders = (c.conv_channels, c.conv_channels + width, c.conv_channels + width + c.value_heads)
-        qkv, z, b, a = mx.split(self.projections(x), borders, axis=-1)
-        decay = mx.exp(-self.decay_rate * mx.logaddexp(a.astype(mx.float32) + self.dt_bias, 0.0))
-        y = view.recur(layer, self.rule, (qkv, decay, mx.sigmoid(b)))
-        y = self.norm(y.astype(x.dtype)) * silu(z.reshape(rows, c.value_heads, c.value_dim))
-        return self.out(y.reshape(rows, -1))
-
-    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
-        """One sequence's rows. state: conv tail, matrix; inputs: q, k, v as projected [rows, channels], decay, beta [rows, value_heads]."""
-        c, (tail, matrix), (qkv, decay, beta) = self.config, state, inputs
-        heads = Heads(c.key_heads, c.key_dim, c.value_heads, c.value_dim)
-        q, k, v, tail = delta_inputs(tail, qkv, self.conv, heads)
-        y, matrix = self.gated_delta(q, k, v, decay, beta, matrix)
-        return y, (tail, matrix)
+        projected = self.projections(x)
+        y = view.recur(layer, self.net.rule, self.net.inputs(projected))
+        return self.out(self.net.output(y, projected))
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Pre-norm residual block: mixer, then feed-forward."""
 
-    mixer: Attention | DeltaNet
+    mixer: Attention | DeltaNetMixer
     mixer_norm: Norm
     mlp: FeedForward
     mlp_norm: Norm
@@ -221,21 +199,23 @@ class LayerReader:
         c, width = self.config, self.config.kv_heads * self.config.head_dim
         outs = {f"{prefix}.q_proj": c.heads * c.head_dim * 2, f"{prefix}.k_proj": width, f"{prefix}.v_proj": width}
         out = self.linear(f"{prefix}.o_proj", c.hidden, c.heads * c.head_dim)
-        q_norm, k_norm = (self.norm(f"{prefix}.{x}_norm.weight", c.head_dim) for x in ("q", "k"))
-        return Attention(c, self.weights.linear(c.hidden, outs), out, q_norm, k_norm)
+        q_gain, k_gain = (self.norm(f"{prefix}.{x}_norm.weight", c.head_dim).weight for x in ("q", "k"))
+        norms = HeadNorms(q_gain, k_gain, c.eps)
+        inputs = AttentionInputs(c.heads, c.kv_heads, c.head_dim, c.rope, c.rope.frequencies(), norms, is_gated=True)
+        return Attention(self.weights.linear(c.hidden, outs), inputs, out)
 
-    def _delta_net(self, prefix: str) -> DeltaNet:
+    def _delta_net(self, prefix: str) -> DeltaNetMixer:
         c, evaluated, width = self.config, self.weights.evaluated, self.config.value_heads * self.config.value_dim
-        return DeltaNet(
-            c,
-            self.numerics.gated_delta,
-            self.projections(prefix),
-            self.linear(f"{prefix}.out_proj", c.hidden, width),
+        parameters = Parameters(
+            Heads(c.key_heads, c.key_dim, c.value_heads, c.value_dim),
             self._conv(f"{prefix}.conv1d.weight"),
             evaluated(mx.exp(self.weights.take(f"{prefix}.A_log", c.value_heads).astype(mx.float32))),
             evaluated(self.weights.take(f"{prefix}.dt_bias", c.value_heads).astype(mx.float32)),
-            Norm(self.weights.array(f"{prefix}.norm.weight", c.value_dim), c.eps),
+            self.weights.array(f"{prefix}.norm.weight", c.value_dim),
+            c.eps,
         )
+        net, out = delta_net(parameters, self.numerics.gated_delta), self.linear(f"{prefix}.out_proj", c.hidden, width)
+        return DeltaNetMixer(self.projections(prefix), net, out)
 
     def _conv(self, name: str) -> mx.array:
         """The convolution's weight [width, channels], stored [channels, 1, width] or, in MLX, [channels, width, 1]."""

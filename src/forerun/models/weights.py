@@ -13,7 +13,8 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
-from forerun.kernels.quantised import Scheme
+from forerun.kernels.linear import is_taken
+from forerun.kernels.quantised import Scheme, has_cpu_kernel
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.linear import SCHEMES, DenseLinear, Linear, QuantisedLinear, stacked
 from forerun.models.names import canonical
@@ -23,7 +24,7 @@ MAX_NAMES = 30
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How tensors are loaded. dtype: of plain and dequantised weights; is_dense: dequantise all matrices.
+    """How tensors are loaded. dtype: of activations, and of weights that no kernel takes as stored; is_dense: dequantise such matrices.
 
     on_tensor: called with name and stored values of every tensor that is read.
     """
@@ -111,13 +112,16 @@ class Weights:
     def matrix(self, path: str, *shape: int) -> Linear:
         """The matrix [..., out, in] of a module, for `joined`."""
         if f"{path}.scales" not in self._tensors:
-            return DenseLinear(self.array(f"{path}.weight", *shape))
+            return self._plain(path, shape)
         scheme = self._scheme(path, shape)
         if scheme is None:
-            return DenseLinear(mx.zeros(shape))
+            return DenseLinear(mx.zeros(shape), self._mlx_dtype)
         matrix = self._packed(path, shape, scheme)
         self.schemes[path] = scheme
-        return DenseLinear(self.evaluated(matrix.dense().weight)) if self._options.is_dense else matrix
+        if not self._options.is_dense or has_cpu_kernel(scheme):
+            return matrix
+        dense = matrix.dense()
+        return DenseLinear(self.evaluated(dense.weight), dense.dtype)
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every requested one was there with its shape."""
@@ -134,6 +138,11 @@ class Weights:
                 hint="the checkpoint is of another family or version, or its conversion lost or renamed tensors",
             )
 
+    def _plain(self, path: str, shape: tuple[int, ...]) -> DenseLinear:
+        """The matrix as stored where products take it so, else in the dtype of the model."""
+        stored = self.take(f"{path}.weight", *shape)
+        return DenseLinear(self.evaluated(stored if is_taken(stored) else stored.astype(self._mlx_dtype)), self._mlx_dtype)
+
     def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> QuantisedLinear:
         *outer, inner = shape
         packed = self.take(f"{path}.weight", *outer, inner * scheme.bits // 32)
@@ -141,7 +150,8 @@ class Weights:
         if scheme.mode != "affine":
             return QuantisedLinear(packed, scales, None, scheme, self._mlx_dtype)
         biases = self.take(f"{path}.biases", *scales.shape)
-        scales, biases = (self.evaluated(a.astype(self._mlx_dtype)) for a in (scales, biases))
+        if not has_cpu_kernel(scheme):
+            scales, biases = (self.evaluated(a.astype(self._mlx_dtype)) for a in (scales, biases))
         return QuantisedLinear(packed, scales, biases, scheme, self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:

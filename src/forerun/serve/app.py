@@ -182,7 +182,7 @@ def model_object(info: ModelInfo) -> dict[str, Any]:
     fields = {"id": info.name, "object": "model", "created": info.created_unix_s, "owned_by": "forerun"}
     fields |= {"type": "model", "lifecycle": "active", "display_name": info.name}
     fields |= {"created_at": datetime.fromtimestamp(info.created_unix_s, UTC).isoformat()}
-    more = ("family", "device", "numerics", "blas", "context_tokens", "demo", "notes")
+    more = ("family", "device", "numerics", "kernels", "context_tokens", "demo", "notes")
     return fields | {name: getattr(info, name) for name in more}
 
 

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
 from forerun.state.layout import L
+from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec, StateSpec
 from forerun.state.store import Arena, Store
 
@@ -101,6 +102,7 @@ class View:
         self._scratch = [0] * len(caches)
         self._spans: Sequence[int] = ()
         self._starts: list[int] = []  # arrays while a pass is traced
+        self._row_spans: list[RowSpan] = []
         self._first = 0
         self._is_draft = False
         self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
@@ -126,12 +128,9 @@ class View:
         for j, a, b in self._rows():
             if a == b:
                 continue
-            store, start = self._caches[j].store, self._starts[j]
-            store.write(slot, start, k[a:b].swapaxes(0, 1), v[a:b].swapaxes(0, 1))
-            positions = mx.arange(b - a, dtype=mx.int32) + start
-            stop = start + b - a if isinstance(start, int) else None
-            rows = store.attend(slot, q[a:b].swapaxes(0, 1), positions, stop, self._first, self.numerics)
-            out.append(rows.swapaxes(0, 1))
+            (q_rows, k_rows, v_rows), store, span = (_part(x, a, b) for x in (q, k, v)), self._caches[j].store, self._row_spans[j]
+            store.write(slot, span, k_rows, v_rows)
+            out.append(store.attend(slot, q_rows, span, self._first, self.numerics))
         return out[0] if len(out) == 1 else mx.concatenate(out)
 
     def recur(self, layer: int, rule: Rule, inputs: Arrays) -> mx.array:
@@ -141,7 +140,7 @@ class View:
         """
         slot, out, after, rule_inputs = self._slots[layer], [], [], []
         for j, a, b in self._rows():
-            rows = tuple(x[a:b] for x in inputs)
+            rows = tuple(_part(x, a, b) for x in inputs)
             y, new = rule(self._caches[j].recurrent[slot], rows)
             out.append(y)
             after.append(new)
@@ -202,7 +201,8 @@ class View:
         for cache, start, n in zip(self._caches, starts, spans, strict=True):
             if isinstance(start, int):
                 cache.store.reserve(start + n)
-        parts = [mx.arange(n, dtype=mx.int32) + start for start, n in zip(starts, spans, strict=True)]
+        self._row_spans = [RowSpan(start, mx.arange(n, dtype=mx.int32) + start) for start, n in zip(starts, spans, strict=True)]
+        parts = [span.positions for span in self._row_spans]
         return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
     def _rows(self) -> Iterator[tuple[int, int, int]]:
@@ -239,6 +239,10 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     finally:
         for cache in caches:
             cache.is_lent = False
+
+
+def _part(rows: mx.array, start: int, stop: int) -> mx.array:
+    return rows if stop - start == rows.shape[0] else rows[start:stop]
 
 
 def _slots(spec: StateSpec) -> list[int]:

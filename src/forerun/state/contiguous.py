@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from forerun.kernels.cached_attention import attention, write
 from forerun.kernels.numerics import Numerics
-from forerun.kernels.paged_attention import has_cuda_kernel, on_cuda, one_page
 from forerun.kernels.write_rows import write_rows
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous
+from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec
 
 CAPACITY_STEP_TOKENS = 256
@@ -68,18 +69,12 @@ class ContiguousStore:
             self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, capacity - self.buffers[i].shape[1]), (0, 0)])
             mx.eval(self.buffers[i])
 
-    def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
-        self.buffers[2 * layer] = write_rows(self.buffers[2 * layer], keys, start)
-        self.buffers[2 * layer + 1] = write_rows(self.buffers[2 * layer + 1], values, start)
+    def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
+        pair = slice(2 * layer, 2 * layer + 2)
+        self.buffers[pair] = write(*self.buffers[pair], keys, values, span.start, span.positions)
 
-    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-        keys, values = self.buffers[2 * layer], self.buffers[2 * layer + 1]
-        if has_cuda_kernel(q, keys):
-            return on_cuda(q, one_page(keys, values), positions, first)
-        if stop is not None:
-            stop = -(-stop // numerics.key_block) * numerics.key_block
-            keys, values = keys[:, :stop], values[:, :stop]
-        return numerics.attention(q, keys, values, positions, first)
+    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
+        return attention(q, *self.buffers[2 * layer : 2 * layer + 2], span.positions, span.stop, first, numerics)
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         return [a[:, start:stop] for a in self.buffers]

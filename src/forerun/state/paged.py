@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from forerun.kernels.cached_attention import paged_attention, write_pages
 from forerun.kernels.numerics import Numerics
-from forerun.kernels.paged_attention import Pages, paged_attention
+from forerun.kernels.paged_attention import Pages
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
+from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec
 
 
@@ -131,13 +133,11 @@ class PagedStore:
             weakref.finalize(self, self._pool.free, allocated)
             self._blocks = mx.concatenate([self._blocks, mx.array(allocated, dtype=mx.int32)])
 
-    def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
-        at = self._rows_of(mx.arange(keys.shape[1], dtype=mx.int32) + start)
-        for i, rows in ((2 * layer, keys), (2 * layer + 1, values)):
-            self.buffers[i] = put_rows(self.buffers[i], rows, at)
+    def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
+        self.buffers[2 * layer : 2 * layer + 2] = write_pages(self._pages(layer), keys, values, span.positions)
 
-    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-        return paged_attention(q, self._pages(layer), positions, stop, first, numerics)
+    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
+        return paged_attention(q, self._pages(layer), span.positions, span.stop, first, numerics)
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         at = self._rows_of(mx.arange(start, stop, dtype=mx.int32))

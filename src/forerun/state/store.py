@@ -15,14 +15,12 @@ from forerun.state.contiguous import ContiguousStore
 from forerun.state.host import Host
 from forerun.state.layout import Contiguous, Layout
 from forerun.state.paged import PagedStore, Pool
+from forerun.state.row_span import RowSpan
 from forerun.state.spec import StateSpec
 
 
 class Store(Protocol):
-    """Rows of all attention layers of one sequence. All rows are always finite: a masked NaN would leak (0 x NaN).
-
-    start and stop are ints; in a compiled step an int32 array and None (all rows of the capacity).
-    """
+    """Rows of all attention layers of one sequence. All rows are always finite: a masked NaN would leak (0 x NaN)."""
 
     buffers: list[mx.array]
 
@@ -45,11 +43,11 @@ class Store(Protocol):
     def reserve(self, tokens: int) -> None:
         """Grow to hold `tokens` rows."""
 
-    def write(self, layer: int, start: int | mx.array, keys: mx.array, values: mx.array) -> None:
-        """Write rows [kv_heads, n, head_dim] of attention layer `layer` at `start`, in place."""
+    def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
+        """Write rows [n, kv_heads, head_dim] of attention layer `layer`, in place."""
 
-    def attend(self, layer: int, q: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-        """Attention of q [heads, rows, dim] at `positions` [rows] over the rows first..stop of the layer."""
+    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
+        """Attention of q [rows, heads, dim] over the rows from `first` up to each one's own: [rows, heads, dim]."""
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         """Keys and values [kv_heads, stop - start, head_dim] of each layer, in the order of a segment. Not evaluated."""

@@ -1,8 +1,10 @@
 // The Python module: operations, and the choice of instruction set and threads.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "cores.h"
@@ -83,4 +85,12 @@ NB_MODULE(_cpu, m) {
   m.def("linear_of_experts", &linear_of_experts, "x"_a, "w"_a, "experts"_a);
   m.def("quantised_linear_of_experts", &quantised_linear_of_experts, "x"_a, "packed"_a, "scales"_a, "biases"_a, "experts"_a, "bits"_a,
         "group"_a);
+
+  m.def("delta_net", &delta_net, "projected"_a, "tails"_a, "matrices"_a, "spans"_a, "conv"_a, "decay_rate"_a, "dt_bias"_a, "gain"_a, "eps"_a,
+        "key_heads"_a, "value_heads"_a);
+  m.def("attention_inputs", &attention_inputs, "projected"_a, "q_gain"_a.none(), "k_gain"_a.none(), "eps"_a, "positions"_a, "frequencies"_a, "heads"_a,
+        "kv_heads"_a, "head_dim"_a, "is_gated"_a, "is_traditional"_a);
+  m.def("write_rows", &write_rows, "keys"_a, "values"_a, "k"_a, "v"_a, "at"_a);
+  m.def("attention", &attention, "q"_a, "keys"_a, "values"_a, "blocks"_a, "spans"_a, "positions"_a, "first"_a, "block_tokens"_a);
+  m.def("sigmoid_gate", &sigmoid_gate, "y"_a, "projected"_a, "heads"_a, "head_dim"_a);
 }

@@ -13,5 +13,14 @@ inline F16 exp(F16 x) {
   return shifted(fma(p, r * r, r + splat(1.0f)), n);
 }
 
+// log(1 + e^x) to a few ulp for every x: max(x, 0) + log1p(u) with u = e^-|x| in (0, 1], log1p(u) = 2 atanh(s) = 2 (s + s^3 / 3 + ...) with
+// s = u / (2 + u) <= 1/3.
+inline F16 softplus(const F16& x) {
+  const F16 u = exp(least(x, zeros() - x)), s = u / (u + splat(2.0f)), square = s * s;
+  F16 p = splat(1.0f / 17);
+  for (int odd = 15; odd > 0; odd -= 2) p = fma(p, square, splat(1.0f / float(odd)));
+  return most(x, zeros()) + splat(2.0f) * s * p;
+}
+
 inline F16 sigmoid(const F16& x) { return splat(1.0f) / (splat(1.0f) + exp(zeros() - x)); }
 inline F16 silu(const F16& x) { return x / (splat(1.0f) + exp(zeros() - x)); }

@@ -75,6 +75,66 @@ struct MatrixRows {
   size_t rows;
 };
 
+// Rows start .. start + rows, which continue tail [conv_width - 1, channels] and matrix [value_heads, value_dim, key_dim]. `next_matrix` may
+// be `matrix`.
+struct DeltaSequence {
+  const float *tail, *matrix;
+  float *next_tail, *next_matrix;
+  size_t start, rows;
+};
+
+// A gated DeltaNet layer between its projections. A row of `projected` holds the channels (queries, keys, values), z of value_heads *
+// value_dim, b and a of value_heads; y [rows, value_heads * value_dim].
+struct DeltaNet {
+  const float *projected, *conv, *decay_rate, *dt_bias, *gain;
+  float* y;
+  const DeltaSequence* sequences;
+  size_t num_sequences, rows, width, channels, conv_width, key_heads, value_heads, key_dim, value_dim;
+  float eps;
+};
+
+// From rows of `projected`: heads queries (each followed by its gate if is_gated), then kv_heads keys. q [rows, heads, head_dim], k [rows, kv_heads,
+// head_dim]: normalised where the gain is not nullptr, the first 2 half elements rotated by positions[row] * frequencies[half].
+struct AttentionInputs {
+  const float *projected, *q_gain, *k_gain, *frequencies;
+  const int32_t* positions;
+  float *q, *k;
+  size_t rows, width, heads, kv_heads, head_dim, half;
+  float eps;
+  bool is_gated, is_traditional;
+};
+
+// keys, values [kv_heads, capacity, dim] at the rows at[rows]: k and v, whose rows and heads are k_row, k_head, v_row, v_head elements apart.
+struct WriteRows {
+  float *keys, *values;
+  const float *k, *v;
+  const int32_t* at;
+  size_t rows, kv_heads, capacity, dim, k_row, k_head, v_row, v_head;
+};
+
+// Rows start .. start + rows. Heads of keys and values are keys_head and values_head elements apart; blocks: the table of pages, or nullptr.
+struct AttentionSequence {
+  const float *keys, *values;
+  const int32_t* blocks;
+  size_t keys_head, values_head, start, rows;
+};
+
+// q, out [rows, heads, dim]; row i sees the keys first .. positions[i], its own always.
+struct Attention {
+  const float* q;
+  const int32_t* positions;
+  float* out;
+  const AttentionSequence* sequences;
+  size_t num_sequences, heads, kv_heads, dim, first, block_tokens;
+};
+
+// out = y * sigmoid(gate), y and out [rows, heads, head_dim]; a row of `projected` has for each head its query, then its gate.
+struct SigmoidGate {
+  const float *y, *projected;
+  float* out;
+  size_t rows, width, heads, head_dim;
+};
+
 // y[r] = x[r] - largest(x[r]) - ln(sum of e^(x[r] - largest)). `largest` and `logs` [rows] and `parts` [rows][n / 4096 + 1] are memory.
 struct LogSoftmax {
   const float* x;
@@ -97,6 +157,11 @@ struct Kernels {
   void (*linear)(const Linear&);
   void (*linear_of_experts)(const ExpertsLinear&);
   void (*matrix_rows)(const MatrixRows&);
+  void (*delta_net)(const DeltaNet&);
+  void (*attention_inputs)(const AttentionInputs&);
+  void (*write_rows)(const WriteRows&);
+  void (*attention)(const Attention&);
+  void (*sigmoid_gate)(const SigmoidGate&);
   void (*log_softmax)(const LogSoftmax&);
   void (*top_k)(const TopK&);
 };

@@ -1,6 +1,7 @@
 // The operations of the extension, as Python sees them. Each checks its arguments: errors reach the caller, not the evaluation.
 #pragma once
 #include <optional>
+#include <tuple>
 
 #include "primitive.h"
 
@@ -21,6 +22,36 @@ mx::array linear(const mx::array& x, const mx::array& w);
 // `linear` with MLX's affine packing: packed [n, k * bits / 32] uint32, scales and biases [n, k / group] float32, bfloat16 or float16; bits 4 or
 // 8, groups of 32, 64 or 128. The result has the bits of the product with the float32 matrix fma(q, scale, bias).
 mx::array quantised_linear(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases, int bits, int group);
+// A gated DeltaNet layer between its two projections, for the rows of several sequences end to end. All arrays are float32.
+// projected [rows, channels + value_width + 2 value_heads]: qkv, z, b, a; per sequence its rows in `spans`, tail [width - 1, channels] and
+// matrix [value_heads, value_dim, key_dim]; conv [width, channels]; decay_rate, dt_bias [value_heads]; gain [value_dim].
+// Returns y [rows, value_width], the next tails, the next matrices. Dims are multiples of 16.
+std::tuple<mx::array, Arrays, Arrays> delta_net(const mx::array& projected, const Arrays& tails, const Arrays& matrices, const std::vector<int>& spans,
+                                                const mx::array& conv, const mx::array& decay_rate, const mx::array& dt_bias,
+                                                const mx::array& gain, float eps, int key_heads, int value_heads);
+
+// (q [rows, heads, head_dim], k [rows, kv_heads, head_dim]) from projected [rows, ...] float32: the queries (with is_gated each head's query, then
+// its gate), then the keys. Each head is normalised where there is a gain [head_dim]. Its first 2 len(frequencies) elements are rotated by
+// float32(position) * frequency, rounded to float32; pairs are half of these apart, or adjacent if is_traditional. positions [rows] int32;
+// frequencies float32, radians per position: 1 / periods.
+std::pair<mx::array, mx::array> attention_inputs(const mx::array& projected, const std::optional<mx::array>& q_gain,
+                                                 const std::optional<mx::array>& k_gain, float eps, const mx::array& positions,
+                                                 const mx::array& frequencies, int heads, int kv_heads, int head_dim, bool is_gated,
+                                                 bool is_traditional);
+
+// keys, values [kv_heads, capacity, dim] float32 with k, v [rows, kv_heads, dim] at the rows `at` [rows] int32: in place where nobody else holds
+// them, else copied. k and v may be slices.
+std::pair<mx::array, mx::array> write_rows(const mx::array& keys, const mx::array& values, const mx::array& k, const mx::array& v,
+                                           const mx::array& at);
+
+// Attention of q [rows, heads, dim] float32, the rows of several sequences end to end, `spans` rows of each; [rows, heads, dim]. Keys, values:
+// for each sequence [kv_heads, capacity, dim] float32, in the order of positions, or pages of block_tokens rows in the order of its table in
+// `blocks` [n] int32. Row i sees the keys first .. positions[i] [rows] int32, its own always; scores are times dim^-1/2.
+mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values, const std::vector<std::optional<mx::array>>& blocks,
+                    const std::vector<int>& spans, const mx::array& positions, int first, int block_tokens);
+
+// y [rows, heads, head_dim] float32 times the sigmoid of the gates in the gated projection [rows, ...]: [rows, heads * head_dim].
+mx::array sigmoid_gate(const mx::array& y, const mx::array& projected, int heads, int head_dim);
 
 // `linear` with GGUF's blocks: [n, bytes of a row] uint8; format "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k" or "q6_k".
 // The result has the bits of the product with the float32 matrix that llama.cpp dequantises them to.

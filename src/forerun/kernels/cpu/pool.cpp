@@ -126,19 +126,31 @@ int num_threads() { return the_pool.load()->num_threads(); }
 
 void set_num_threads(int threads) { the_pool.store(new Pool(threads)); }
 
-void* scratch(size_t bytes) {
-  struct Memory {
-    void* at = nullptr;
-    size_t bytes = 0;
-    ~Memory() { std::free(at); }
-  };
-  thread_local Memory memory;
-  if (memory.bytes < bytes) {
-    std::free(memory.at);
-    memory.bytes = (bytes + 63) / 64 * 64;
-    memory.at = std::aligned_alloc(64, memory.bytes);
+namespace {
+struct Memory {
+  void* at = nullptr;
+  size_t bytes = 0;
+  ~Memory() { std::free(at); }
+
+  void* reserve(size_t wanted) {
+    if (bytes < wanted) {
+      std::free(at);
+      bytes = (wanted + 63) / 64 * 64;
+      at = std::aligned_alloc(64, bytes);
+    }
+    return at;
   }
-  return memory.at;
+};
+}  // namespace
+
+void* scratch(size_t bytes) {
+  thread_local Memory memory;
+  return memory.reserve(bytes);
+}
+
+void* shared_scratch(size_t bytes) {
+  thread_local Memory memory;
+  return memory.reserve(bytes);
 }
 
 }  // namespace forerun

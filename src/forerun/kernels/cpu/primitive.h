@@ -42,6 +42,9 @@ T* allocated(mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return a.data<T>();
 }
 
+// For primitives with several outputs, before they ask what is donatable: each output holds all inputs, and only one of them needs to.
+void release_from_siblings(const Arrays& in, Arrays& out);
+
 // Memory for `count` elements, aligned to 64, until the tasks dispatched for this primitive are done.
 template <class T>
 T* temporary(size_t count, mx::cpu::CommandEncoder& encoder) {

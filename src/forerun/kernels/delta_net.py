@@ -1,0 +1,113 @@
+"""A gated DeltaNet layer between its two projections: convolution, gated delta rule, norm and output gate.
+
+On a CPU one kernel computes all of it. Elsewhere what depends on each row alone is outside the rule, so that a replay of the recurrence
+does not compute it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+from forerun.kernels import cpu
+from forerun.kernels.delta_inputs import Heads, delta_inputs
+from forerun.kernels.norms import rms_norm
+from forerun.kernels.numerics import GatedDelta
+from forerun.kernels.swiglu import silu
+
+Arrays = tuple[mx.array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """conv [width, channels]; decay_rate, dt_bias [value_heads] float32; gain [value_dim] of the output's norm."""
+
+    heads: Heads
+    conv: mx.array
+    decay_rate: mx.array
+    dt_bias: mx.array
+    gain: mx.array
+    eps: float
+
+
+class DeltaNet(Protocol):
+    """State: convolution tail [width - 1, channels], matrix [value_heads, value_dim, key_dim] float32.
+
+    `rule` runs over one sequence's rows of `inputs(projected)`; `output` of what it returned is the layer's, [rows, value width].
+    projected [rows, channels + value width + 2 value_heads]: q, k and v; output gates z; betas b; decays a.
+    """
+
+    def inputs(self, projected: mx.array) -> Arrays: ...
+
+    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]: ...
+
+    def output(self, y: mx.array, projected: mx.array) -> mx.array: ...
+
+
+def delta_net(parameters: Parameters, rule: GatedDelta) -> DeltaNet:
+    """The layer on the default device; `rule` where no kernel computes all of it."""
+    return OnCpu(parameters) if cpu.extension() else Composed(parameters, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class OnCpu:
+    """One CPU kernel."""
+
+    parameters: Parameters
+
+    def inputs(self, projected: mx.array) -> Arrays:
+        return (projected,)
+
+    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
+        p, (projected,), (tail, matrix), kernels = self.parameters, inputs, state, cpu.extension()
+        assert kernels is not None
+        y, tails, matrices = kernels.delta_net(
+            projected,
+            [tail],
+            [matrix],
+            [projected.shape[0]],
+            p.conv,
+            p.decay_rate,
+            p.dt_bias,
+            p.gain,
+            p.eps,
+            p.heads.key_heads,
+            p.heads.value_heads,
+        )
+        return y, (tails[0], matrices[0])
+
+    def output(self, y: mx.array, projected: mx.array) -> mx.array:
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Array operations, and the kernels of CUDA for parts."""
+
+    parameters: Parameters
+    gated_delta: GatedDelta
+
+    def inputs(self, projected: mx.array) -> Arrays:
+        p = self.parameters
+        qkv, _, b, a = self._parts(projected)
+        decay = mx.exp(-p.decay_rate * mx.logaddexp(a.astype(mx.float32) + p.dt_bias, 0.0))
+        return qkv, decay, mx.sigmoid(b)
+
+    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
+        (tail, matrix), (qkv, decay, beta) = state, inputs
+        q, k, v, tail = delta_inputs(tail, qkv, self.parameters.conv, self.parameters.heads)
+        y, matrix = self.gated_delta(q, k, v, decay, beta, matrix)
+        return y, (tail, matrix)
+
+    def output(self, y: mx.array, projected: mx.array) -> mx.array:
+        p, (_, z, _, _) = self.parameters, self._parts(projected)
+        gated = rms_norm(y.astype(projected.dtype), p.gain, p.eps) * silu(z.reshape(y.shape))
+        return gated.reshape(y.shape[0], -1)
+
+    def _parts(self, projected: mx.array) -> list[mx.array]:
+        heads = self.parameters.heads
+        width = heads.value_heads * heads.value_dim
+        channels = 2 * heads.key_heads * heads.key_dim + width
+        return mx.split(projected, (channels, channels + width, channels + width + heads.value_heads), axis=-1)

@@ -13,17 +13,27 @@ import mlx.core as mx
 
 
 class BlockFormat(NamedTuple):
-    """num_weights in num_bytes; `weights` of blocks [n, num_bytes] uint8 are [n, num_weights] float32."""
+    """num_weights in num_bytes, float16 numbers at the bytes `halves`; `weights` of blocks [n, num_bytes] are [n, num_weights] float32."""
 
     num_weights: int
     num_bytes: int
+    halves: tuple[int, ...]
     weights: Callable[[mx.array], mx.array]
 
+    def dequantise(self, blocks: mx.array) -> mx.array:
+        """The matrix [n, k] float32 of `blocks` [n, bytes of a row] uint8."""
+        return self.weights(blocks.reshape(-1, self.num_bytes)).reshape(blocks.shape[0], -1)
 
-def dequantise(blocks: mx.array, name: str) -> mx.array:
-    """The matrix [n, k] float32 of `blocks` [n, bytes of a row] uint8 in the format `name` of FORMATS."""
+
+def random_blocks(name: str, n: int, k: int) -> mx.array:
+    """Blocks of a random matrix [n, k] in the format `name` of FORMATS, to test with."""
     form = FORMATS[name]
-    return form.weights(blocks.reshape(-1, form.num_bytes)).reshape(blocks.shape[0], -1)
+    num = n * k // form.num_weights
+    data = mx.random.randint(0, 256, (num, form.num_bytes), key=mx.random.key(0)).astype(mx.uint8)
+    for start in form.halves:
+        half = mx.random.normal((num, 1), key=mx.random.key(start + 1)).astype(mx.float16)
+        data[:, start : start + 2] = half.view(mx.uint8)
+    return data.reshape(n, -1)
 
 
 def _half(blocks: mx.array, start: int) -> mx.array:
@@ -117,14 +127,14 @@ def _q3_k(b: mx.array) -> mx.array:
 
 
 FORMATS = {
-    "q8_0": BlockFormat(32, 34, _q8_0),
-    "q4_0": BlockFormat(32, 18, _q4_0),
-    "q4_1": BlockFormat(32, 20, _q4_1),
-    "q5_0": BlockFormat(32, 22, _q5_0),
-    "q5_1": BlockFormat(32, 24, _q5_1),
-    "q2_k": BlockFormat(256, 84, _q2_k),
-    "q3_k": BlockFormat(256, 110, _q3_k),
-    "q4_k": BlockFormat(256, 144, _q4_k),
-    "q5_k": BlockFormat(256, 176, _q5_k),
-    "q6_k": BlockFormat(256, 210, _q6_k),
+    "q8_0": BlockFormat(32, 34, (0,), _q8_0),
+    "q4_0": BlockFormat(32, 18, (0,), _q4_0),
+    "q4_1": BlockFormat(32, 20, (0, 2), _q4_1),
+    "q5_0": BlockFormat(32, 22, (0,), _q5_0),
+    "q5_1": BlockFormat(32, 24, (0, 2), _q5_1),
+    "q2_k": BlockFormat(256, 84, (80, 82), _q2_k),
+    "q3_k": BlockFormat(256, 110, (108,), _q3_k),
+    "q4_k": BlockFormat(256, 144, (0, 2), _q4_k),
+    "q5_k": BlockFormat(256, 176, (0, 2), _q5_k),
+    "q6_k": BlockFormat(256, 210, (208,), _q6_k),
 }

@@ -16,9 +16,9 @@ constexpr int at_once(int rows) {
   return registers;
 }
 
-// lanes[m * TILE + n]: the lanes of row x[m] with outputs[n].
+// lanes[m * TILE + n]: the lanes of row m with output outputs[n]. x: ROWS rows `stride` apart, zeros after the k-th.
 template <int ROWS, class Source>
-inline void lanes_of(const Source& source, const size_t* outputs, const float* const* x, size_t k, F16* lanes) {
+inline void lanes_of(const Source& source, const size_t* outputs, const float* x, size_t stride, size_t k, F16* lanes) {
   constexpr int ONCE = at_once(ROWS);
   for (int h = 0; h < NUM; h += ONCE) {
     R sums[ROWS][TILE][ONCE];
@@ -28,11 +28,20 @@ inline void lanes_of(const Source& source, const size_t* outputs, const float* c
       for (size_t n = 0; n < TILE; ++n)
 #pragma GCC unroll 8
         for (int i = 0; i < ONCE; ++i) sums[m][n][i] = zero();
-    auto add = [&](const F16& w, size_t n, auto&& xs) {
+    const auto add_sixteen = [&](size_t at, auto&& weights) {
+      R xs[ROWS][ONCE];
 #pragma GCC unroll 8
       for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
-        for (int i = 0; i < ONCE; ++i) sums[m][n][i] = fma(w.r[h + i], xs(m, i), sums[m][n][i]);
+        for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x + m * stride + at + (h + i) * WIDTH);
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) {
+        const F16 w = weights(n);
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+          for (int i = 0; i < ONCE; ++i) sums[m][n][i] = fma(w.r[h + i], xs[m][i], sums[m][n][i]);
+      }
     };
     const size_t whole = k / Source::BLOCK * Source::BLOCK;
     for (size_t b = 0; b < whole; b += Source::BLOCK) {
@@ -43,22 +52,10 @@ inline void lanes_of(const Source& source, const size_t* outputs, const float* c
         if constexpr (Source::BLOCK == 16) source.fetch(at[n], TILE);
       }
 #pragma GCC unroll 8
-      for (size_t j = 0; j < Source::BLOCK; j += 16) {
-        R xs[ROWS][ONCE];
-#pragma GCC unroll 8
-        for (int m = 0; m < ROWS; ++m)
-#pragma GCC unroll 8
-          for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x[m] + b + j + (h + i) * WIDTH);
-#pragma GCC unroll 8
-        for (size_t n = 0; n < TILE; ++n) add(source.get(at[n], j), n, [&](int m, int i) { return xs[m][i]; });
-      }
+      for (size_t j = 0; j < Source::BLOCK; j += 16) add_sixteen(b + j, [&](size_t n) { return source.get(at[n], j); });
     }
     if constexpr (Source::BLOCK == 16)
-      if (k % 16) {
-        float xs[ROWS][16] = {};
-        for (int m = 0; m < ROWS; ++m) __builtin_memcpy(xs[m], x[m] + whole, k % 16 * sizeof(float));
-        for (size_t n = 0; n < TILE; ++n) add(source.rest(outputs[n]), n, [&](int m, int i) { return load(xs[m] + (h + i) * WIDTH); });
-      }
+      if (whole < k) add_sixteen(whole, [&](size_t n) { return source.rest(outputs[n]); });
 #pragma GCC unroll 8
     for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
@@ -82,15 +79,23 @@ inline size_t rounded_up(size_t a, size_t unit) { return (a + unit - 1) / unit *
 inline const float* x_row(const Linear& a, size_t i) { return a.x + (a.ids ? a.ids[i] / a.share : i) * a.matrix.k; }
 inline float* y_row(const Linear& a, size_t i) { return a.y + (a.ids ? a.ids[i] : i) * a.matrix.n; }
 
-// Rows row .. row + ROWS, outputs j .. j + TILE, without those from a.rows and from `stop` on.
+// Row i up to the next multiple of 16, with zeros at its end.
+inline void copy_row(const Linear& a, size_t i, float* to) {
+  const size_t k = a.matrix.k;
+  const Plain<float> row{x_row(a, i), k};
+  for (size_t j = 0; j + 16 <= k; j += 16) store16(to + j, row.get(row.at(0, j), 0));
+  if (k % 16) store16(to + k / 16 * 16, row.rest(0));
+}
+
+// Rows row .. row + ROWS, copied to x, and outputs j .. j + TILE, without those from a.rows and from `stop` on.
 template <int ROWS, class Source>
-inline void few_tile(const Source& source, const Linear& a, size_t row, size_t j, size_t stop) {
-  const float* x[ROWS];
-  for (int m = 0; m < ROWS; ++m) x[m] = x_row(a, least(row + m, a.rows - 1));
+inline void few_tile(const Source& source, const Linear& a, const float* x, size_t row, size_t j, size_t stop) {
   size_t outputs[TILE];
+#pragma GCC unroll 8
   for (size_t n = 0; n < TILE; ++n) outputs[n] = a.first + least(j + n, stop - 1);
+  const size_t stride = rounded_up(a.matrix.k, 16);
   F16 lanes[ROWS * TILE];
-  lanes_of<ROWS>(source, outputs, x, a.matrix.k, lanes);
+  lanes_of<ROWS>(source, outputs, x + row * stride, stride, a.matrix.k, lanes);
 #pragma GCC unroll 8
   for (int m = 0; m < ROWS; ++m)
     if (row + m < a.rows) store_sums(lanes + m * TILE, y_row(a, row + m) + j, stop - j);
@@ -98,12 +103,15 @@ inline void few_tile(const Source& source, const Linear& a, size_t row, size_t j
 
 template <class Source>
 inline void few_rows(const Source& source, const Linear& a, size_t start, size_t stop) {
+  const size_t stride = rounded_up(a.matrix.k, 16);
+  float* x = static_cast<float*>(scratch((a.rows + MOST_TILE_ROWS) * stride * sizeof(float)));  // of the rows after the last nothing is stored
+  for (size_t r = 0; r < a.rows; ++r) copy_row(a, r, x + r * stride);
   for (size_t j = start; j < stop; j += TILE)
     for (size_t r = 0; r < a.rows;) {
       const size_t left = a.rows - r;
-      if (left == 1) few_tile<1>(source, a, r, j, stop), r += 1;
-      else if (left == 2) few_tile<2>(source, a, r, j, stop), r += 2;
-      else few_tile<MOST_TILE_ROWS>(source, a, r, j, stop), r += MOST_TILE_ROWS;
+      if (left == 1) few_tile<1>(source, a, x, r, j, stop), r += 1;
+      else if (left == 2) few_tile<2>(source, a, x, r, j, stop), r += 2;
+      else few_tile<MOST_TILE_ROWS>(source, a, x, r, j, stop), r += MOST_TILE_ROWS;
     }
 }
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from forerun.kernels import attention as reference
 from forerun.kernels import cpu
 from forerun.kernels.cpu.operations import Operations
-from forerun.kernels.numerics import Numerics
+from forerun.kernels.difference import difference
+from forerun.kernels.numerics import EXACT, Numerics
 from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
 from forerun.kernels.write_rows import put_rows, write_rows
 
@@ -66,3 +68,28 @@ def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | 
 def _kernels(keys: mx.array) -> Operations | None:
     """The CPU kernels if they take such keys [kv_heads, capacity, dim]."""
     return cpu.extension() if keys.shape[2] % 16 == 0 and keys.dtype == mx.float32 else None
+
+
+def errors(device: mx.Device) -> list[float]:
+    """`error` for the heads of real models, one row and many, in short contexts and long; empty without the CPU kernels."""
+    with mx.stream(device):
+        shapes = ((1, 8, 2, 256, 9000), (4, 8, 2, 256, 700), (1, 4, 2, 64, 700), (70, 32, 8, 128, 1100), (5, 9, 3, 64, 5000))
+        return [error(*shape, block_tokens) for shape in shapes for block_tokens in (0, 32)] if cpu.extension() else []
+
+
+def error(rows: int, heads: int, kv_heads: int, dim: int, length: int, block_tokens: int) -> float:
+    """Relative error of the CPU's writes and attention, over pages if block_tokens is not 0, against the reference on random rows."""
+    capacity = -(-length // reference.BLOCK_KEYS) * reference.BLOCK_KEYS
+    shapes = ((rows, heads, dim), (kv_heads, capacity, dim), (kv_heads, capacity, dim))
+    q, keys, values = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
+    positions, k, v = mx.arange(length - rows, length, dtype=mx.int32), keys[:, :rows].swapaxes(0, 1), values[:, :rows].swapaxes(0, 1)
+    expected_keys, expected_values = (put_rows(x, new.swapaxes(0, 1), positions) for x, new in ((keys, k), (values, v)))
+    expected = reference.blocked(q.swapaxes(0, 1), expected_keys, expected_values, positions, 1).swapaxes(0, 1)
+    if not block_tokens:
+        actual = attention(q, *write(keys, values, k, v, length - rows, positions), positions, None, 1, EXACT)
+        return difference([actual], [expected])
+    blocks = mx.random.permutation(capacity // block_tokens, key=mx.random.key(3)).astype(mx.int32)
+    at = mx.argsort(Pages(keys, values, blocks, block_tokens).rows_of(mx.arange(capacity, dtype=mx.int32)))
+    pages = Pages(mx.take(keys, at, axis=1), mx.take(values, at, axis=1), blocks, block_tokens)
+    pages = pages._replace(**dict(zip(("keys", "values"), write_pages(pages, k, v, positions), strict=True)))
+    return difference([paged_attention(q, pages, positions, None, 1, EXACT)], [expected])

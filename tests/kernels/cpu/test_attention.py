@@ -57,7 +57,7 @@ class Context(NamedTuple):
 def attend(sequences: Sequence[Context], first: int = 0) -> list[np.ndarray]:
     q, positions = (mx.concatenate(list(x)) for x in ([s.q for s in sequences], [s.positions for s in sequences]))
     spans = [s.rows for s in sequences]
-    y = _cpu.attention(q, [s.keys for s in sequences], [s.values for s in sequences], [None] * len(spans), spans, positions, first, 1)
+    y = _cpu.attention(q, [s.keys for s in sequences], [s.values for s in sequences], [None] * len(spans), spans, positions, first, 0)
     return np.split(np.array(y), np.cumsum(spans)[:-1])
 
 
@@ -143,7 +143,7 @@ def test_reads_part_of_a_buffer_and_runs_compiled() -> None:
     (y,) = attend([s])
 
     def call(q: mx.array, keys: mx.array, values: mx.array) -> mx.array:
-        return _cpu.attention(q, [keys], [values], [None], [4], s.positions, 0, 1)
+        return _cpu.attention(q, [keys], [values], [None], [4], s.positions, 0, 0)
 
     for f in (call, mx.compile(call), mx.compile(call, shapeless=True)):
         assert np.array_equal(np.array(f(*buffer)), y)
@@ -152,10 +152,11 @@ def test_reads_part_of_a_buffer_and_runs_compiled() -> None:
         assert np.array_equal(np.array(f(buffer.q, swapped.swapaxes(0, 1), buffer.values)), y)
 
 
-@pytest.mark.parametrize("wrong", ["spans", "heads", "dim", "positions"])
+@pytest.mark.parametrize("wrong", ["spans", "heads", "dim", "positions", "pages"])
 def test_refuses_what_does_not_fit(wrong: str) -> None:
     s = Context.random(HEADS[0], 4, 90)
     heads, dim = 3 if wrong == "heads" else 4, 48 if wrong == "dim" else 64
     q, positions = mx.zeros((4, heads, dim)), mx.arange(4, dtype=mx.int64 if wrong == "positions" else mx.int32)
+    blocks = mx.array([0], dtype=mx.int32) if wrong == "pages" else None
     with pytest.raises(ValueError, match="attention"):
-        _cpu.attention(q, [s.keys], [s.values], [None], [3 if wrong == "spans" else 4], positions, 0, 1)
+        _cpu.attention(q, [s.keys], [s.values], [blocks], [3 if wrong == "spans" else 4], positions, 0, 0)

@@ -128,6 +128,18 @@ def test_writes_slices_of_the_projection_in_place() -> None:
         assert np.array_equal(np.array(written), wanted)
 
 
+def test_copies_nothing_in_a_graph_that_writes_and_attends_again_and_again() -> None:
+    """What an unfinished task of the same graph holds is waited for: a copy would cost the capacity."""
+    buffers, rows, at = (mx.zeros((2, 4000, 64)), mx.zeros((2, 4000, 64))), random(1, 2, 64), mx.array([3], dtype=mx.int32)
+    mx.eval(buffers, rows, at)
+    before = [np.array(a, copy=False).ctypes.data for a in buffers]
+    for _ in range(8):
+        buffers = _cpu.write_rows(*buffers, rows, rows, at)
+        rows = _cpu.attention(rows, *([buffer] for buffer in buffers), [None], [1], at, 0, 0)
+    mx.eval(buffers, rows)
+    assert [np.array(a, copy=False).ctypes.data for a in buffers] == before
+
+
 def test_copies_what_somebody_else_holds() -> None:
     keys, values, rows = random(1, 4, 16), random(1, 4, 16), random(1, 1, 16)
     before = np.array(keys)

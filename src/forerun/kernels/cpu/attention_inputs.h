@@ -68,11 +68,8 @@ inline void attention_inputs(const AttentionInputs& a) {
 inline void write_rows(const WriteRows& a) {
   in_parts(a.rows, a.kv_heads * a.dim, [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row)
-      for (size_t h = 0; h < a.kv_heads; ++h) {
-        const size_t to = (h * a.capacity + size_t(a.at[row])) * a.dim, bytes = a.dim * sizeof(float);
-        __builtin_memcpy(a.keys + to, a.k + row * a.k_row + h * a.k_head, bytes);
-        __builtin_memcpy(a.values + to, a.v + row * a.v_row + h * a.v_head, bytes);
-      }
+      for (size_t h = 0; h < a.kv_heads; ++h)
+        __builtin_memcpy(a.buffer + (h * a.capacity + size_t(a.at[row])) * a.dim, a.x + row * a.x_row + h * a.x_head, a.dim * sizeof(float));
   });
 }
 

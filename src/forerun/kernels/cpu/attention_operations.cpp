@@ -52,29 +52,26 @@ Strided strided(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return {row_major<float>(a, encoder), size_t(a.shape(1)) * a.shape(2), size_t(a.shape(2))};
 }
 
+// One buffer a primitive: MLX holds all outputs of a primitive but one until its tasks are done, and what is held is copied.
 struct WriteRowsOp : CpuPrimitive<WriteRowsOp> {
   static constexpr const char* NAME = "forerun::WriteRows";
   auto parameters() const { return std::tuple(); }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override { return {in[0].shape(), in[1].shape()}; }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override { return {in[0].shape()}; }
 
-  // in: keys, values, k, v, at; out: keys, values.
+  // in: the buffer, rows, at.
   void eval_cpu(const Arrays& in, Arrays& out) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    release_from_siblings(in, out);
-    const Strided k = strided(in[2], encoder), v = strided(in[3], encoder);
-    WriteRows job{.keys = static_cast<float*>(taken_over(in[0], out[0], encoder)),
-                  .values = static_cast<float*>(taken_over(in[1], out[1], encoder)),
-                  .k = k.data,
-                  .v = v.data,
-                  .at = row_major<int32_t>(in[4], encoder),
-                  .rows = size_t(in[4].shape(0)),
+    if (!in[0].is_donatable()) mx::synchronize(stream());  // an earlier task of this stream may hold the buffer: cheaper than a copy
+    const Strided rows = strided(in[1], encoder);
+    WriteRows job{.buffer = static_cast<float*>(taken_over(in[0], out[0], encoder)),
+                  .x = rows.data,
+                  .at = row_major<int32_t>(in[2], encoder),
+                  .rows = size_t(in[2].shape(0)),
                   .kv_heads = size_t(in[0].shape(0)),
                   .capacity = size_t(in[0].shape(1)),
                   .dim = size_t(in[0].shape(2)),
-                  .k_row = k.first,
-                  .k_head = k.second,
-                  .v_row = v.first,
-                  .v_head = v.second};
+                  .x_row = rows.first,
+                  .x_head = rows.second};
     encoder.dispatch([job] { kernels().write_rows(job); });
   }
 };
@@ -182,9 +179,10 @@ std::pair<mx::array, mx::array> write_rows(const mx::array& keys, const mx::arra
   for (const auto& rows : {k, v})
     require(rows.dtype() == mx::float32 && rows.shape() == mx::Shape{at.shape(0), keys.shape(0), keys.shape(2)},
             "write_rows: k, v [rows, kv_heads, dim] float32");
-  const auto out = mx::array::make_arrays({keys.shape(), values.shape()}, {mx::float32, mx::float32}, std::make_shared<WriteRowsOp>(),
-                                          {keys, values, k, v, at});
-  return {out[0], out[1]};
+  auto write = [&](const mx::array& buffer, const mx::array& rows) {
+    return mx::array(buffer.shape(), mx::float32, std::make_shared<WriteRowsOp>(), {buffer, rows, at});
+  };
+  return {write(keys, k), write(values, v)};
 }
 
 mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values, const std::vector<std::optional<mx::array>>& blocks,
@@ -195,7 +193,7 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
   for (int rows : spans) require(rows >= 0, "attention: spans count rows");
   require(std::accumulate(spans.begin(), spans.end(), 0) == q.shape(0), "attention: the spans cover the rows");
   require(is_int32_vector(positions) && positions.shape(0) == q.shape(0), "attention: positions [rows] int32");
-  require(first >= 0 && block_tokens > 0, "attention: first is a position, block_tokens a number of rows");
+  require(first >= 0, "attention: first is a position");
   const int kv_heads = keys[0].ndim() == 3 ? keys[0].shape(0) : 0;
   require(kv_heads > 0 && q.shape(1) % kv_heads == 0 && q.shape(1) / kv_heads <= 64, "attention: heads is a multiple of kv_heads, at most 64 times");
   for (const Arrays* each : {&keys, &values})
@@ -208,7 +206,7 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
   for (const auto& table : blocks) {
     has_blocks.push_back(table.has_value());
     if (!table) continue;
-    require(is_int32_vector(*table), "attention: blocks [n] int32");
+    require(is_int32_vector(*table) && block_tokens > 0, "attention: blocks [n] int32, of block_tokens rows each");
     in.push_back(*table);
   }
   return mx::array(q.shape(), mx::float32, std::make_shared<AttentionOp>(spans, has_blocks, first, block_tokens), in);

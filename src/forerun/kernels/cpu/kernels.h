@@ -104,12 +104,12 @@ struct AttentionInputs {
   bool is_gated, is_traditional;
 };
 
-// keys, values [kv_heads, capacity, dim] at the rows at[rows]: k and v, whose rows and heads are k_row, k_head, v_row, v_head elements apart.
+// buffer [kv_heads, capacity, dim] at the rows at[rows]: those of x, whose rows and heads are x_row and x_head elements apart.
 struct WriteRows {
-  float *keys, *values;
-  const float *k, *v;
+  float* buffer;
+  const float* x;
   const int32_t* at;
-  size_t rows, kv_heads, capacity, dim, k_row, k_head, v_row, v_head;
+  size_t rows, kv_heads, capacity, dim, x_row, x_head;
 };
 
 // Rows start .. start + rows. Heads of keys and values are keys_head and values_head elements apart; blocks: the table of pages, or nullptr.

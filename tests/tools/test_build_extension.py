@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("hatchling", reason="the environment is older than the build
 
 from tools import build_extension
 
-pytestmark = pytest.mark.skipif(build_extension.sys.platform != "linux", reason="nothing is built elsewhere")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is built elsewhere")
 WORKS = 'case $* in *--install*) mkdir -p "$4/forerun"; echo module > "$4/forerun/_cpu.x.so";; esac'
 FAILS = 'printf "%s\\n" "-- a check" "CMake Error at CMakeLists.txt:13 (find_package):" "  Could NOT find Python" "-- more"; exit 1'
 

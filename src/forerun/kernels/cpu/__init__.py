@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import NamedTuple, cast
 
 import mlx.core as mx
-import numpy as np
 
 from forerun.kernels.cpu.operations import Operations
 
@@ -65,7 +64,7 @@ def _wrong(module: ModuleType) -> Unusable | None:
         x = mx.arange(64, dtype=mx.float32).reshape(2, 32) / 16 - 2
         gate, up = x[:, :16], x[:, 16:]
         try:
-            error = float(np.array(mx.abs(module.swiglu(x) - gate * mx.sigmoid(gate) * up).max()))
+            error = float(mx.abs(module.swiglu(x) - gate * mx.sigmoid(gate) * up).max())
         except TypeError as refused:
             return Unusable(f"they do not know MLX's arrays: {str(refused).splitlines()[0]}", "install forerun again")
     if not error < 1e-5:  # NaN is wrong, too

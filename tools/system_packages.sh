@@ -1,13 +1,12 @@
 #!/bin/sh
-# Install system packages that may be missing on Debian and Ubuntu: a fast BLAS, Python's venv, and for the CPU kernels (docs/cpu.md) a C++
-# compiler and Python's headers. Installs only as root and never asks for rights; otherwise prints what is missing and exits 0.
+# Install system packages that may be missing on Debian and Ubuntu: Python's venv, and for the CPU kernels (docs/cpu.md) a C++ compiler and
+# Python's headers. Installs only as root and never asks for rights; otherwise prints what is missing and exits 0.
 set -u
 PYTHON=${PYTHON:-python3}
 
 missing=
 [ "$(uname -s)" = Linux ] || exit 0
 package=$("$PYTHON" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-"$PYTHON" -c 'import ctypes; ctypes.CDLL("libopenblas.so.0")' 2>/dev/null || missing="libopenblas0-pthread"
 "$PYTHON" -c 'import ensurepip' 2>/dev/null || missing="$missing $package-venv"
 "$PYTHON" -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing="$missing $package-dev"
 [ -n "${CXX:-}" ] || command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || missing="$missing g++"
@@ -22,4 +21,4 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 fi
 
 echo "note: not installed here: $missing"
-echo "note: without OpenBLAS, or without a compiler for the CPU kernels, a CPU is several times slower. As root: apt-get install $missing"
+echo "note: without a compiler for the CPU kernels, a CPU is several times slower. As root: apt-get install $missing"

@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
 NAME = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)*)`")  # in backticks: a class, a function, a dotted name; not a path with folders
 PLACED = re.compile(r"`(\w+)`(?: and `(\w+)`)? in `([\w/.]+\.py)`")  # a name, or two, and the file that should have it
-FILES = (".py", ".md", ".cu", ".json", ".db", ".jsonl", ".svg")
+FILES = (".py", ".md", ".cu", ".h", ".cpp", ".txt", ".json", ".db", ".jsonl", ".svg")
 
 
 def named_paths(text: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ class DeltaNet(Protocol):
 
 def delta_net(parameters: Parameters, rule: GatedDelta) -> DeltaNet:
     """The layer on the default device; `rule` where no kernel computes all of it."""
-    return OnCpu(parameters) if cpu.extension() else Composed(parameters, rule)
+    return OnCpu(parameters) if cpu.extension() else PortableDeltaNet(parameters, rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class OnCpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class PortableDeltaNet:
     """Array operations, and the kernels of CUDA for parts."""
 
     parameters: Parameters

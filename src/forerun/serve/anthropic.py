@@ -25,7 +25,6 @@ from forerun.values import Chat, ModelInfo
 BILLING = "x-anthropic-billing-header:"
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "prefill": (None, {}),
-    "mcp_servers": ([],),
     "container": (None,),
     "thread": (),
     "compaction": (),
@@ -196,7 +195,11 @@ class Prompt(Fields):
         if self.output_config.effort is not None:
             args["reasoning_effort"] = self.output_config.effort
         blocks = (*self.system, *(block for message in self.messages for block in message.content))
-        return Chat(tuple(messages), tools, args, held_back, tuple(dict.fromkeys(note for block in blocks for note in block.notes())))
+        notes = (
+            *([left_out("mcp_servers")] if self.unknown.get("mcp_servers") else ()),
+            *(note for block in blocks for note in block.notes()),
+        )
+        return Chat(tuple(messages), tools, args, held_back, tuple(dict.fromkeys(notes)))
 
     def _system(self) -> Iterator[dict[str, Any]]:
         blocks = [block for block in self.system if not (block.text or "").startswith(BILLING)]

@@ -122,7 +122,7 @@ def errors(device: mx.Device) -> list[float]:
 
 
 def error(rows: int, heads: Heads) -> float:
-    """Relative error of `OnCpu` against `Composed` with the reference rule on random rows; see `difference`."""
+    """Relative error of `OnCpu` against `PortableDeltaNet` with the reference rule on random rows; see `difference`."""
     value_width = heads.value_heads * heads.value_dim
     channels = 2 * heads.key_heads * heads.key_dim + value_width
     shapes = ((4, channels), (heads.value_heads,), (heads.value_heads,), (heads.value_dim,))
@@ -131,7 +131,7 @@ def error(rows: int, heads: Heads) -> float:
     conv, rate, bias, gain, tail, matrix = (mx.random.normal(s, key=next(keys)) for s in (*shapes, *state_shapes))
     projected = mx.random.normal((rows, channels + value_width + 2 * heads.value_heads), key=next(keys))
     parameters = Parameters(heads, conv, mx.abs(rate), bias, gain, 1e-6)
-    layers: tuple[DeltaNet, DeltaNet] = (OnCpu(parameters), Composed(parameters, gated_delta.steps))
+    layers: tuple[DeltaNet, DeltaNet] = (OnCpu(parameters), PortableDeltaNet(parameters, gated_delta.steps))
     return difference(*(_all_of(layer, projected, (tail, matrix)) for layer in layers))
 
 

@@ -17,7 +17,7 @@ import mlx.core as mx
 from forerun import small_files
 from forerun.config import cache_home
 from forerun.errors import UnsupportedError
-from forerun.kernels import attention, cpu, delta_inputs, delta_rule, paged_attention, quantised
+from forerun.kernels import attention, blocks, cpu, delta_inputs, delta_rule, linear, paged_attention, quantised
 
 MAX_RESULTS = 1 << 26
 HINT = "try another version of MLX or of the driver; do not trust answers computed on this device"
@@ -37,6 +37,8 @@ KERNELS = (
     Kernel("delta rule", delta_rule.errors, 0.01),
     Kernel("inputs of the delta rule", delta_inputs.errors, 0.01),
     Kernel("quantised products", quantised.errors, 0.01),
+    Kernel("products", linear.errors, 1e-4),
+    Kernel("products with GGUF blocks", blocks.errors, 1e-4),
 )
 
 

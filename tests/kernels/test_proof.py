@@ -67,8 +67,9 @@ def test_a_failed_proof_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_are_right_here() -> None:
     errors = proof.prove()
-    assert set(errors) == {"attention"}, "the others need CUDA"
-    assert errors["attention"] < 1e-4
+    of_extension = {"quantised products", "products", "products with GGUF blocks"} if proof.cpu.extension() else set()
+    assert set(errors) == {"attention"} | of_extension, "the others need CUDA"
+    assert max(errors.values()) < 1e-4
 
 
 @pytest.mark.parametrize("wrong", [lambda *a, **k: blind_beyond(8192, *a, **k), without_numbers], ids=["beyond 8,192", "not a number"])

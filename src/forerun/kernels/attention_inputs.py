@@ -88,7 +88,7 @@ def errors(device: mx.Device) -> list[float]:
 
 def _error(rope: Rope, *, is_gated: bool) -> float:
     heads, kv_heads, dim, rows = 8, 2, 256, 5
-    gains = HeadNorms(*(mx.random.normal((dim,), key=mx.random.key(i)) for i in range(2)), 1e-6)
+    gains = HeadNorms(mx.random.normal((dim,), key=mx.random.key(0)), mx.random.normal((dim,), key=mx.random.key(1)), 1e-6)
     inputs = AttentionInputs(heads, kv_heads, dim, rope, rope.frequencies(), gains if is_gated else None, is_gated)
     projected = mx.random.normal((rows, (heads * (1 + is_gated) + 2 * kv_heads) * dim), key=mx.random.key(2))
     positions, y = mx.array([0, 1, 17, 300, 700], dtype=mx.int32), mx.random.normal((rows, heads, dim), key=mx.random.key(3))

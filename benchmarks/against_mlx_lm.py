@@ -1,8 +1,9 @@
 """What do the five turns cost compared with mlx-lm's own server, with the same weights, prompts and restarts?
 
 Both servers get what they can use: mlx-lm its prompt cache, weights in float32 (its bfloat16 products are slow on a CPU) and a system
-OpenBLAS; forerun its bank and fast numerics. Both answer one short request after each start, so that no first use of a process is
-measured. Each continues with its own answers, as an agent would. First token: seconds at the client to the first piece of text.
+OpenBLAS, since the BLAS of the MLX wheel is slow; forerun its bank. Both answer one short request after each start, so that no first use
+of a process is measured. Each continues with its own answers, as an agent would. First token: seconds at the client to the first piece of
+text.
 
 python benchmarks/against_mlx_lm.py [--repeats N] [--first-prompt-tokens N] [--dry-run] [--out FILE]
 """
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -67,7 +69,7 @@ class Peer:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(model), "--port", str(port), "--log-level", "ERROR"]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"LD_PRELOAD": _openblas()})
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"LD_PRELOAD": openblas()})
         deadline_s = time.monotonic() + START_LIMIT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
@@ -98,7 +100,7 @@ class Peer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--first-read-tokens", type=int, default=3000)
+    parser.add_argument("--first-prompt-tokens", type=int, default=3000)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -110,9 +112,11 @@ def main() -> None:
         "repeats": options.repeats,
         "first_prompt_tokens": options.first_prompt_tokens,
         "mlx_lm": version("mlx-lm"),
+        "mlx_lm_blas": openblas(),
         "sampling": "greedy",
     }
-    head = evidence(blas=result.pop("blas"), model_digest=result.pop("digest"), numerics="fast", config=config)
+    server = result.pop("server")
+    head = evidence(kernels=server["kernels"], model_digest=result.pop("digest"), numerics=server["numerics"], config=config)
     write(options.out, head | result)
     print(markdown(result))
 
@@ -126,7 +130,7 @@ def measure(repeats: int, scale: Scale) -> dict[str, Any]:
         folder, lines = Path(name), list[dict[str, Any]]()
         digest = in_float32(folder / "float32")
         for repeat in range(repeats):
-            command = serve_command(MODEL, folder / f"bank-{repeat}", "fast")
+            command = serve_command(MODEL, folder / f"bank-{repeat}")
 
             def ours(command: list[str] = command) -> Running:
                 server = Server.start(command, folder / "forerun.log")
@@ -136,7 +140,7 @@ def measure(repeats: int, scale: Scale) -> dict[str, Any]:
             arms: dict[str, Callable[[], Running]] = {"forerun": ours, "mlx-lm": lambda: Peer(folder / "float32", folder / "mlx_lm.log")}
             for arm in sorted(arms, reverse=bool(repeat % 2)):
                 played[arm].append(play(talk, scale, arms[arm]))
-    return stats(played) | {"blas": lines[0]["blas"], "digest": digest}
+    return stats(played) | {"server": lines[0], "digest": digest}
 
 
 def play(talk: Conversation, scale: Scale, start: Callable[[], Running]) -> list[Turn]:
@@ -213,7 +217,7 @@ def in_float32(folder: Path) -> str:
     """A copy of the bundled model with weights in float32; returns the digest of the original."""
     import mlx.core as mx
 
-    from forerun.kernels.numerics import FAST
+    from forerun.kernels import arithmetic
     from forerun.models.load import load
 
     folder.mkdir()
@@ -222,7 +226,8 @@ def in_float32(folder: Path) -> str:
             (folder / path.name).write_text(path.read_text().replace('"dtype": "bfloat16"', '"dtype": "float32"'))
     weights: Any = mx.load(str(MODEL / "model.safetensors"))
     mx.save_safetensors(str(folder / "model.safetensors"), {name: each.astype(mx.float32) for name, each in weights.items()})
-    return load(MODEL, FAST, "float32", lambda doing, done_frac: None).digest
+    here = arithmetic.here()
+    return load(MODEL, here.numerics, here.dtype, lambda doing, done_frac: None).digest
 
 
 def _warm(server: Running) -> Running:
@@ -230,14 +235,11 @@ def _warm(server: Running) -> Running:
     return server
 
 
-def _openblas() -> str:
-    """The library that forerun loads too."""
-    from forerun.kernels.blas import find
-
-    path = find()
-    if path is None:
-        raise ForerunError("no OpenBLAS on this machine")
-    return str(path)
+def openblas() -> str:
+    """The OpenBLAS of the system."""
+    if (name := find_library("openblas")) is None:
+        raise ForerunError("mlx-lm would run on the slow BLAS of the MLX wheel", hint="install an OpenBLAS: libopenblas0-pthread on Debian")
+    return name
 
 
 def _free_port() -> int:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
 
 prepare(Config.model_validate({}))
-BLAS = blas.load("auto", row_invariant=False)
 
 from banked import look_up, restoring, saving, written  # noqa: E402
 from evidence import evidence, model_of, write  # noqa: E402
+from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 
 PARTS = {"look_up": look_up, "written": written, "saving": saving, "restoring": restoring}
@@ -40,9 +39,10 @@ def main() -> None:
 
 def measured(name: str) -> dict[str, Any]:
     """One part, with its evidence."""
-    part = PARTS[name]
-    found = part.measure(BLAS)
-    return evidence(blas=BLAS, model_digest=model_of(DEMO_MODEL)["digest"], numerics="fast", config=part.CONFIG) | found
+    part, here = PARTS[name], arithmetic.here()
+    found = part.measure()
+    digest = model_of(DEMO_MODEL)["digest"]
+    return evidence(kernels=here.kernels, model_digest=digest, numerics=here.numerics.name, config=part.CONFIG) | found
 
 
 def publish(out: Path | None, found: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace, names: list[str]) -> None:
         rows = {name: played(CLIENTS[name], clients, folder / name) for name in names}
     config: dict[str, Any] = {"prompts": task.PROMPTS, "network": "loopback alone" if options.loopback_alone else "as the machine has it"}
     config |= {"turn_limit_s": TURN_LIMIT_S, "context_tokens": server.CONTEXT_TOKENS, "enough_frac": reuse.ENOUGH_FRAC}
-    head = evidence(blas="none: scripted", model_digest="none: scripted", numerics="exact", config=config)
+    head = evidence(kernels="none: scripted", model_digest="none: scripted", numerics="exact", config=config)
     holds = all(row["version"] and row["is_done"] and row["reuses_enough"] and row["resumes_from_ssd"] for row in rows.values())
     write(options.out, head | {"model": {"name": server.NAME, "digest": None, "quantisation": None}, "holds": holds, "clients": rows})
 

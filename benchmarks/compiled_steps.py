@@ -15,23 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
 
 prepare(Config.model_validate({}))
-BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402
 
 from evidence import evidence, interleaved, ratio_interval, write  # noqa: E402
 from forerun.decode.compiled import StepTable  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
-from forerun.kernels.numerics import EXACT  # noqa: E402
+from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL, LoadedModel, load  # noqa: E402
 from forerun.state.cache import Cache, lend  # noqa: E402
 from forerun.state.conversion import materialise, relayout_as_chosen  # noqa: E402
 from forerun.state.layout import PAGE_TOKENS, Contiguous, Layout, Paged  # noqa: E402
 from forerun.state.store import Arena  # noqa: E402
 
+HERE = arithmetic.here()
 WIDTHS = (1, 2, 4)
 LAYOUTS: tuple[Layout, ...] = (Contiguous(), Paged(PAGE_TOKENS))
 
@@ -81,12 +80,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would time steps of {WIDTHS} rows after {options.context} tokens, {options.repeats} times each way ({BLAS})")
+        print(f"would time steps of {WIDTHS} rows after {options.context} tokens, {options.repeats} times each way ({HERE.kernels})")
         return
-    loaded = load(DEMO_MODEL, EXACT, "float32", lambda doing, done_frac: None)
+    loaded = load(DEMO_MODEL, HERE.numerics, HERE.dtype, lambda doing, done_frac: None)
     rows = measure(loaded, options.context, options.repeats)
     config = {"context": options.context, "repeats": options.repeats}
-    write(options.out, evidence(blas=BLAS, model_digest=loaded.digest, numerics="exact", config=config) | {"rows": rows})
+    write(
+        options.out, evidence(kernels=HERE.kernels, model_digest=loaded.digest, numerics=HERE.numerics.name, config=config) | {"rows": rows}
+    )
     for row in rows:
         gain = row["eager_over_compiled"]
         spread = f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"

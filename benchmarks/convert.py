@@ -40,7 +40,7 @@ def main() -> None:
         print(f"would convert a random checkpoint of shape {options.shape} in shards of {sizes} MiB")
     else:
         config = {"shape": options.shape, "bits": 4, "group_size": 32, "shard_mib": sizes}
-        head = evidence(blas="none (nothing is multiplied)", model_digest="random weights, not stored", numerics="none", config=config)
+        head = evidence(kernels="none: nothing is multiplied", model_digest="random weights, not stored", numerics="none", config=config)
         head["model"] = {"name": f"random, of shape {options.shape}", "digest": None, "quantisation": "none (bfloat16)"}
         result = measure(options.shape, sizes)
         write(options.out, head | result)

@@ -38,7 +38,6 @@ class Contrary:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="model folder; the bundled model if not given")
-    parser.add_argument("--numerics", choices=["auto", "exact", "fast"], default="auto")
     parser.add_argument("--context", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--answer", type=int, default=64)
@@ -48,7 +47,7 @@ def main() -> None:
     if options.dry_run:
         print(f"would answer five turns at {options.context} tokens, {options.repeats} times greedy and sampled, in each of {list(ARMS)}")
         return
-    measure(load(Config.model_validate({"model": options.model, "numerics": options.numerics})), options)
+    measure(load(Config.model_validate({"model": options.model})), options)
 
 
 def measure(subject: BenchModel, options: argparse.Namespace) -> None:
@@ -77,7 +76,7 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
     config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {
         "samplings": {k: asdict(v) for k, v in SAMPLINGS.items()}
     }
-    head = evidence(blas=subject.blas, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
+    head = evidence(kernels=subject.kernels, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
     write(options.out, head | {"results": results})
 
 

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 THERMAL = {"state": None, "reason": "this platform gives no thermal reading"}
 
 
-def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Where, when and on what a result was obtained."""
+def evidence(*, kernels: str, model_digest: str, numerics: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Where, when and on what a result was obtained. kernels: `Arithmetic.kernels` of the process that computed."""
     import mlx.core as mx
 
     return {
@@ -34,7 +34,7 @@ def evidence(*, blas: str, model_digest: str, numerics: str, config: dict[str, A
             "device": str(mx.default_device()),
         },
         "mlx": version("mlx"),
-        "blas": blas,
+        "kernels": kernels,
         "model": {"name": "demo-model", "digest": model_digest, "quantisation": "none (bfloat16 weights, computed in float32)"},
         "numerics": numerics,
         "config": config,

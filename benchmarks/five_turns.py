@@ -1,6 +1,6 @@
 """What do the five turns of the demonstration cost, with stored state and without? The README's table is made from the result.
 
-python benchmarks/five_turns.py [--scale small|full] [--numerics exact|fast] [--dry-run] [--out FILE]
+python benchmarks/five_turns.py [--scale small|full] [--dry-run] [--out FILE]
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ HEAD = ("turn", "path", "context", "reused", "first token s", "without stored st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=["small", "full"], default="small")
-    parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would play the {options.scale} demonstration under {options.numerics} numerics and write {options.out}")
+        print(f"would play the {options.scale} demonstration and write {options.out}")
         return
     measure(options)
 
@@ -32,15 +31,17 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         played = Path(folder) / "played.json"
-        demo(played, options.scale, options.numerics)
+        demo(played, options.scale)
         result = json.loads(played.read_text())
     from evidence import evidence, write
-    from forerun.kernels.numerics import FAST
+    from forerun.kernels import arithmetic
     from forerun.models.load import load
 
-    digest = load(MODEL, FAST, "float32", lambda doing, done_frac: None).digest
+    server, here = result["server"], arithmetic.here()
+    digest = load(MODEL, here.numerics, here.dtype, lambda doing, done_frac: None).digest
     config = {"scale": options.scale, "sampling": "temperature 0"}
-    write(options.out, result | evidence(blas=result["server"]["blas"], model_digest=digest, numerics=options.numerics, config=config))
+    head = evidence(kernels=server["kernels"], model_digest=digest, numerics=server["numerics"], config=config)
+    write(options.out, result | head)
     print(markdown(result))
 
 

@@ -135,7 +135,7 @@ def products(report: Report, sections: list[str], scale: Scale, *, is_tiny: bool
 def head(scale: Scale, *, is_tiny: bool) -> dict[str, Any]:
     """Evidence of the run. Weights are random but those of the bundled model."""
     config = scale._asdict() | {"is_tiny": is_tiny}
-    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="fast", config=config)
+    found = evidence(kernels="on the device", model_digest="see tests/gates", numerics="fast", config=config)
     return found | {"device": device(), "model": {"name": "bundled, and shapes of random weights", "quantisation": "none (bfloat16)"}}
 
 

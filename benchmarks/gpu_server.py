@@ -119,7 +119,7 @@ def restarts(report: Report, model: Path, folder: Path, sizes: Sizes, is_tiny: b
 def head(sizes: Sizes, *, is_tiny: bool) -> dict[str, Any]:
     """Evidence of the run."""
     config = sizes._asdict() | {"is_tiny": is_tiny, "shape": "0.8B" if not is_tiny else "tiny"}
-    found = evidence(blas="none: on the device", model_digest="see tests/gates", numerics="fast", config=config)
+    found = evidence(kernels="on the device", model_digest="see tests/gates", numerics="fast", config=config)
     return found | {"device": device(), "model": {"name": "bundled, and the shape of 0.8B with random weights", "quantisation": "none"}}
 
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/prefill_saving.py [--tokens 2420] [--repeats 9] [--dry-run] [--out FILE]
 
-The bundled model's engine with a bank on disk, and cold prompts that share nothing. Numerics are fast: prefill is shortest then. Arms: with
+The bundled model's engine with a bank on disk, and cold prompts that share nothing. Arms: with
 saving and without, interleaved. Each sample is the time to the first token.
 """
 
@@ -19,15 +19,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
 
 prepare(Config.model_validate({}))
-BLAS = blas.load("auto", row_invariant=False)
 
 from banked.asking import events, running, submit, until_written  # noqa: E402
 from evidence import evidence, interleaved, model_of, ratio_interval, write  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
 from forerun.engine.turn import Turn  # noqa: E402
+from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from forerun.values import Done, TokenPrompt  # noqa: E402
 
@@ -45,7 +44,7 @@ async def ttft_s(engine: LocalEngine, tokens: Sequence[int], *, is_saving: bool)
 async def measure(num_tokens: int, repeats: int) -> dict[str, object]:
     draw, durable = random.Random(0), dict[str, int]()
     with tempfile.TemporaryDirectory() as folder:
-        async with running(Path(folder), BLAS) as engine:
+        async with running(Path(folder)) as engine:
             loop = asyncio.get_running_loop()
 
             def arm(name: str) -> float:
@@ -74,7 +73,8 @@ def main() -> None:
         return
     result = asyncio.run(measure(options.tokens, options.repeats))
     print(f"first token with saving / without: {result['ratio']:.3f} {result['interval']}, durable {result['durable_tokens']}")
-    write(options.out, evidence(blas=BLAS, model_digest=model_of(DEMO_MODEL)["digest"], numerics="fast", config=config) | result)
+    here, digest = arithmetic.here(), model_of(DEMO_MODEL)["digest"]
+    write(options.out, evidence(kernels=here.kernels, model_digest=digest, numerics=here.numerics.name, config=config) | result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does a model of the real 0.8B shape load and serve on this machine: seconds, peak memory compared with the weights, prefill and decode?
 
-python benchmarks/real_shape.py [--numerics exact|fast] [--dry-run] [--out FILE]
+python benchmarks/real_shape.py [--dry-run] [--out FILE]
 
 The weights are random, in bfloat16, under the hub's names; drafts of such a model are never accepted, so there are none. Tokenizer and
 template are the bundled model's, with more tokens. The server is started twice: the first time it computes the weights' digest, the second
@@ -32,12 +32,11 @@ PROMPT_WORDS, ANSWER_TOKENS, REPEATS = 80, 12, 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--numerics", choices=["exact", "fast"], default="exact")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would serve random weights of the {SHAPE} shape under {options.numerics} numerics and write {options.out}")
+        print(f"would serve random weights of the {SHAPE} shape and write {options.out}")
         return
     with tempfile.TemporaryDirectory() as folder:
         measure(Path(folder), options)
@@ -45,18 +44,19 @@ def main() -> None:
 
 def measure(folder: Path, options: argparse.Namespace) -> None:
     parameters = checkpoint.write(folder / SHAPE, SHAPES[SHAPE])
-    runs = [run(folder, options.numerics) for _ in ("digest taken", "digest remembered")]
+    runs = [run(folder) for _ in ("digest taken", "digest remembered")]
     config = {"sampling": "temperature 0", "answer_tokens": ANSWER_TOKENS, "draft_depth": 0}
-    head = evidence(blas=runs[0]["server"]["blas"], model_digest="", numerics=options.numerics, config=config)
+    server = runs[0]["server"]
+    head = evidence(kernels=server["kernels"], model_digest="", numerics=server["numerics"], config=config)
     model = model_of(folder / SHAPE) | {"parameters": parameters, "weight_bytes_float32": 4 * parameters}
     write(options.out, head | {"model": model, "runs": runs})
     print(json.dumps(runs, indent=1))
 
 
-def run(folder: Path, numerics: str) -> dict[str, Any]:
+def run(folder: Path) -> dict[str, Any]:
     """One run of a server: seconds of its start, memory then and at the end, and the cost of its answers."""
     started_s = time.perf_counter()
-    with serving(folder, numerics) as server:
+    with serving(folder) as server:
         start_s, after_start = time.perf_counter() - started_s, peak_bytes(server)
         reports = [ask(server, number) for number in range(REPEATS)]
         return {
@@ -70,8 +70,8 @@ def run(folder: Path, numerics: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(folder: Path, numerics: str) -> Iterator[Server]:
-    command = [*serve_command(folder / SHAPE, folder / "bank", numerics), "--draft-depth", "0"]
+def serving(folder: Path) -> Iterator[Server]:
+    command = [*serve_command(folder / SHAPE, folder / "bank"), "--draft-depth", "0"]
     server = Server.start(command, folder / "server.log")
     try:
         yield server

@@ -46,7 +46,7 @@ def main() -> None:
     config = {name: getattr(options, name) for name in ("idle", "slow", "rounds", "requests")}
     config |= {"headers_limit_s": HEADERS_LIMIT_S, "keep_alive_s": Config.model_validate({}).keep_alive_s, "stall_limit_s": STALL_LIMIT_S}
     config |= {"unauthorised_limit": UNAUTHORISED_LIMIT}
-    write(options.out, evidence(blas="none", model_digest="none: an engine double", numerics="none", config=config) | result)
+    write(options.out, evidence(kernels="none", model_digest="none: an engine double", numerics="none", config=config) | result)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

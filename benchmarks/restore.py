@@ -16,10 +16,8 @@ import time
 from pathlib import Path
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
 
 prepare(Config.model_validate({}))
-BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402
 
@@ -28,11 +26,12 @@ from forerun.bank.bank import Bank, FinishedTurn  # noqa: E402
 from forerun.bank.tier.disk import DiskTier  # noqa: E402
 from forerun.bank.tier.folder import hold, secret  # noqa: E402
 from forerun.decode.prefill import prefill  # noqa: E402
-from forerun.kernels.numerics import EXACT  # noqa: E402
+from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL, LoadedModel, load  # noqa: E402
 from forerun.state.layout import Contiguous  # noqa: E402
 from forerun.state.record import Identity  # noqa: E402
 
+HERE = arithmetic.here()
 HEADROOM_TOKENS = 256
 
 
@@ -93,7 +92,7 @@ class Arms:
         bank.remember(empty.cache, self.tokens, [empty.cache.snapshot()], FinishedTurn(empty.session, "", 1, 0, 1))
 
     def _open(self, *, disk: bool) -> Bank:
-        identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", "float32", "exact")
+        identity = Identity(self.loaded.digest, self.loaded.mtp, "benchmark", "benchmark", HERE.dtype, HERE.numerics.name)
         tier = DiskTier(self.folder, limit_bytes=1 << 30, daily_limit_bytes=1 << 62, index=hold(self.folder)) if disk else None
         key = secret(self.folder) if disk else b"benchmark"
         return Bank(self.loaded.family.spec, identity, disk=tier, secret=key, ram_limit_bytes=1 << 30)
@@ -113,9 +112,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would prefill {options.tokens} tokens once, then restore them {options.repeats} times in each of four ways ({BLAS})")
+        print(
+            f"would prefill {options.tokens} tokens once, then restore them {options.repeats} times in each of four ways ({HERE.kernels})"
+        )
         return
-    loaded = load(DEMO_MODEL, EXACT, "float32", lambda doing, done_frac: None)
+    loaded = load(DEMO_MODEL, HERE.numerics, HERE.dtype, lambda doing, done_frac: None)
     with tempfile.TemporaryDirectory() as folder:
         arms = Arms(loaded, Path(folder), options.tokens)
         num_bytes = sum(p.stat().st_size for p in arms.files)
@@ -123,7 +124,12 @@ def main() -> None:
         samples = interleaved(variants, options.repeats)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratio = ratio_interval(samples["ssd"], samples["plain_read"])
-    head = evidence(blas=BLAS, model_digest=loaded.digest, numerics="exact", config={"tokens": options.tokens, "repeats": options.repeats})
+    head = evidence(
+        kernels=HERE.kernels,
+        model_digest=loaded.digest,
+        numerics=HERE.numerics.name,
+        config={"tokens": options.tokens, "repeats": options.repeats},
+    )
     write(options.out, head | {"file_bytes": num_bytes, "seconds": samples, "median_s": medians, "ssd_over_plain_read": ratio})
     print(f"{options.tokens} tokens, {num_bytes / 1e6:.1f} MB in {len(arms.files)} files")
     for name, seconds in medians.items():

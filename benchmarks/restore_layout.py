@@ -110,7 +110,7 @@ def publish(options: argparse.Namespace, compared: list[Arm], info: dict[str, An
         "preset": "the server's defaults",
         "commands": {arm.name: arm.command(Path("FOLDER"))[len(arm.program) :] for arm in compared},
     }
-    head = evidence(blas=info["blas"], model_digest="", numerics=info["numerics"], config=config)
+    head = evidence(kernels=info["kernels"], model_digest="", numerics=info["numerics"], config=config)
     head |= {"server": info, "model": model_of(Path(options.model) if options.model else MODEL)}
     for arm in result["arms"].values():
         for turn in arm["sampled"] + arm["greedy"]:

@@ -26,10 +26,8 @@ from typing import Any
 
 from evidence import evidence, interleaved, write
 from forerun import config
-from forerun.kernels import blas
 
 config.prepare(config.load({}))
-BLAS = blas.load("auto", row_invariant=True)
 
 CLIENT = """
 import http.client, json, sys, time
@@ -60,7 +58,7 @@ def main() -> None:
     result = measure(options)
     print(json.dumps({name: value for name, value in result.items() if name not in ("samples", "config")}, indent=1))
     settings = {name: getattr(options, name) for name in ("repeats", "prompt_tokens", "answer_tokens")}
-    write(options.out, evidence(blas=BLAS, model_digest="none: scripted", numerics="exact", config=settings) | result)
+    write(options.out, evidence(kernels="none: scripted", model_digest="none: scripted", numerics="exact", config=settings) | result)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

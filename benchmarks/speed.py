@@ -1,6 +1,6 @@
 """How fast are prefill and plain decoding on the bundled model, MTP rows and snapshots included?
 
-python benchmarks/speed.py --numerics exact|fast [--tokens 2048] [--answer 128] [--repeats 5] [--dry-run] [--out FILE]
+python benchmarks/speed.py [--tokens 2048] [--answer 128] [--repeats 5] [--dry-run] [--out FILE]
 """
 
 from __future__ import annotations
@@ -11,31 +11,24 @@ import time
 from pathlib import Path
 
 from forerun.config import Config, prepare
-from forerun.kernels import arithmetic
-from forerun.kernels.arithmetic import Arithmetic
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--numerics", choices=["exact", "fast"], required=True)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    settings = Config.model_validate({"numerics": options.numerics})
-    prepare(settings)
-    chosen = arithmetic.choose(settings)
     if options.dry_run:
-        print(
-            f"would read {options.tokens} tokens and generate {options.answer}, {options.repeats} times, {options.numerics} ({chosen.blas})"
-        )
+        print(f"would prefill {options.tokens} tokens and generate {options.answer}, {options.repeats} times")
         return
-    measure(options, chosen)
+    prepare(Config.model_validate({}))
+    measure(options)
 
 
-def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
+def measure(options: argparse.Namespace) -> None:
     import mlx.core as mx
 
     from evidence import evidence, write
@@ -43,6 +36,7 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     from forerun.decode.depth import DepthPolicy
     from forerun.decode.generate import Generation
     from forerun.decode.prefill import prefill
+    from forerun.kernels import arithmetic
     from forerun.models.load import DEMO_MODEL, load
     from forerun.state.conversion import materialise
     from forerun.state.layout import Contiguous
@@ -51,7 +45,8 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
     from forerun.text.tokenizer import Tokenizer
     from forerun.values import GREEDY
 
-    loaded, tokenizer = load(DEMO_MODEL, chosen.numerics, chosen.dtype, lambda doing, done_frac: None), Tokenizer.load(DEMO_MODEL)
+    here, tokenizer = arithmetic.here(), Tokenizer.load(DEMO_MODEL)
+    loaded = load(DEMO_MODEL, here.numerics, here.dtype, lambda doing, done_frac: None)
     tokens = [int(t) for t in mx.random.randint(0, 8000, (options.tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
     plain = DepthPolicy((0,))
     samples: dict[str, list[float]] = {"prefill_tok_per_s": [], "decode_tok_per_s": []}
@@ -74,9 +69,9 @@ def measure(options: argparse.Namespace, chosen: Arithmetic) -> None:
             samples["decode_tok_per_s"].append(options.answer / (done - read))
     config = {"tokens": options.tokens, "answer": options.answer, "repeats": options.repeats, "sampling": "temperature 0"}
     medians = {key: statistics.median(values) for key, values in samples.items()}
-    head = evidence(blas=chosen.blas, model_digest=loaded.digest, numerics=options.numerics, config=config)
+    head = evidence(kernels=here.kernels, model_digest=loaded.digest, numerics=here.numerics.name, config=config)
     write(options.out, head | {"samples": samples, "median": medians})
-    print(f"{options.numerics} ({chosen.blas}): " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()))
+    print(f"{here.numerics.name} ({here.kernels}): " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from forerun.config import Config, prepare
-from forerun.kernels import blas
 
 prepare(Config.model_validate({}))
-BLAS = blas.load("auto", row_invariant=True)
 
 import mlx.core as mx  # noqa: E402
 
@@ -35,7 +33,7 @@ from forerun.engine.loading import memory_bytes  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
 from forerun.engine.turn import Model  # noqa: E402
 from forerun.engine.worker import Worker  # noqa: E402
-from forerun.kernels.numerics import EXACT  # noqa: E402
+from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from forerun.state.cache import View  # noqa: E402
 from forerun.state.layout import Contiguous, Limits  # noqa: E402
@@ -46,6 +44,7 @@ from forerun.text.template import Template  # noqa: E402
 from forerun.text.tokenizer import Tokenizer  # noqa: E402
 from forerun.values import Done, Job, LogprobsRequest, ModelInfo, TokenPrompt  # noqa: E402
 
+HERE = arithmetic.here()
 CONTEXT, PROMPT = 4096, tuple(range(100, 400))
 QWEN_VOCAB = 248_320
 DEPTHS = (0, 1, 3)
@@ -60,7 +59,7 @@ LIMIT_MS = 1.0
 class Still:
     """Predicts a function of each token alone; so does the draft head. Stores rows of one narrow layer, and does no arithmetic."""
 
-    name, numerics, context_tokens = "still", EXACT, CONTEXT
+    name, numerics, context_tokens = "still", HERE.numerics, CONTEXT
     linear_shapes: frozenset[tuple[int, int]] = frozenset()
 
     def __init__(self, vocab: int) -> None:
@@ -89,12 +88,12 @@ def engine(vocab: int, depth: int) -> LocalEngine:
     def load() -> Model:
         steps = StepTable(Still(vocab), eager_reason="")
         warm_up(steps, Contiguous(), depth, lambda doing, done_frac: None)
-        identity = Identity("still", "mtp1", "tokenizer", "template", "float32", "exact")
+        identity = Identity("still", "mtp1", "tokenizer", "template", "float32", HERE.numerics.name)
         bank = Bank(steps.family.spec, identity, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
         prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
         return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), memory_bytes(), ())
 
-    info = ModelInfo("still", "still", "cpu", "exact", BLAS, CONTEXT, 0, SAMPLINGS["greedy"], demo=False)
+    info = ModelInfo("still", "still", "cpu", HERE.numerics.name, HERE.kernels, CONTEXT, 0, SAMPLINGS["greedy"], demo=False)
     return LocalEngine(info, Worker(load), {}, None, b"")
 
 
@@ -131,11 +130,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(SAMPLINGS)} ({BLAS})")
+        print(f"would generate {options.tokens} tokens {options.repeats} times at depths {DEPTHS} under {', '.join(SAMPLINGS)}")
         return
     rows = measure(options.tokens, options.repeats)
     config = {"tokens": options.tokens, "repeats": options.repeats, "prompt_tokens": len(PROMPT)}
-    head = evidence(blas=BLAS, model_digest="none: a family that computes nothing", numerics="exact", config=config)
+    head = evidence(kernels=HERE.kernels, model_digest="none: a family that computes nothing", numerics=HERE.numerics.name, config=config)
     holds = all(row["median_ms"] <= LIMIT_MS for row in rows if row["vocab"] != QWEN_VOCAB and row["top_logprobs"] is None)
     write(options.out, head | {"limit_ms": LIMIT_MS, "holds_for_bundled_vocabulary": holds, "rows": rows})
 

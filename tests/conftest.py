@@ -1,16 +1,20 @@
-"""Before any test imports MLX: no setting of the user's, a cache folder of the tests' own, and the BLAS of the reference numerics."""
+"""Before any test imports MLX: no setting of the user's, and a cache folder of the tests' own."""
+
+from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from forerun import config
-from forerun.kernels import blas
+
+if TYPE_CHECKING:
+    from forerun.kernels.numerics import Numerics
 
 for name in [name for name in os.environ if name.startswith(config.ENV_PREFIX)]:
     del os.environ[name]
@@ -25,11 +29,27 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 config.prepare(config.Config())
-BLAS = blas.load("auto", row_invariant=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, help="folder to write what the long tests counted")
+
+
+@pytest.fixture
+def without_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Array operations compute, as where there are no CPU kernels. Families choose at construction: build them in the test."""
+    from forerun.kernels import cpu
+
+    monkeypatch.setattr(cpu, "extension", lambda: None)
+
+
+@pytest.fixture
+def numerics(request: pytest.FixtureRequest) -> Numerics:
+    """An indirect parameter: `exact` by the CPU kernels, `exact-arrays` and `fast` by array operations."""
+    chosen: Numerics = request.param
+    if chosen.name != "exact":
+        request.getfixturevalue("without_cpu_kernels")
+    return chosen
 
 
 @pytest.fixture
@@ -42,7 +62,10 @@ def write_result(request: pytest.FixtureRequest) -> Callable[[str, dict[str, Any
             from benchmarks.evidence import evidence
             from tests import tiny
 
-            head = evidence(blas=BLAS, model_digest=tiny.demo().digest, numerics="exact", config={"test": request.node.nodeid})
+            from forerun.kernels import arithmetic
+
+            here, config = arithmetic.here(), {"test": request.node.nodeid}
+            head = evidence(kernels=here.kernels, model_digest=tiny.demo().digest, numerics=here.numerics.name, config=config)
             (folder / f"{name}.json").write_text(json.dumps(head | found, indent=1) + "\n")
 
     return write

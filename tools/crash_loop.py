@@ -95,10 +95,10 @@ def nurse(home: Path) -> None:
 def _evidence() -> dict[str, Any]:
     """Where, when and on what it ran."""
     sys.path.append(str(ROOT))
-    evidence = importlib.import_module("benchmarks.evidence").evidence
+    evidence, here = importlib.import_module("benchmarks.evidence").evidence, importlib.import_module("forerun.kernels.arithmetic").here()
     config = {"most_words": MOST_WORDS, "longest_wait_s": LONGEST_WAIT_S, "folder_cycles": FOLDER_CYCLES}
     model = {"name": "a tiny Qwen3.5 with random weights (tests/tiny.py)"}
-    found: dict[str, Any] = evidence(blas="reference BLAS of the MLX wheel", model_digest="", numerics="exact", config=config)
+    found: dict[str, Any] = evidence(kernels=here.kernels, model_digest="", numerics=here.numerics.name, config=config)
     return found | {"model": model}
 
 

@@ -106,7 +106,8 @@ def same(turns: list[dict[str, Any]]) -> str:
 def setting(result: dict[str, Any]) -> str:
     """What it was measured on."""
     machine, server = result["machine"], result["server"]
-    return f"{server['model']}, {machine['num_cpus']} CPU cores, {server['blas']}. Data: {RESULT.relative_to(ROOT)}"
+    kernels = server.get("kernels") or server["blas"]  # a result of before there were kernels of our own
+    return f"{server['model']}, {machine['num_cpus']} CPU cores, {kernels}. Data: {RESULT.relative_to(ROOT)}"
 
 
 def seconds(variant: dict[str, Any]) -> float:

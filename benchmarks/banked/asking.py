@@ -14,17 +14,17 @@ from forerun.config import Config
 from forerun.engine.assemble import assemble
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
-from forerun.kernels.arithmetic import Arithmetic
+from forerun.kernels import arithmetic
 from forerun.values import GREEDY, BankUse, Event, Job, Prompt
 
 _PAUSE_S = 0.005
 
 
 @asynccontextmanager
-async def running(folder: Path, blas: str, **settings: Any) -> AsyncIterator[LocalEngine]:
+async def running(folder: Path, **settings: Any) -> AsyncIterator[LocalEngine]:
     """An engine with a bank in the folder."""
-    config = Config(numerics="fast", bank_dir=folder, request_log_bytes=0, bank_disk_bytes=4 << 30, **settings)
-    engine = assemble(config, Arithmetic(is_exact=False, blas=blas), lambda doing, done_frac: None)
+    config = Config(bank_dir=folder, request_log_bytes=0, bank_disk_bytes=4 << 30, **settings)
+    engine = assemble(config, arithmetic.here(), lambda doing, done_frac: None)
     try:
         yield engine
     finally:

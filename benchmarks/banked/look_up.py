@@ -26,7 +26,7 @@ CONFIG = {"group": GROUP, "blocks": BLOCKS, "tail_tokens": TAIL_TOKENS, "look_up
 LIMIT_MS, LIMIT_FACTOR = 5.0, 2.0
 
 
-def measure(blas: str) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """A row for each number of conversations."""
     rows = [row(num, LOOK_UPS) for num in CONVERSATIONS]
     for each in rows:

@@ -24,7 +24,7 @@ from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.tier import format
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret
-from forerun.kernels.numerics import FAST
+from forerun.kernels import arithmetic
 from forerun.models.load import DEMO_MODEL, load
 from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
@@ -36,7 +36,7 @@ CONFIG = {"turns": TURNS, "repeats": REPEATS, "headroom_tokens": HEADROOM_TOKENS
 BYTES_LIMIT, SECONDS_LIMIT = 1.05, 1.25
 
 
-def measure(blas: str) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Samples of both, in seconds, and bytes."""
     with tempfile.TemporaryDirectory() as folder:
         stored = StoredConversation(Path(folder))
@@ -65,7 +65,8 @@ class StoredConversation:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.read_bytes, self.from_disk_bytes = folder, list[int](), list[int]()
-        self.spec = load(DEMO_MODEL, FAST, "float32", lambda doing, done_frac: None).family.spec
+        here = arithmetic.here()
+        self.spec = load(DEMO_MODEL, here.numerics, here.dtype, lambda doing, done_frac: None).family.spec
         rng = random.Random(0)
         self.tokens = [rng.randrange(8000) for _ in range(TURNS[-1])]
         self.needed_bytes = TURNS[-1] * self.spec.bytes_per_token + self.spec.bytes_per_snapshot

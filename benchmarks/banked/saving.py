@@ -7,7 +7,6 @@ bypasses the bank. The answer itself bypasses it, without drafts, so that a step
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import statistics
 import tempfile
@@ -26,15 +25,14 @@ CONFIG = {
     "prompt_tokens": PROMPT_TOKENS,
     "answer_tokens": ANSWER_TOKENS,
     "draft_depth": 0,
-    "openblas_num_threads": os.environ.get("OPENBLAS_NUM_THREADS"),  # with two on two cores the thread that writes has none
 }
 LIMIT = 1.10
 
 
-def measure(blas: str) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Milliseconds a step of each answer, all steps, and what was pending as an answer began and ended."""
     with tempfile.TemporaryDirectory() as folder:
-        samples = asyncio.run(paired(Path(folder) / "bank", blas))
+        samples = asyncio.run(paired(Path(folder) / "bank"))
     found: dict[str, Any] = {name: summed_up(answers) for name, answers in samples.items()}
     found["saving_over_not"] = ratio_interval(found["saving"]["answer_ms_a_step"], found["not"]["answer_ms_a_step"])
     print(f"saving over not: {found['saving_over_not']}, p99 {found['saving']['p99_ms']:.1f} against {found['not']['p99_ms']:.1f} ms")
@@ -50,11 +48,11 @@ def checks(found: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-async def paired(folder: Path, blas: str) -> dict[str, list[dict[str, Any]]]:
+async def paired(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The answers of both arms."""
     found: dict[str, list[dict[str, Any]]] = {"saving": [], "not": []}
     order = random.Random(0)
-    async with running(folder, blas, draft_depth=0) as engine:
+    async with running(folder, draft_depth=0) as engine:
         await answer(engine, tokens("warm", SAVED_TOKENS), "bypass")
         for number in range(PAIRS):
             for name in order.sample(list(found), 2):

@@ -27,10 +27,10 @@ TURNS, FIRST_TOKENS, LATER_TOKENS, ANSWER_TOKENS = 10, 2_500, 250, 60
 CONFIG = {"turns": TURNS, "first_tokens": FIRST_TOKENS, "later_tokens": LATER_TOKENS, "answer_tokens": ANSWER_TOKENS}
 
 
-def measure(blas: str) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """A row a turn, and their sums."""
     with tempfile.TemporaryDirectory() as folder:
-        turns = asyncio.run(conversation(Path(folder) / "bank", blas))
+        turns = asyncio.run(conversation(Path(folder) / "bank"))
     total = {name: sum(turn[name] for turn in turns) for name in turns[0]}
     later = {name: sum(turn[name] for turn in turns[1:]) for name in turns[0]}
     print(f"{TURNS} turns: {total['bytes'] / 1e6:.2f} MB written, {total['bytes'] / total['floor']:.2f} of what must be")
@@ -48,10 +48,10 @@ def checks(found: dict[str, Any]) -> dict[str, bool]:
     return {"a turn writes at most 1,023 tokens that were written before": block <= 1023}
 
 
-async def conversation(folder: Path, blas: str) -> list[dict[str, Any]]:
+async def conversation(folder: Path) -> list[dict[str, Any]]:
     """What each turn wrote."""
     messages: list[dict[str, Any]] = []
-    async with running(folder, blas) as engine:
+    async with running(folder) as engine:
         await answered(engine, Chat(({"role": "user", "content": "Hello."},), (), {"enable_thinking": False}), "bypass")
         turns = []
         for question in questions(engine):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.cli import main
-from forerun.kernels import blas
+from forerun.config import Config, prepare
 
 REASON = "context_above_threshold"
 
@@ -49,15 +49,9 @@ def spoil() -> None:
 
 
 def serve() -> None:
-    """Run `forerun`, patched as soon as MLX may be loaded: after the BLAS."""
-    load_blas = blas.load
-
-    def load(*given: Any, **named: Any) -> str:
-        name = load_blas(*given, **named)
-        spoil()
-        return name
-
-    blas.load = load
+    """Run `forerun` with the fault. MLX is imported after `prepare`, as always."""
+    prepare(Config.model_validate({}))
+    spoil()
     main()
 
 

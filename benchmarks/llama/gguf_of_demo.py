@@ -11,8 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-import gguf
 import numpy as np
+
+import gguf
 
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",

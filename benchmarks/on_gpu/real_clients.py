@@ -32,7 +32,7 @@ SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
 
 def started(model: Path, folder: Path) -> Server:
     """A server on the bank in `folder`."""
-    return Server.start(serve_command(model, folder / "bank", "auto"), folder / "server.log")
+    return Server.start(serve_command(model, folder / "bank"), folder / "server.log")
 
 
 @contextmanager

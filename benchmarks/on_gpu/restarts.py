@@ -65,7 +65,7 @@ class ChatSession(NamedTuple):
 
     def _start(self, folder: Path, starts: list[float]) -> Server:
         begun_s = time.perf_counter()
-        server = Server.start([*serve_command(self.model, folder / "bank", "auto"), *self.options], folder / "server.log")
+        server = Server.start([*serve_command(self.model, folder / "bank"), *self.options], folder / "server.log")
         starts.append(round(time.perf_counter() - begun_s, 2))
         return server
 

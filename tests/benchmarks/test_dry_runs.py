@@ -12,14 +12,10 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
-OPTIONS = {"speed.py": ["--numerics", "fast"]}
-# One process for all of them, since each would load MLX; the BLAS can be loaded before that only, and so once.
+# One process for all of them, since each would load MLX.
 PROGRAM = """
 import json, runpy, sys
-from forerun.kernels import blas
 
-name = blas.load("auto", row_invariant=True)
-blas.load = lambda choice, *, row_invariant: name
 for sys.argv in json.loads(sys.argv[1]):
     runpy.run_path(sys.argv[0], run_name="__main__")
     print("done", sys.argv[0])
@@ -27,7 +23,7 @@ for sys.argv in json.loads(sys.argv[1]):
 
 
 def test_every_benchmark_says_what_it_would_do() -> None:
-    commands = [[str(path), *OPTIONS.get(path.name, []), "--dry-run"] for path in SCRIPTS]
+    commands = [[str(path), "--dry-run"] for path in SCRIPTS]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks", "."))}
     command = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)

@@ -22,7 +22,7 @@ class Engine:
 
     def __init__(self, config: Config, close_s: float) -> None:
         context = config.context or 4096
-        self.info = ModelInfo("double", "none", "cpu", config.numerics, "none", context, 0, NEUTRAL, config.model is None, ("norms: told",))
+        self.info = ModelInfo("double", "none", "cpu", "exact", "none", context, 0, NEUTRAL, config.model is None, ("norms: told",))
         self._close_s = close_s
 
     async def submit(self, job: Job) -> object:

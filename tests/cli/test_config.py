@@ -16,9 +16,9 @@ from forerun.config import Config
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A settings file, and a setting in the environment."""
     path = tmp_path / "config.toml"
-    path.write_text('port = 8500\nbank_disk_bytes = "50GiB"\nnumerics = "served"\n')
+    path.write_text('port = 8500\nbank_disk_bytes = "50GiB"\ndecode_layout = "scattered"\n')
     monkeypatch.setenv("FORERUN_CONFIG", str(path))
-    monkeypatch.setenv("FORERUN_NUMERICS", "exact")
+    monkeypatch.setenv("FORERUN_DECODE_LAYOUT", "paged")
     return path
 
 
@@ -27,7 +27,7 @@ def test_every_value_has_its_origin(forerun: Callable[..., Any], file: Path) -> 
     settings = shown["settings"]
     assert (shown["file"], list(settings)) == (str(file), list(Config.model_fields))
     assert settings["port"] == {"value": 8500, "origin": str(file)}
-    assert settings["numerics"] == {"value": "exact", "origin": "environment"}
+    assert settings["decode_layout"] == {"value": "paged", "origin": "environment"}
     assert settings["host"] == {"value": "127.0.0.1", "origin": "default"}
 
 
@@ -51,18 +51,16 @@ def test_unset_values_are_resolved(forerun: Callable[..., Any], file: Path, tmp_
 
 
 def test_auto_says_what_it_comes_to(forerun: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORERUN_NUMERICS")
+    monkeypatch.delenv("FORERUN_DECODE_LAYOUT")
     file.write_text("")
     lines = {line.split()[0]: line.split(maxsplit=2)[2] for line in forerun("config", "show").out.splitlines() if " default " in line}
-    assert lines["numerics"] in ("auto: exact", "auto: fast")
-    assert lines["blas"].startswith("auto: ")
     assert lines["draft_depth"] == "auto: 0 to 3, whichever is fastest"
     assert lines["decode_layout"] == "auto: contiguous up to 131,072 tokens, paged above"
     settings = json.loads(forerun("config", "show", "--json").out)["settings"]
-    assert settings["numerics"] == {"value": "auto", "origin": "default", "comes_to": lines["numerics"].removeprefix("auto: ")}
-    file.write_text('numerics = "exact"\ndraft_depth = 2\n')
+    assert settings["draft_depth"] == {"value": "auto", "origin": "default", "comes_to": "0 to 3, whichever is fastest"}
+    file.write_text('decode_layout = "paged"\ndraft_depth = 2\n')
     settings = json.loads(forerun("config", "show", "--json").out)["settings"]
-    assert [["comes_to" in settings[name]] for name in ("numerics", "draft_depth")] == [[False], [False]]
+    assert [["comes_to" in settings[name]] for name in ("decode_layout", "draft_depth")] == [[False], [False]]
 
 
 def test_a_missing_model_is_no_error(forerun: Callable[..., Any], file: Path) -> None:

@@ -39,15 +39,14 @@ def test_everything_works(tmp_path: Path) -> None:
         "memory",
         "disk",
         "mlx",
-        "blas",
         "cpu",
-        "rows",
+        "kernels",
         "model",
         "restore",
     ]
     assert list(found) == [*names, "status"]
     assert (code, found["status"]) == (0, max((found[name]["status"] for name in names), key=["ok", "warning"].index)), found
-    assert [found[name]["status"] for name in ("settings", "port", "bank", "mlx", "rows", "model", "restore")] == ["ok"] * 7
+    assert [found[name]["status"] for name in ("settings", "port", "bank", "mlx", "kernels", "model", "restore")] == ["ok"] * 7
     assert all(bool(found[name]["remedy"]) == (found[name]["status"] != "ok") for name in names)
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
 
@@ -55,8 +54,8 @@ def test_everything_works(tmp_path: Path) -> None:
 def test_invalid_settings_are_a_finding_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("prot = 1\n")
     monkeypatch.setenv("FORERUN_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setattr(module, "_on_device", lambda config: [ok("restore", f"{config.numerics} numerics")])
+    monkeypatch.setattr(module, "_on_device", lambda config: [ok("restore", f"drafts {config.draft_depth}")])
     found = {finding.name: finding for finding in module.findings()}
     assert found["settings"].status == "failure"
     assert "did you mean 'port'?" in found["settings"].remedy
-    assert found["restore"].text == "auto numerics"
+    assert found["restore"].text == "drafts auto"

@@ -40,9 +40,9 @@ def test_usage_errors(forerun: Callable[..., Any], arguments: tuple[str, ...]) -
 
 
 FLAGS = {
-    "serve": "--host --port --bank-dir --bank-ram-bytes --bank-disk-bytes --context --numerics --draft-depth --api-key-file --json",
+    "serve": "--host --port --bank-dir --bank-ram-bytes --bank-disk-bytes --context --draft-depth --api-key-file --json",
     "chat": "--url --session",
-    "demo": "--out --scale --numerics",
+    "demo": "--out --scale",
     "bank": "ls show verify prune",
     "bench": "decode",
 }

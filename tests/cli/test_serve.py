@@ -41,12 +41,12 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_the_json_start_up_line(tmp_path: Path) -> None:
-    with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99, "--numerics", "fast") as process:
+    with serving("--port", 0, "--json", "--bank-dir", tmp_path, "--context", 99) as process:
         info = json.loads(line(process))
         health = httpx.get(info["url"] + "/health", timeout=LIMIT_S).json()
     assert health["status"] == "ok"
     assert info["pid"] == process.pid
-    assert (info["model"], info["demo"], info["context_tokens"], info["numerics"]) == ("double", True, 99, "fast")
+    assert (info["model"], info["demo"], info["context_tokens"], info["numerics"], info["kernels"]) == ("double", True, 99, "exact", "none")
     assert info["bank_dir"] == str(tmp_path)
     assert info["notes"] == ["norms: told"]
 
@@ -195,7 +195,7 @@ def test_an_address_of_another_machine(forerun: Callable[..., Any], tmp_path: Pa
         (("--host", "0.0.0.0"), "an API key is needed"),
         (("--port", "70000"), "port = 70000 (from command line)"),
         (("--bank-ram-bytes", "lots"), "bank_ram_bytes = 'lots' (from command line): not a size"),
-        (("--numerics", "precise"), "numerics = 'precise' (from command line)"),
+        (("--decode-layout", "precise"), "decode_layout = 'precise' (from command line)"),
     ],
 )
 def test_impossible_settings(forerun: Callable[..., Any], arguments: tuple[str, ...], complaint: str) -> None:

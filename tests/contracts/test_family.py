@@ -13,6 +13,7 @@ from tests import families
 from tests.running import differing, differing_state, empty, read, snapshots, step
 
 from forerun.decode.compiled import StepTable
+from forerun.kernels.numerics import ARRAYS, EXACT
 from forerun.models.base import Family
 from forerun.state.cache import Cache, lend
 from forerun.state.conversion import extract, extract_snapshot, materialise
@@ -23,20 +24,24 @@ from forerun.state.store import Arena
 NUM = 150
 HASHER = PrefixHasher(b"secret", "", Identity("w", "m", "t", "t", "float32", "exact"))
 TOKENS = [int(t) for t in mx.random.randint(0, families.VOCAB, (NUM,), key=mx.random.key(5)).tolist()]  # type: ignore[union-attr]
-QUANTISED = " quantised"
+QUANTISED, IN_ARRAYS = " quantised", " in arrays"
 
 
 @cache
 def built(kind: str) -> Family:
+    """Built anew in arrays, since a family chooses its kernels at construction."""
+    kind, numerics = kind.removesuffix(IN_ARRAYS), ARRAYS if kind.endswith(IN_ARRAYS) else EXACT
     config, tensors = families.CONFIGS[kind.removesuffix(QUANTISED)], families.tensors(kind.removesuffix(QUANTISED))
     if kind.endswith(QUANTISED):
         config, tensors = families.quantised(config, tensors)
-    family: Family = families.built(config, tensors, is_dense=False)
+    family: Family = families.built(config, tensors, numerics, is_dense=False)
     return family
 
 
-@pytest.fixture(params=[*sorted(families.CONFIGS), f"qwen3_5_moe{QUANTISED}"])
+@pytest.fixture(params=[*sorted(families.CONFIGS), f"qwen3_5_moe{QUANTISED}", f"qwen3_5{IN_ARRAYS}", f"qwen3_5_moe{QUANTISED}{IN_ARRAYS}"])
 def family(request: pytest.FixtureRequest) -> Family:
+    if request.param.endswith(IN_ARRAYS):
+        request.getfixturevalue("without_cpu_kernels")
     return built(request.param)
 
 
@@ -101,9 +106,7 @@ def test_rows_of_several_sequences(family: Family, others: int) -> None:
         assert mx.array_equal(rows, step(family, read(family, TOKENS[:start]), each))
 
 
-@pytest.mark.parametrize("kind", sorted(families.CONFIGS))
-def test_compiled_steps(kind: str) -> None:
-    family = built(kind)
+def test_compiled_steps(family: Family) -> None:
     steps, cache = StepTable(family, eager_reason=""), read(family, TOKENS[:80])
     for width in (1, 3):
         ids = mx.array(TOKENS[cache.length : cache.length + width], dtype=mx.int32)

@@ -17,9 +17,9 @@ from forerun.errors import ForerunError
 DOUBLE = Path(__file__).parents[1] / "cli" / "serve_double.py"
 
 
-def command(close_s: float, tmp_path: Path, numerics: str = "exact") -> list[str]:
-    python, _, _, *arguments = serve_command(tmp_path / "model", tmp_path / "bank", numerics)
-    return [python, str(DOUBLE), str(close_s), *arguments]
+def command(close_s: float, tmp_path: Path, *options: str) -> list[str]:
+    python, _, _, *arguments = serve_command(tmp_path / "model", tmp_path / "bank")
+    return [python, str(DOUBLE), str(close_s), *arguments, *options]
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def test_kill_does_not(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(ForerunError, match=r"exit code 2.*numerics = 'precise'") as caught:
-        Server.start(command(0, tmp_path, "precise"), tmp_path / "log")
+    with pytest.raises(ForerunError, match=r"exit code 2.*decode_layout = 'precise'") as caught:
+        Server.start(command(0, tmp_path, "--decode-layout", "precise"), tmp_path / "log")
     assert str(tmp_path / "log") in caught.value.hint
 
 
@@ -69,4 +69,4 @@ def test_the_users_settings_are_not_seen(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_command_serves_the_model(tmp_path: Path) -> None:
-    assert serve_command(tmp_path, tmp_path / "b", "auto")[:5] == [sys.executable, "-m", "forerun.cli", "serve", str(tmp_path)]
+    assert serve_command(tmp_path, tmp_path / "b")[:5] == [sys.executable, "-m", "forerun.cli", "serve", str(tmp_path)]

@@ -21,7 +21,7 @@ class Home:
 
     def __init__(self, folder: Path, *options: str, model: Path) -> None:
         self.bank, self._log = folder / "bank", folder / "server.log"
-        self._command = [*serve_command(model, self.bank, "exact"), *options]
+        self._command = [*serve_command(model, self.bank), *options]
         self.start()
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 
 
 def command(bank: Path, *more: object) -> list[str]:
-    return [*serve_command(DEMO_MODEL, bank, "fast"), "--eager", *map(str, more)]
+    return [*serve_command(DEMO_MODEL, bank), "--eager", *map(str, more)]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_context_limited_by_memory_is_a_warning(tmp_path: Path) -> None:
     options = ("--eager", "--bank-ram-bytes", "100TB", "--bank-disk-bytes", 0)
-    server = Server.start([*serve_command(DEMO_MODEL, tmp_path, "fast"), *map(str, options)], tmp_path / "log")
+    server = Server.start([*serve_command(DEMO_MODEL, tmp_path), *map(str, options)], tmp_path / "log")
     server.stop()
     assert "warning: the context is 4,096 of the model's 32,768 tokens" in (tmp_path / "log").read_text()
     assert server.line["context_tokens"] == 4096

@@ -18,7 +18,7 @@ from forerun.bank.tier.reconcile import Reconciler
 from forerun.config import Config
 from forerun.engine import loading
 from forerun.errors import ConfigError, ModelError
-from forerun.kernels.arithmetic import Arithmetic
+from forerun.kernels import arithmetic
 from forerun.models.load import DEMO_MODEL
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
@@ -76,10 +76,10 @@ def test_no_thread_is_at_the_index_when_it_is_closed(
     monkeypatch.setattr(Reconciler, "stop", stopped)
     monkeypatch.setattr(Index, "close", closed)
     monkeypatch.setattr(loading, "warm_up", fail_warm_up)
-    monkeypatch.setattr(loading.proof, "prove_once", lambda blas: None)
+    monkeypatch.setattr(loading.proof, "prove_once", lambda: None)
     settings = Config.model_validate({"bank_dir": tmp_path / "bank", "bank_disk_bytes": disk_bytes})
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
     with pytest.raises(error):
-        loading.load_model(settings, DEMO_MODEL, Arithmetic(False, "here"), prompter, lambda doing, frac: None)
+        loading.load_model(settings, DEMO_MODEL, arithmetic.here(), prompter, lambda doing, frac: None)
     stopping.set()
     assert at_work == [False]

@@ -1,53 +1,31 @@
-"""The numerics of a process, from the setting and the machine."""
+"""The arithmetic of a process, from its device and from the CPU kernels."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from forerun.config import Config
-from forerun.errors import ConfigError
-from forerun.kernels import arithmetic, blas
+from forerun.kernels import arithmetic
 from forerun.kernels.arithmetic import Arithmetic
+from forerun.kernels.numerics import ARRAYS, EXACT, FAST
+
+_cpu: Any = pytest.importorskip("forerun._cpu")
 
 
-@pytest.mark.parametrize(
-    ("setting", "system", "package", "is_exact"),
-    [
-        ("auto", "Linux", "mlx-cpu", True),
-        ("auto", "Linux", "mlx-cuda-13", False),
-        ("auto", "Darwin", "mlx-metal", False),
-        ("fast", "Linux", "mlx-cpu", False),
-        ("exact", "Linux", "mlx-cuda-13", True),
-    ],
-)
-def test_numerics_are_those_requested_or_the_machines_default(
-    monkeypatch: pytest.MonkeyPatch, setting: str, system: str, package: str, is_exact: bool
-) -> None:
-    monkeypatch.setattr(arithmetic.platform, "system", lambda: system)
-    monkeypatch.setattr(arithmetic, "distributions", lambda: [SimpleNamespace(name="numpy"), SimpleNamespace(name=package)])
-    monkeypatch.setattr(blas, "load", lambda choice, *, row_invariant: f"{choice}, {row_invariant}")
-    monkeypatch.setattr(arithmetic, "is_cpu", lambda: True)
-    chosen = arithmetic.choose(Config.model_validate({"numerics": setting, "blas": "wheel"}))
-    assert chosen == Arithmetic(is_exact, f"wheel, {is_exact}")
+def test_a_cpu_is_exact_by_kernels_of_our_own() -> None:
+    assert arithmetic.here() == Arithmetic(EXACT, "float32", f"forerun's, {_cpu.instruction_set()}, {_cpu.num_threads()} threads")
 
 
-@pytest.mark.parametrize("name", ["OpenBLAS", "reference BLAS of the MLX wheel (slow)"])
-def test_what_a_gpu_computes_names_no_blas(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Otherwise installing one would change the identity, and a server on a GPU would warn that it is slow."""
-    monkeypatch.setattr(blas, "load", lambda choice, *, row_invariant: name)
+@pytest.mark.usefixtures("without_cpu_kernels")
+def test_without_them_it_has_a_numerics_of_its_own() -> None:
+    """Its bits are those of the installed MLX, so that no other machine may restore what it stored as `exact`."""
+    assert arithmetic.here() == Arithmetic(ARRAYS, "float32", "MLX's array operations (slow)")
+    assert len({EXACT.name, ARRAYS.name, FAST.name}) == 3
+
+
+def test_a_gpu_is_fast_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever CPU kernels are installed: they are no part of what it computes."""
     monkeypatch.setattr(arithmetic, "is_cpu", lambda: False)
-    assert arithmetic.choose(Config.model_validate({"numerics": "fast"})).blas == "none (the GPU multiplies)"
-
-
-@pytest.mark.parametrize(("is_cpu", "dtype"), [(True, "float32"), (False, "bfloat16")])
-def test_a_gpu_has_16_bits_and_no_exact_numerics(monkeypatch: pytest.MonkeyPatch, is_cpu: bool, dtype: str) -> None:
-    monkeypatch.setattr(arithmetic, "is_cpu", lambda: is_cpu)
-    assert Arithmetic(False, "").numerics.name == "fast"
-    assert Arithmetic(False, "").dtype == dtype
-    if is_cpu:
-        assert Arithmetic(True, "").numerics.name == "exact"
-        return
-    with pytest.raises(ConfigError, match="runs on CPU only"):
-        _ = Arithmetic(True, "").numerics
+    assert arithmetic.here() == Arithmetic(FAST, "bfloat16", str(mx.default_device()))

@@ -20,7 +20,7 @@ from forerun.models.qwen3_5 import Config
 from forerun.state.cache import Cache, lend
 
 PROMPTS = json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"]
-BOTH = pytest.mark.parametrize("numerics", [EXACT, FAST], ids=lambda numerics: numerics.name)
+BOTH = pytest.mark.parametrize("numerics", [EXACT, FAST], ids=lambda numerics: numerics.name, indirect=True)
 
 
 @BOTH

@@ -10,14 +10,14 @@ import pytest
 from tests import families
 from tests.running import empty, step
 
-from forerun.kernels.numerics import EXACT, FAST, Numerics
+from forerun.kernels.numerics import ARRAYS, EXACT, FAST, Numerics
 from forerun.state.cache import lend
 
 RECORDED = np.load(Path(__file__).parent / "references.npz")
 TOKENS: list[int] = RECORDED["tokens"].tolist()
 
 
-@pytest.mark.parametrize("numerics", [EXACT, FAST], ids=lambda numerics: numerics.name)
+@pytest.mark.parametrize("numerics", [EXACT, ARRAYS, FAST], ids=lambda numerics: numerics.name, indirect=True)
 @pytest.mark.parametrize("kind", families.CONFIGS)
 def test_logits(kind: str, numerics: Numerics) -> None:
     family = families.built(families.CONFIGS[kind], families.tensors(kind), numerics)

@@ -31,7 +31,7 @@ def turns(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Turn]
     home = tmp_path_factory.mktemp("home")
 
     def start() -> Server:
-        return Server.start(serve_command(smollm2, home / "bank", "exact"), home / "server.log")
+        return Server.start(serve_command(smollm2, home / "bank"), home / "server.log")
 
     return list(play(TALK, Scale("real", 0, 0, answer_tokens=60), start, print))
 

@@ -8,6 +8,7 @@
 #include "delta_net.h"
 #include "attention_inputs.h"
 #include "attention.h"
+#include "vocabulary.h"
 
 inline constexpr Kernels table(const char* name) {
   return {.name = name,
@@ -20,5 +21,7 @@ inline constexpr Kernels table(const char* name) {
           .attention_inputs = attention_inputs,
           .write_rows = write_rows,
           .attention = attention,
-          .sigmoid_gate = sigmoid_gate};
+          .sigmoid_gate = sigmoid_gate,
+          .log_softmax = log_softmax,
+          .top_k = top_k};
 }

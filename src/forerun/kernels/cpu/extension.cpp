@@ -7,9 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <thread>
-
+#include "cores.h"
 #include "operations.h"
 #include "pool.h"
 
@@ -60,7 +58,7 @@ NB_MODULE(_cpu, m) {
   using namespace forerun;
   using namespace nb::literals;
   nb::module_::import_("mlx.core");  // registers mx.array before the signatures name it
-  set_num_threads(int(std::max(1u, std::thread::hardware_concurrency())));
+  set_num_threads(num_cores());
   use(sets().front()->name);
 
   m.attr("MLX_VERSION") = FORERUN_MLX_VERSION;
@@ -82,6 +80,8 @@ NB_MODULE(_cpu, m) {
   m.def("block_linear", &block_linear, "x"_a, "blocks"_a, "format"_a);
   m.def("block_rows", &block_rows, "blocks"_a, "ids"_a, "format"_a);
   m.def("block_dequantise", &block_dequantise, "blocks"_a, "format"_a);
+  m.def("log_softmax", &log_softmax, "x"_a);
+  m.def("top_k", &top_k, "x"_a, "k"_a);
   m.def("linear_of_experts", &linear_of_experts, "x"_a, "w"_a, "experts"_a);
   m.def("quantised_linear_of_experts", &quantised_linear_of_experts, "x"_a, "packed"_a, "scales"_a, "biases"_a, "experts"_a, "bits"_a,
         "group"_a);

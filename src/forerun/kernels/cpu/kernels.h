@@ -135,6 +135,21 @@ struct SigmoidGate {
   size_t rows, width, heads, head_dim;
 };
 
+// y[r] = x[r] - largest(x[r]) - ln(sum of e^(x[r] - largest)). `largest` and `logs` [rows] and `parts` [rows][n / 4096 + 1] are memory.
+struct LogSoftmax {
+  const float* x;
+  float *y, *largest, *logs, *parts;
+  size_t rows, n;
+};
+
+// The k largest of each row, descending; of equals the lower index first.
+struct TopK {
+  const float* x;
+  float* values;
+  uint32_t* indices;
+  size_t rows, n, k;
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const RmsNorm&);
@@ -147,6 +162,8 @@ struct Kernels {
   void (*write_rows)(const WriteRows&);
   void (*attention)(const Attention&);
   void (*sigmoid_gate)(const SigmoidGate&);
+  void (*log_softmax)(const LogSoftmax&);
+  void (*top_k)(const TopK&);
 };
 
 // nullptr where the build has no such set.

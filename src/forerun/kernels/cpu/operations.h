@@ -13,7 +13,7 @@ mx::array rms_norm(const mx::array& x, const mx::array& gain, float eps);
 // (x + residual, its RMS norm), both in the shape of x.
 std::pair<mx::array, mx::array> add_rms_norm(const mx::array& x, const mx::array& residual, const mx::array& gain, float eps);
 
-// x [rows, 2 width] float32: silu of the first half times the second half, [rows, width].
+// x [..., 2 width] float32: silu of the first half times the second half, [..., width].
 mx::array swiglu(const mx::array& x);
 
 // x [rows, k] float32, w [n, k] float32, bfloat16 or float16: x times the transposed w, [rows, n] float32.
@@ -66,5 +66,12 @@ mx::array block_dequantise(const mx::array& blocks, const std::string& format);
 mx::array linear_of_experts(const mx::array& x, const mx::array& w, const mx::array& experts);
 mx::array quantised_linear_of_experts(const mx::array& x, const mx::array& packed, const mx::array& scales, const mx::array& biases,
                                       const mx::array& experts, int bits, int group);
+
+// x [rows, n] float32: the logarithm of softmax, NaN in a row with NaN or +inf or nothing but -inf.
+mx::array log_softmax(const mx::array& x);
+
+// (values float32, indices uint32), both [rows, k]: the k largest of each row of x [rows, n] float32, descending; of equals the lower index
+// first. A row with NaN gives k different indices and no more.
+std::pair<mx::array, mx::array> top_k(const mx::array& x, int k);
 
 }  // namespace forerun

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from forerun.kernels import cpu
-
-_cpu: Any = pytest.importorskip("forerun._cpu")
 
 collect_ignore = [file.name for file in Path(__file__).parent.glob("test_*.py") if cpu.unusable() and file.name != "test_extension.py"]
 

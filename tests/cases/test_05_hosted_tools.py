@@ -147,3 +147,14 @@ def test_tools_of_chat(server: Answers) -> None:
     body = {"max_tokens": 4, "messages": [{"role": "user", "content": "hi"}], "tools": tools}
     assert server.report(CHAT, body)["ignored_fields"] == ["tools.web_search", "tools.custom"]
     assert '"name": "read"' in server.text(CHAT, body)
+
+
+def test_servers_of_tools_that_the_provider_would_connect_to_are_left_out(server: Answers) -> None:
+    body = {
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "hi"}],
+        "mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}],
+    }
+    report = server.report(MESSAGES, body)
+    assert (report["ignored_fields"], report["rendering"]) == (["mcp_servers"], ["mcp_servers: left out"])
+    assert server.post(COUNT, {name: value for name, value in body.items() if name != "max_tokens"}).status_code == 200

@@ -36,6 +36,16 @@ VARIANTS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
         '"arguments": {}',
     ),
     "a custom call": (CHAT, [{"role": "assistant", "tool_calls": [CUSTOM]}], '{"name": "patch", "arguments": {"input": "*** Begin"}}'),
+    "a call from before there were tools": (
+        CHAT,
+        [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}],
+        '{"name": "f", "arguments": {"a": 1}}',
+    ),
+    "a result from before there were tools": (
+        CHAT,
+        [{"role": "assistant", "function_call": {"name": "f"}}, {"role": "function", "name": "f", "content": "r"}],
+        "<tool_response>\nr\n</tool_response>",
+    ),
     "reasoning in parts": (
         CHAT,
         [

@@ -199,7 +199,6 @@ def test_unused_fields_are_named() -> None:
         ({"tools": [{"name": "read"}]}, "tools[0].input_schema", "required"),
         ({"tool_choice": {"type": "any"}}, "tool_choice.type", "auto"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format", "not supported"),
-        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "not supported"),
         ({"thread": {"type": "continue", "previous_message_id": "msg_0"}}, "thread", "not supported"),
         ({"compaction": {}}, "compaction", "not supported"),
         ({"thinking": {"type": "maybe"}}, "thinking.type", "enabled"),

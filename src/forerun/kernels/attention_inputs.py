@@ -8,6 +8,8 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from forerun.kernels import cpu
+from forerun.kernels.cpu.operations import Operations
+from forerun.kernels.difference import difference
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.rope import Rope
 
@@ -45,10 +47,10 @@ class AttentionInputs:
 
     def __call__(self, projected: mx.array, positions: mx.array) -> Heads:
         """projected [rows, width]; positions [rows] int32."""
-        kernels, rows, kv_width = cpu.extension(), projected.shape[0], self.kv_heads * self.head_dim
+        kernels, rows, kv_width = self._kernels(), projected.shape[0], self.kv_heads * self.head_dim
         v = projected[:, -kv_width:].reshape(rows, self.kv_heads, self.head_dim)
         if kernels is None:
-            return Heads(*self._portable(projected, positions), v)
+            return Heads(*self.portable(projected, positions), v)
         q_gain, k_gain, eps = self.norms or (None, None, 0.0)
         sizes = self.heads, self.kv_heads, self.head_dim
         q, k = kernels.attention_inputs(
@@ -58,20 +60,44 @@ class AttentionInputs:
 
     def gated(self, y: mx.array, projected: mx.array) -> mx.array:
         """The attention's output y [rows, heads, head_dim] times the sigmoid of the gates in `projected`: [rows, heads * head_dim]."""
-        kernels = cpu.extension()
+        kernels = self._kernels()
         if kernels:
             return kernels.sigmoid_gate(y, projected, self.heads, self.head_dim)
-        return (y * mx.sigmoid(self._queries(projected)[..., self.head_dim :])).reshape(y.shape[0], -1)
+        return (y * mx.sigmoid(self.queries(projected)[..., self.head_dim :])).reshape(y.shape[0], -1)
 
-    def _queries(self, projected: mx.array) -> mx.array:
+    def queries(self, projected: mx.array) -> mx.array:
         """Queries, with their gates if there are any."""
         width = self.head_dim * (1 + self.is_gated)
         return projected[:, : self.heads * width].reshape(-1, self.heads, width)
 
-    def _portable(self, projected: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
+    def portable(self, projected: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """The queries and keys in array operations."""
         kv_width = self.kv_heads * self.head_dim
-        q = self._queries(projected)[..., : self.head_dim]
+        q = self.queries(projected)[..., : self.head_dim]
         k = projected[:, -2 * kv_width : -kv_width].reshape(-1, self.kv_heads, self.head_dim)
         if self.norms:
             q, k = rms_norm(q, self.norms.q, self.norms.eps), rms_norm(k, self.norms.k, self.norms.eps)
         return self.rope(q, positions), self.rope(k, positions)
+
+    def _kernels(self) -> Operations | None:
+        return cpu.extension() if self.head_dim % 16 == 0 else None
+
+
+def errors(device: mx.Device) -> list[float]:
+    """Relative errors of queries, keys and gated outputs against array operations; empty without the CPU kernels."""
+    with mx.stream(device):
+        ropes = (Rope(64, 1e7), Rope(64, 1e4, is_traditional=True))
+        return [_error(rope, is_gated=is_gated) for rope in ropes for is_gated in (False, True)] if cpu.extension() else []
+
+
+def _error(rope: Rope, *, is_gated: bool) -> float:
+    heads, kv_heads, dim, rows = 8, 2, 256, 5
+    gains = HeadNorms(mx.random.normal((dim,), key=mx.random.key(0)), mx.random.normal((dim,), key=mx.random.key(1)), 1e-6)
+    inputs = AttentionInputs(heads, kv_heads, dim, rope, rope.frequencies(), gains if is_gated else None, is_gated)
+    projected = mx.random.normal((rows, (heads * (1 + is_gated) + 2 * kv_heads) * dim), key=mx.random.key(2))
+    positions, y = mx.array([0, 1, 17, 300, 700], dtype=mx.int32), mx.random.normal((rows, heads, dim), key=mx.random.key(3))
+    actual, expected = list(inputs(projected, positions)[:2]), list(inputs.portable(projected, positions))
+    if is_gated:
+        actual.append(inputs.gated(y, projected))
+        expected.append((y * mx.sigmoid(inputs.queries(projected)[..., dim:])).reshape(rows, -1))
+    return difference(actual, expected)

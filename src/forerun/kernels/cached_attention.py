@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from forerun.kernels import attention as reference
 from forerun.kernels import cpu
-from forerun.kernels.numerics import Numerics
+from forerun.kernels.cpu.operations import Operations
+from forerun.kernels.difference import difference
+from forerun.kernels.numerics import EXACT, Numerics
 from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
 from forerun.kernels.write_rows import put_rows, write_rows
 
@@ -18,7 +21,7 @@ def write(keys: mx.array, values: mx.array, k: mx.array, v: mx.array, start: int
 
     In place if nobody else holds the buffers.
     """
-    kernels = cpu.extension()
+    kernels = _kernels(keys)
     if kernels:
         return list(kernels.write_rows(keys, values, k, v, positions))
     return [write_rows(buffer, rows.swapaxes(0, 1), start) for buffer, rows in ((keys, k), (values, v))]
@@ -26,7 +29,7 @@ def write(keys: mx.array, values: mx.array, k: mx.array, v: mx.array, start: int
 
 def write_pages(pages: Pages, k: mx.array, v: mx.array, positions: mx.array) -> list[mx.array]:
     """The pool's keys and values with the rows k and v at these positions of the sequence. In place if nobody else holds the buffers."""
-    kernels, at = cpu.extension(), pages.rows_of(positions)
+    kernels, at = _kernels(pages.keys), pages.rows_of(positions)
     if kernels:
         return list(kernels.write_rows(pages.keys, pages.values, k, v, at))
     return [put_rows(buffer, rows.swapaxes(0, 1), at) for buffer, rows in ((pages.keys, k), (pages.values, v))]
@@ -39,9 +42,9 @@ def attention(
 
     Returns [rows, heads, dim].
     """
-    kernels = cpu.extension()
+    kernels = _kernels(keys)
     if kernels:
-        return kernels.attention(q, [keys], [values], [None], [q.shape[0]], positions, first, 0)
+        return kernels.attention(q, [keys], [values], [None], [q.shape[0]], positions, first, 1)
     by_head = q.swapaxes(0, 1)
     if has_cuda_kernel(by_head, keys):
         return on_cuda(by_head, one_page(keys, values), positions, first).swapaxes(0, 1)
@@ -53,10 +56,42 @@ def attention(
 
 def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
     """`attention` over the pages of a sequence."""
-    kernels = cpu.extension()
+    kernels = _kernels(pages.keys)
     if kernels:
         return kernels.attention(q, [pages.keys], [pages.values], [pages.blocks], [q.shape[0]], positions, first, pages.block_tokens)
     by_head = q.swapaxes(0, 1)
     if has_cuda_kernel(by_head, pages.keys):
         return on_cuda(by_head, pages, positions, first).swapaxes(0, 1)
     return portable(by_head, pages, positions, stop, first, numerics).swapaxes(0, 1)
+
+
+def _kernels(keys: mx.array) -> Operations | None:
+    """The CPU kernels if they take such keys [kv_heads, capacity, dim]."""
+    return cpu.extension() if keys.shape[2] % 16 == 0 and keys.dtype == mx.float32 else None
+
+
+def errors(device: mx.Device) -> list[float]:
+    """`error` for the heads of real models, one row and many, in short contexts and long; empty without the CPU kernels."""
+    with mx.stream(device):
+        shapes = ((1, 8, 2, 256, 9000), (4, 8, 2, 256, 700), (1, 4, 2, 64, 700), (70, 32, 8, 128, 1100), (5, 9, 3, 64, 5000))
+        return [error(*shape, block_tokens) for shape in shapes for block_tokens in (0, 32)] if cpu.extension() else []
+
+
+def error(rows: int, heads: int, kv_heads: int, dim: int, length: int, block_tokens: int) -> float:
+    """Relative error of the CPU's writes and attention, over pages if block_tokens is not 0, against the reference on random rows."""
+    capacity = -(-length // reference.BLOCK_KEYS) * reference.BLOCK_KEYS
+    shapes = ((rows, heads, dim), (kv_heads, capacity, dim), (kv_heads, capacity, dim))
+    q, keys, values = (mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes))
+    positions, k, v = mx.arange(length - rows, length, dtype=mx.int32), keys[:, :rows].swapaxes(0, 1), values[:, :rows].swapaxes(0, 1)
+    expected_keys, expected_values = (put_rows(x, new.swapaxes(0, 1), positions) for x, new in ((keys, k), (values, v)))
+    expected = reference.blocked(q.swapaxes(0, 1), expected_keys, expected_values, positions, 1).swapaxes(0, 1)
+    if not block_tokens:
+        keys, values = write(keys, values, k, v, length - rows, positions)
+        actual = attention(q, keys, values, positions, None, 1, EXACT)
+        return difference([actual], [expected])
+    blocks = mx.random.permutation(capacity // block_tokens, key=mx.random.key(3)).astype(mx.int32)
+    at = mx.argsort(Pages(keys, values, blocks, block_tokens).rows_of(mx.arange(capacity, dtype=mx.int32)))
+    pages = Pages(mx.take(keys, at, axis=1), mx.take(values, at, axis=1), blocks, block_tokens)
+    keys, values = write_pages(pages, k, v, positions)
+    pages = pages._replace(keys=keys, values=values)
+    return difference([paged_attention(q, pages, positions, None, 1, EXACT)], [expected])

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from forerun.kernels import cpu
+from forerun.kernels import cpu, gated_delta
 from forerun.kernels.delta_inputs import Heads, delta_inputs
+from forerun.kernels.difference import difference
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.numerics import GatedDelta
 from forerun.kernels.swiglu import silu
@@ -110,4 +111,30 @@ class PortableDeltaNet:
         heads = self.parameters.heads
         width = heads.value_heads * heads.value_dim
         channels = 2 * heads.key_heads * heads.key_dim + width
-        return mx.split(projected, (channels, channels + width, channels + width + heads.value_heads), axis=-1)
+        return list(mx.split(projected, (channels, channels + width, channels + width + heads.value_heads), axis=-1))
+
+
+def errors(device: mx.Device) -> list[float]:
+    """`error` for the heads of real models, one row and many; empty where no kernel computes the layer."""
+    with mx.stream(device):
+        shapes = (Heads(4, 64, 8, 64), Heads(16, 128, 16, 128), Heads(16, 128, 48, 128))
+        return [error(rows, heads) for heads in shapes for rows in (1, 70)] if cpu.extension() else []
+
+
+def error(rows: int, heads: Heads) -> float:
+    """Relative error of `OnCpu` against `PortableDeltaNet` with the reference rule on random rows; see `difference`."""
+    value_width = heads.value_heads * heads.value_dim
+    channels = 2 * heads.key_heads * heads.key_dim + value_width
+    shapes = ((4, channels), (heads.value_heads,), (heads.value_heads,), (heads.value_dim,))
+    state_shapes = ((3, channels), (heads.value_heads, heads.value_dim, heads.key_dim))
+    keys = iter(mx.random.split(mx.random.key(rows), 7))
+    conv, rate, bias, gain, tail, matrix = (mx.random.normal(s, key=next(keys)) for s in (*shapes, *state_shapes))
+    projected = mx.random.normal((rows, channels + value_width + 2 * heads.value_heads), key=next(keys))
+    parameters = Parameters(heads, conv, mx.abs(rate), bias, gain, 1e-6)
+    layers: tuple[DeltaNet, DeltaNet] = (OnCpu(parameters), PortableDeltaNet(parameters, gated_delta.steps))
+    return difference(*(_all_of(layer, projected, (tail, matrix)) for layer in layers))
+
+
+def _all_of(layer: DeltaNet, projected: mx.array, state: Arrays) -> Arrays:
+    y, state = layer.rule(state, layer.inputs(projected))
+    return layer.output(y, projected), *state

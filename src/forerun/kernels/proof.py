@@ -17,7 +17,17 @@ import mlx.core as mx
 from forerun import small_files
 from forerun.config import cache_home
 from forerun.errors import UnsupportedError
-from forerun.kernels import attention, cpu, delta_inputs, delta_rule, paged_attention, quantised
+from forerun.kernels import (
+    attention,
+    attention_inputs,
+    cached_attention,
+    cpu,
+    delta_inputs,
+    delta_net,
+    delta_rule,
+    paged_attention,
+    quantised,
+)
 
 MAX_RESULTS = 1 << 26
 HINT = "try another version of MLX or of the driver; do not trust answers computed on this device"
@@ -37,6 +47,9 @@ KERNELS = (
     Kernel("delta rule", delta_rule.errors, 0.01),
     Kernel("inputs of the delta rule", delta_inputs.errors, 0.01),
     Kernel("quantised products", quantised.errors, 0.01),
+    Kernel("DeltaNet layer", delta_net.errors, 1e-4),
+    Kernel("inputs of attention", attention_inputs.errors, 1e-3),
+    Kernel("attention over stored rows", cached_attention.errors, 1e-4),
 )
 
 

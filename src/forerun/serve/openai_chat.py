@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, ConfigDict, FailFast, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent
@@ -44,6 +44,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
 }
+HINTS = {"functions": "send them as 'tools'", "function_call": "send 'tool_choice'"}
 CHOICE_HINT = "'auto' and 'none' are; forced calls need constrained decoding, which is not supported"
 NO_EFFECT: tuple[Any, ...] = (False, 0, "", [], {})
 
@@ -68,18 +69,38 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return tool
 
 
+def _function_id(function: dict[str, Any]) -> str:
+    """The id of a call from before calls had ids: the result that follows has the same name."""
+    return f"call_{function.get('name')}"
+
+
 class Message(Fields):
-    """One message. The template gets the fields of this schema alone, and developer under its older name."""
+    """One message. The template gets the fields of this schema alone, and developer under its older name. What was written before there
+    were tools, `function_call` and role `function`, becomes a call of a tool and its result.
+    """
 
     model_config = ConfigDict(json_schema_extra=HAS_CONTENT)
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: ContentField = None
     refusal: str | None = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = None
     tool_calls: list[Annotated[dict[str, Any], AfterValidator(_checked_call), CALL]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_function(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if value.get("role") == "function":
+            return value | {"role": "tool", "tool_call_id": _function_id(value)}
+        call = value.get("function_call")
+        if not isinstance(call, dict) or value.get("tool_calls"):
+            return value
+        return value | {"function_call": None, "tool_calls": [{"id": _function_id(call), "type": "function", "function": call}]}
 
     def value(self) -> dict[str, Any]:
         """The message in the form of the chat template."""
@@ -102,7 +123,7 @@ class Request(JobFields):
     """A chat completion request. `model` may be any name: there is one model."""
 
     model: str | None = None
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     max_tokens: Limit = None
@@ -166,7 +187,7 @@ def _check_supported(request: Request) -> None:
         raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
     if request.top_logprobs and not request.logprobs:
         raise BadRequestError("top_logprobs: logprobs are not requested", param="top_logprobs", hint="send 'logprobs': true with it")
-    refuse(request.unknown, {name: (*NO_EFFECT, *values) for name, values in UNSUPPORTED.items()}, {})
+    refuse(request.unknown, {name: (*NO_EFFECT, *values) for name, values in UNSUPPORTED.items()}, HINTS)
 
 
 class Choice:

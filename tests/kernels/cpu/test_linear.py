@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -10,38 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.cpu import lanes
+from tests.kernels.cpu.cases import DTYPES, matrix, on_every_set
 
-from forerun import _cpu
+_cpu: Any = pytest.importorskip("forerun._cpu")
+
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 32, 64, 65, 127, 130])
 INNER = st.sampled_from([1, 15, 16, 17, 33, 64, 256, 500, 512, 513, 528, 1040, 2056])
 ROWS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 18, 50, 96, 97, 200])
-DTYPES = (mx.float32, mx.bfloat16, mx.float16)
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    name, threads = _cpu.instruction_set(), _cpu.num_threads()
-    yield
-    _cpu.use(name)
-    _cpu.set_num_threads(threads)
-
-
-def matrix(rows: int, columns: int, seed: int = 0) -> mx.array:
-    return mx.array(np.random.default_rng(seed).standard_normal((rows, columns), np.float32))
-
-
-def on_every_set(compute: Callable[[], mx.array]) -> list[np.ndarray]:
-    results = []
-    for name in _cpu.instruction_sets():
-        _cpu.use(name)
-        results.append(np.array(compute()))
-    return results
 
 
 @given(SIZES, INNER, st.sampled_from(DTYPES), st.integers(1, 20))
 def test_the_sum_in_sixteen_lanes(n: int, k: int, dtype: mx.Dtype, rows: int) -> None:
-    x, w = matrix(rows, k), matrix(n, k, 1).astype(dtype)
+    x, w = matrix(rows, k), matrix(n, k, seed=1).astype(dtype)
     expected = lanes.product(np.array(x), np.array(w.astype(mx.float32)))
     for y in on_every_set(lambda: _cpu.linear(x, w)):
         np.testing.assert_array_equal(y, expected)
@@ -49,7 +30,7 @@ def test_the_sum_in_sixteen_lanes(n: int, k: int, dtype: mx.Dtype, rows: int) ->
 
 @given(SIZES, INNER, st.sampled_from(DTYPES), ROWS, st.integers(1, 4))
 def test_a_row_has_the_bits_it_has_alone(n: int, k: int, dtype: mx.Dtype, rows: int, threads: int) -> None:
-    x, w = matrix(rows, k), matrix(n, k, 1).astype(dtype)
+    x, w = matrix(rows, k), matrix(n, k, seed=1).astype(dtype)
     alone = [np.array(_cpu.linear(x[r : r + 1], w)) for r in range(rows)]
     expected = np.concatenate([np.zeros((0, n), np.float32), *alone])
     _cpu.set_num_threads(threads)
@@ -59,7 +40,7 @@ def test_a_row_has_the_bits_it_has_alone(n: int, k: int, dtype: mx.Dtype, rows: 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_close_to_float64_at_real_sizes(dtype: mx.Dtype) -> None:
-    x, w = matrix(130, 4096), matrix(300, 4096, 1).astype(dtype)
+    x, w = matrix(130, 4096), matrix(300, 4096, seed=1).astype(dtype)
     expected = np.array(x).astype(np.float64) @ np.array(w.astype(mx.float32)).T.astype(np.float64)
     np.testing.assert_allclose(np.array(_cpu.linear(x, w)), expected, atol=3e-4)
 
@@ -86,7 +67,7 @@ def affine(packed: mx.array, scales: mx.array, biases: mx.array, bits: int) -> m
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 30])
 def test_quantised_weights_give_the_bits_of_the_matrix_they_stand_for(bits: int, group: int, dtype: mx.Dtype, rows: int) -> None:
     n, k = 21, 640
-    x, packed = matrix(rows, k), mx.quantize(matrix(n, k, 1).astype(dtype), group_size=group, bits=bits)
+    x, packed = matrix(rows, k), mx.quantize(matrix(n, k, seed=1).astype(dtype), group_size=group, bits=bits)
     expected = np.array(_cpu.linear(x, affine(*packed, bits)))
     for y in on_every_set(lambda: _cpu.quantised_linear(x, *packed, bits, group)):
         np.testing.assert_array_equal(y, expected)
@@ -107,7 +88,7 @@ def test_compiled_for_any_number_of_rows() -> None:
     w, packed = matrix(40, 64), mx.quantize(matrix(40, 64), group_size=32)
     compiled = mx.compile(lambda x: (_cpu.linear(x, w), _cpu.quantised_linear(x, *packed, 4, 32)), shapeless=True)
     for rows in (1, 4, 30):
-        x = matrix(rows, 64, rows)
+        x = matrix(rows, 64, seed=rows)
         for y, expected in zip(compiled(x), (_cpu.linear(x, w), _cpu.quantised_linear(x, *packed, 4, 32)), strict=True):
             np.testing.assert_array_equal(np.array(y), np.array(expected))
 

@@ -58,45 +58,79 @@ inline void delta_inputs(const DeltaNet& a, const DeltaInputs& in, const DeltaSe
   delta_gates(a, a.projected + row * a.width, in.decay + row * a.value_heads, in.beta + row * a.value_heads);
 }
 
-// One row of the rule for 16 rows of the matrix: to = g from + by k^T with by = beta (v - g from k); y = to q. DK: key_dim, or 0 for any.
-template <size_t DK>
+// A vector of DIM elements in registers, or of any number in memory if DIM is 0.
+template <size_t DIM>
+struct Held {
+  F16 x[DIM / 16];
+  explicit Held(const float* p) {
+    for (size_t j = 0; j < DIM; j += 16) x[j / 16] = load16(p + j);
+  }
+  F16 at(size_t j) const { return x[j / 16]; }
+};
+template <>
+struct Held<0> {
+  const float* p;
+  explicit Held(const float* p) : p(p) {}
+  F16 at(size_t j) const { return load16(p + j); }
+};
+
+// One row of the rule for 16 SLICES rows of the matrix: to = g from + by k^T with by = beta (v - g from k); y = to q. DK: key_dim, or 0.
+// Several slices, since one waits most of the time for its own sums.
+template <size_t DK, size_t SLICES>
 inline void delta_step(const float* from, float* to, const float* q, const float* k, const float* v, float g, float beta, size_t key_dim, float* y) {
   const size_t dim = DK ? DK : key_dim;
+  const Held<DK> keys(k), queries(q);
   const F16 decay = splat(g);
   F16 dots[16];
-  for (size_t i = 0; i < 16; ++i) {
-    F16 dot = zeros();
-    for (size_t j = 0; j < dim; j += 16) dot = fma(load16(from + i * dim + j), load16(k + j), dot);
-    dots[i] = dot;
-  }
-  alignas(64) float by[16];
-  store16(by, (load16(v) - decay * sum16(dots)) * splat(beta));
-  for (size_t i = 0; i < 16; ++i) {
-    F16 dot = zeros();
-    for (size_t j = 0; j < dim; j += 16) {
-      const F16 next = fma(splat(by[i]), load16(k + j), load16(from + i * dim + j) * decay);
-      store16(to + i * dim + j, next);
-      dot = fma(next, load16(q + j), dot);
+  alignas(64) float by[16 * SLICES];
+  for (size_t s = 0; s < 16 * SLICES; s += 16) {
+    for (size_t i = 0; i < 16; ++i) {
+      dots[i] = zeros();
+      for (size_t j = 0; j < dim; j += 16) dots[i] = fma(load16(from + (s + i) * dim + j), keys.at(j), dots[i]);
     }
-    dots[i] = dot;
+    store16(by + s, (load16(v + s) - decay * sum16(dots)) * splat(beta));
   }
-  store16(y, sum16(dots));
+  for (size_t s = 0; s < 16 * SLICES; s += 16) {
+    for (size_t i = 0; i < 16; ++i) {
+      F16 dot = zeros();
+      for (size_t j = 0; j < dim; j += 16) {
+        const F16 next = fma(splat(by[s + i]), keys.at(j), load16(from + (s + i) * dim + j) * decay);
+        store16(to + (s + i) * dim + j, next);
+        dot = fma(next, queries.at(j), dot);
+      }
+      dots[i] = dot;
+    }
+    store16(y + s, sum16(dots));
+  }
 }
 
-// All rows of a sequence for 16 rows of a head's matrix, which stay in the first-level cache.
-template <size_t DK>
+// All rows of a sequence for 16 SLICES rows of a head's matrix. Between them the matrix is in the first-level cache, in whole cache lines: the
+// arrays of MLX begin anywhere.
+template <size_t DK, size_t SLICES>
 inline void delta_rule(const DeltaNet& a, const DeltaInputs& in, const DeltaSequence& s, size_t head, size_t first) {
-  const size_t at = (head * a.value_dim + first) * a.key_dim, key_head = head / (a.value_heads / a.key_heads);
+  const size_t at = (head * a.value_dim + first) * a.key_dim, key_head = head / (a.value_heads / a.key_heads), bytes = 16 * SLICES * a.key_dim * sizeof(float);
+  float *const lines = static_cast<float*>(scratch(bytes)), *to = s.next_matrix + at;
   const float* from = s.matrix + at;
-  float* to = s.next_matrix + at;
-  if (!s.rows && from != to) __builtin_memcpy(to, from, 16 * a.key_dim * sizeof(float));
+  if (!s.rows && from != to) __builtin_memcpy(to, from, bytes);
   for (size_t row = s.start; row < s.start + s.rows; ++row) {
     const float *q = in.mixed + row * a.channels + key_head * a.key_dim, *k = q + a.key_heads * a.key_dim;
     const float* v = in.mixed + row * a.channels + 2 * a.key_heads * a.key_dim + head * a.value_dim + first;
     const size_t gate = row * a.value_heads + head;
-    delta_step<DK>(from, to, q, k, v, in.decay[gate], in.beta[gate], a.key_dim, a.y + gate * a.value_dim + first);
-    from = to;
+    float *y = a.y + gate * a.value_dim + first, *next = row + 1 < s.start + s.rows ? lines : to;
+    delta_step<DK, SLICES>(from, next, q, k, v, in.decay[gate], in.beta[gate], a.key_dim, y);
+    from = next;
   }
+}
+
+template <size_t DK, size_t SLICES>
+inline void delta_rules(const DeltaNet& a, const DeltaInputs& in) {
+  const size_t values = 16 * SLICES, pieces = a.value_heads * a.value_dim / values, rows = a.rows / a.num_sequences + 1;
+  in_parts(a.num_sequences * pieces, rows * a.key_dim * values * 4, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const size_t value = i % pieces * values;
+      delta_rule<DK, SLICES>(a, in, a.sequences[i / pieces], value / a.value_dim, value % a.value_dim);
+    }
+  });
 }
 
 inline void norm_and_gate(const DeltaNet& a, size_t row) {
@@ -119,16 +153,10 @@ inline void delta_net(const DeltaNet& a) {
   in_parts(a.rows, a.channels * 8, [&](size_t begin, size_t end) {
     each_row(a, begin, end, [&](const DeltaSequence& s, size_t t) { delta_inputs(a, in, s, t); });
   });
-  const size_t slices = a.value_heads * a.value_dim / 16, work = (a.rows / a.num_sequences + 1) * a.key_dim * 16 * 4;
-  in_parts(a.num_sequences * slices, work, [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      const DeltaSequence& s = a.sequences[i / slices];
-      const size_t head = i % slices * 16 / a.value_dim, first = i % slices * 16 % a.value_dim;
-      if (a.key_dim == 64) delta_rule<64>(a, in, s, head, first);
-      else if (a.key_dim == 128) delta_rule<128>(a, in, s, head, first);
-      else delta_rule<0>(a, in, s, head, first);
-    }
-  });
+  const bool is_even = a.value_dim % 32 == 0;
+  if (is_even && a.key_dim == 64) delta_rules<64, 2>(a, in);
+  else if (is_even && a.key_dim == 128) delta_rules<128, 2>(a, in);
+  else delta_rules<0, 1>(a, in);
   in_parts(a.rows, a.value_heads * a.value_dim * 8, [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) norm_and_gate(a, row);
   });

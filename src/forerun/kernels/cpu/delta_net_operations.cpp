@@ -25,6 +25,7 @@ struct DeltaNetOp : CpuPrimitive<DeltaNetOp> {
 
   void eval_cpu(const Arrays& in, Arrays& out) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
+    release_from_siblings(in, out);
     DeltaNet job = job_of(in, encoder);
     job.y = allocated<float>(out[0], encoder);
     encoder.dispatch([job, sequences = sequences_of(in, out, encoder)]() mutable {

@@ -1,7 +1,7 @@
 // Weights as checkpoints store them, read as float32.
 //
 // A source is a matrix [n, k]. at(n, i) looks at BLOCK weights of output n from weight i on, i % BLOCK == 0; get(at, j) yields weights
-// i + j .. i + j + 16 of them.
+// i + j .. i + j + 16 of them, j a constant once loops are unrolled.
 
 inline float as_float(float a) { return a; }
 inline float as_float(uint16_t bf16) {
@@ -22,6 +22,7 @@ struct Plain {
   };
   At at(size_t n, size_t i) const { return {weights + n * k + i}; }
   F16 get(const At& a, size_t j) const { return load16(a.p + j); }
+  void fetch(const At& a, size_t outputs) const { __builtin_prefetch(a.p + outputs * k); }  // the same weights of a later output
   F16 rest(size_t n) const {
     T padded[16] = {};
     __builtin_memcpy(padded, weights + n * k + k / 16 * 16, k % 16 * sizeof(T));
@@ -69,6 +70,8 @@ inline void with_affine(const Matrix& m, const F& f) {
   }
 }
 
+#include "blocks.h"
+
 // f(the source of `m`).
 template <class F>
 inline void with_source(const Matrix& m, const F& f) {
@@ -78,5 +81,6 @@ inline void with_source(const Matrix& m, const F& f) {
     case Format::F16: return f(Plain<Half>{static_cast<const Half*>(m.weights), m.k});
     case Format::AFFINE4: return with_affine<4>(m, f);
     case Format::AFFINE8: return with_affine<8>(m, f);
+    default: return with_blocks(m, f);
   }
 }

@@ -1,8 +1,9 @@
 // Elementary functions of lanes: the same bits on every machine, since no library computes them.
 
 // e^x within 1.5 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, n added to the exponent. Below -87.3 it is e^-87.3, above 88.3 e^88.3.
+// NaN stays NaN: `most` and `least` return their second argument then.
 inline F16 exp(F16 x) {
-  x = least(most(x, splat(-87.3f)), splat(88.3f));
+  x = least(splat(88.3f), most(splat(-87.3f), x));
   const F16 n = nearest(x * splat(1.44269504088896341f));
   F16 r = fma(n, splat(-0.693359375f), x);
   r = fma(n, splat(2.12194440e-4f), r);

@@ -60,6 +60,14 @@ inline void store_part(float* p, const F16& a, size_t n) {
   __builtin_memcpy(p, x, n * sizeof(float));
 }
 
+inline float largest(const F16& a) {
+  alignas(64) float x[16];
+  store16(x, a);
+  for (int half = 8; half; half /= 2)
+    for (int l = 0; l < half; ++l) x[l] = x[l] > x[l + half] ? x[l] : x[l + half];
+  return x[0];
+}
+
 // The one order in which lanes are summed: l + 8, then l + 4, l + 2, l + 1.
 inline float sum(const F16& a) {
   alignas(64) float x[16];

@@ -59,3 +59,9 @@ inline I16 nibbles16(const uint8_t* p) {
   const I by = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
   return {{_mm256_srlv_epi32(_mm256_set1_epi32(words[0]), by), _mm256_srlv_epi32(_mm256_set1_epi32(words[1]), by)}};
 }
+
+// Lane l holds bits >> l.
+inline I16 spread16(uint32_t bits) {
+  const I by = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {{_mm256_srlv_epi32(_mm256_set1_epi32(int(bits)), by), _mm256_srlv_epi32(_mm256_set1_epi32(int(bits >> 8)), by)}};
+}

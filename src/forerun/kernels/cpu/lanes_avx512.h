@@ -81,3 +81,8 @@ inline I16 nibbles16(const uint8_t* p) {
                                        0x0000002c00000028, 0x0000003400000030, 0x0000003c00000038);
   return {{_mm512_multishift_epi64_epi8(at, _mm512_set1_epi64(bits))}};
 }
+
+// Lane l holds bits >> l.
+inline I16 spread16(uint32_t bits) {
+  return {{_mm512_srlv_epi32(_mm512_set1_epi32(int(bits)), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))}};
+}

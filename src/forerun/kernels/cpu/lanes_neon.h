@@ -69,3 +69,11 @@ inline I16 nibbles16(const uint8_t* p) {
   }
   return out;
 }
+
+// Lane l holds bits >> l.
+inline I16 spread16(uint32_t bits) {
+  constexpr int32_t BY[4] = {0, -1, -2, -3};
+  I16 out;
+  for (int i = 0; i < 4; ++i) out.r[i] = vreinterpretq_s32_u32(vshlq_u32(vdupq_n_u32(bits >> 4 * i), vld1q_s32(BY)));
+  return out;
+}

@@ -67,3 +67,10 @@ inline I16 nibbles16(const uint8_t* p) {
   for (int i = 0; i < 16; ++i) out.r[i] = p[i / 2] >> 4 * (i % 2);
   return out;
 }
+
+// Lane l holds bits >> l.
+inline I16 spread16(uint32_t bits) {
+  I16 out;
+  for (int l = 0; l < 16; ++l) out.r[l] = I(bits >> l);
+  return out;
+}

@@ -16,12 +16,10 @@ constexpr int at_once(int rows) {
   return registers;
 }
 
-// lanes[m * TILE + n]: the lanes of row x[m] with output first + n, of at most `last`.
+// lanes[m * TILE + n]: the lanes of row m with output outputs[n]. x: ROWS rows `stride` apart, zeros after the k-th.
 template <int ROWS, class Source>
-inline void lanes_of(const Source& source, size_t first, size_t last, const float* const* x, size_t k, F16* lanes) {
+inline void lanes_of(const Source& source, const size_t* outputs, const float* x, size_t stride, size_t k, F16* lanes) {
   constexpr int ONCE = at_once(ROWS);
-  size_t outputs[TILE];
-  for (size_t n = 0; n < TILE; ++n) outputs[n] = first + n < last ? first + n : last;
   for (int h = 0; h < NUM; h += ONCE) {
     R sums[ROWS][TILE][ONCE];
 #pragma GCC unroll 8
@@ -30,34 +28,34 @@ inline void lanes_of(const Source& source, size_t first, size_t last, const floa
       for (size_t n = 0; n < TILE; ++n)
 #pragma GCC unroll 8
         for (int i = 0; i < ONCE; ++i) sums[m][n][i] = zero();
-    auto add = [&](const F16& w, size_t n, auto&& xs) {
+    const auto add_sixteen = [&](size_t at, auto&& weights) {
+      R xs[ROWS][ONCE];
 #pragma GCC unroll 8
       for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
-        for (int i = 0; i < ONCE; ++i) sums[m][n][i] = fma(w.r[h + i], xs(m, i), sums[m][n][i]);
+        for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x + m * stride + at + (h + i) * WIDTH);
+#pragma GCC unroll 8
+      for (size_t n = 0; n < TILE; ++n) {
+        const F16 w = weights(n);
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 8
+          for (int i = 0; i < ONCE; ++i) sums[m][n][i] = fma(w.r[h + i], xs[m][i], sums[m][n][i]);
+      }
     };
     const size_t whole = k / Source::BLOCK * Source::BLOCK;
     for (size_t b = 0; b < whole; b += Source::BLOCK) {
       typename Source::At at[TILE];
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n) at[n] = source.at(outputs[n], b);
-#pragma GCC unroll 8
-      for (size_t j = 0; j < Source::BLOCK; j += 16) {
-        R xs[ROWS][ONCE];
-#pragma GCC unroll 8
-        for (int m = 0; m < ROWS; ++m)
-#pragma GCC unroll 8
-          for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x[m] + b + j + (h + i) * WIDTH);
-#pragma GCC unroll 8
-        for (size_t n = 0; n < TILE; ++n) add(source.get(at[n], j), n, [&](int m, int i) { return xs[m][i]; });
+      for (size_t n = 0; n < TILE; ++n) {
+        at[n] = source.at(outputs[n], b);
+        if constexpr (Source::BLOCK == 16) source.fetch(at[n], TILE);
       }
+#pragma GCC unroll 8
+      for (size_t j = 0; j < Source::BLOCK; j += 16) add_sixteen(b + j, [&](size_t n) { return source.get(at[n], j); });
     }
     if constexpr (Source::BLOCK == 16)
-      if (k % 16) {
-        float xs[ROWS][16] = {};
-        for (int m = 0; m < ROWS; ++m) __builtin_memcpy(xs[m], x[m] + whole, k % 16 * sizeof(float));
-        for (size_t n = 0; n < TILE; ++n) add(source.rest(outputs[n]), n, [&](int m, int i) { return load(xs[m] + (h + i) * WIDTH); });
-      }
+      if (whole < k) add_sixteen(whole, [&](size_t n) { return source.rest(outputs[n]); });
 #pragma GCC unroll 8
     for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
@@ -75,25 +73,45 @@ inline void store_sums(const F16* lanes, float* y, size_t count) {
   for (size_t n = 0; n < count; ++n) y[n] = all[n];
 }
 
+inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
+inline size_t rounded_up(size_t a, size_t unit) { return (a + unit - 1) / unit * unit; }
+
+inline const float* x_row(const Linear& a, size_t i) { return a.x + (a.ids ? a.ids[i] / a.share : i) * a.matrix.k; }
+inline float* y_row(const Linear& a, size_t i) { return a.y + (a.ids ? a.ids[i] : i) * a.matrix.n; }
+
+// Row i up to the next multiple of 16, with zeros at its end.
+inline void copy_row(const Linear& a, size_t i, float* to) {
+  const size_t k = a.matrix.k;
+  const Plain<float> row{x_row(a, i), k};
+  for (size_t j = 0; j + 16 <= k; j += 16) store16(to + j, row.get(row.at(0, j), 0));
+  if (k % 16) store16(to + k / 16 * 16, row.rest(0));
+}
+
+// Rows row .. row + ROWS, copied to x, and outputs j .. j + TILE, without those from a.rows and from `stop` on.
 template <int ROWS, class Source>
-inline void few_tile(const Source& source, size_t first, size_t stop, const Linear& a, size_t row) {
-  const float* x[ROWS];
-  for (int m = 0; m < ROWS; ++m) x[m] = a.x + (row + m < a.rows ? row + m : a.rows - 1) * a.matrix.k;
+inline void few_tile(const Source& source, const Linear& a, const float* x, size_t row, size_t j, size_t stop) {
+  size_t outputs[TILE];
+#pragma GCC unroll 8
+  for (size_t n = 0; n < TILE; ++n) outputs[n] = a.first + least(j + n, stop - 1);
+  const size_t stride = rounded_up(a.matrix.k, 16);
   F16 lanes[ROWS * TILE];
-  lanes_of<ROWS>(source, first, stop - 1, x, a.matrix.k, lanes);
+  lanes_of<ROWS>(source, outputs, x + row * stride, stride, a.matrix.k, lanes);
 #pragma GCC unroll 8
   for (int m = 0; m < ROWS; ++m)
-    if (row + m < a.rows) store_sums(lanes + m * TILE, a.y + (row + m) * a.matrix.n + first, stop - first);
+    if (row + m < a.rows) store_sums(lanes + m * TILE, y_row(a, row + m) + j, stop - j);
 }
 
 template <class Source>
 inline void few_rows(const Source& source, const Linear& a, size_t start, size_t stop) {
+  const size_t stride = rounded_up(a.matrix.k, 16);
+  float* x = static_cast<float*>(scratch((a.rows + MOST_TILE_ROWS) * stride * sizeof(float)));  // of the rows after the last nothing is stored
+  for (size_t r = 0; r < a.rows; ++r) copy_row(a, r, x + r * stride);
   for (size_t j = start; j < stop; j += TILE)
     for (size_t r = 0; r < a.rows;) {
       const size_t left = a.rows - r;
-      if (left == 1) few_tile<1>(source, j, stop, a, r), r += 1;
-      else if (left == 2) few_tile<2>(source, j, stop, a, r), r += 2;
-      else few_tile<MOST_TILE_ROWS>(source, j, stop, a, r), r += MOST_TILE_ROWS;
+      if (left == 1) few_tile<1>(source, a, x, r, j, stop), r += 1;
+      else if (left == 2) few_tile<2>(source, a, x, r, j, stop), r += 2;
+      else few_tile<MOST_TILE_ROWS>(source, a, x, r, j, stop), r += MOST_TILE_ROWS;
     }
 }
 
@@ -102,12 +120,11 @@ inline void few_rows(const Source& source, const Linear& a, size_t start, size_t
 constexpr size_t TILE_ROWS = REGISTERS == 32 ? 6 : 3;
 constexpr size_t DEPTH = 512, PANEL = 64, BLOCK_ROWS = 96;
 
-inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
-inline size_t rounded_up(size_t a, size_t unit) { return (a + unit - 1) / unit * unit; }
+inline size_t row_tiles(const Linear& a) { return (a.rows + TILE_ROWS - 1) / TILE_ROWS; }
 
-// The rows a.x + TILE_ROWS * tile ... of each piece of DEPTH: [pieces][tiles][NUM][depth / 16][TILE_ROWS][WIDTH], the missing ones zeros.
+// Rows TILE_ROWS * tile ... of each piece of DEPTH: [pieces][tiles][NUM][depth / 16][TILE_ROWS][WIDTH], the missing ones zeros.
 inline void pack_rows(const Linear& a, size_t tile) {
-  const size_t k = a.matrix.k, tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
+  const size_t k = a.matrix.k, tiles = row_tiles(a);
   for (size_t k0 = 0; k0 < k; k0 += DEPTH) {
     const size_t steps = (least(DEPTH, k - k0) + 15) / 16;
     float* to = a.packed + (k0 * tiles + tile * steps * 16) * TILE_ROWS;
@@ -115,8 +132,8 @@ inline void pack_rows(const Linear& a, size_t tile) {
       const size_t row = tile * TILE_ROWS + m;
       for (size_t s = 0; s < steps; ++s) {
         F16 x = zeros();
-        if (row < a.rows && k0 + s * 16 + 16 <= k) x = load16(a.x + row * k + k0 + s * 16);
-        else if (row < a.rows) x = Plain<float>{a.x, k}.rest(row);
+        if (row < a.rows && k0 + s * 16 + 16 <= k) x = load16(x_row(a, row) + k0 + s * 16);
+        else if (row < a.rows) x = Plain<float>{x_row(a, row), k}.rest(0);
         for (int h = 0; h < NUM; ++h) store(to + ((h * steps + s) * TILE_ROWS + m) * WIDTH, x.r[h]);
       }
     }
@@ -172,19 +189,19 @@ inline void packed_tile(const float* x, const float* w, size_t steps, bool is_fi
 // Outputs start .. stop (at most PANEL) of rows row .. row_stop (at most BLOCK_ROWS).
 template <class Source>
 inline void many_rows(const Source& source, const Linear& a, size_t row, size_t row_stop, size_t start, size_t stop) {
-  const size_t k = a.matrix.k, n = a.matrix.n, tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
+  const size_t k = a.matrix.k, tiles = row_tiles(a);
   float* panel = static_cast<float*>(scratch((PANEL * DEPTH + BLOCK_ROWS * PANEL * 16) * sizeof(float)));
   F16* lanes = reinterpret_cast<F16*>(panel + PANEL * DEPTH);
   for (size_t k0 = 0; k0 < k; k0 += DEPTH) {
     const size_t steps = (least(DEPTH, k - k0) + 15) / 16;
     const bool is_first = k0 == 0, is_last = k0 + DEPTH >= k;
-    widen_panel(source, start, stop, k0, k, steps, panel);
+    widen_panel(source, a.first + start, a.first + stop, k0, k, steps, panel);
     F16* part = lanes;
     for (size_t r = row; r < row_stop; r += TILE_ROWS)
       for (size_t j = start; j < stop; j += TILE) {
         packed_tile(a.packed + (k0 * tiles + r / TILE_ROWS * steps * 16) * TILE_ROWS, panel + (j - start) * steps * 16, steps, is_first, part);
         if (is_last)
-          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(part + m * TILE, a.y + (r + m) * n + j, stop - j);
+          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(part + m * TILE, y_row(a, r + m) + j, stop - j);
         if (!(is_first && is_last)) part += TILE_ROWS * TILE;
       }
   }
@@ -192,30 +209,44 @@ inline void many_rows(const Source& source, const Linear& a, size_t row, size_t 
 
 // --- Both ---
 
-// f(i) for i < pieces, shared between threads.
-template <class F>
-inline void each_piece(size_t pieces, const F& f) {
-  run_pieces(pieces, [](const void* f, size_t i) { (*static_cast<const F*>(f))(i); }, &f);
+inline bool is_few(const Linear& a) { return a.rows <= MOST_FEW_ROWS; }
+
+// A piece is some outputs of all rows if rows are few (so many that a thread has some microseconds of work), else a panel of BLOCK_ROWS rows.
+inline size_t piece_outputs(const Linear& a) {
+  if (!is_few(a)) return PANEL;
+  const size_t pieces = least(a.matrix.n * a.matrix.k * (a.rows + 3) / 4 / 65536 + 1, 256);
+  return rounded_up((a.matrix.n + pieces - 1) / pieces, 2 * TILE);
 }
+inline size_t row_blocks(const Linear& a) { return is_few(a) ? 1 : (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
+inline size_t num_pieces(const Linear& a) { return (a.matrix.n + piece_outputs(a) - 1) / piece_outputs(a) * row_blocks(a); }
 
 template <class Source>
-inline void linear_of(const Source& source, const Linear& a) {
-  const size_t n = a.matrix.n, k = a.matrix.k;
-  if (a.rows <= MOST_FEW_ROWS) {
-    const size_t most = n * k * (a.rows + 3) / 4 / 65536 + 1, width = rounded_up((n + least(most, 256) - 1) / least(most, 256), 2 * TILE);
-    return each_piece((n + width - 1) / width, [&](size_t i) { few_rows(source, a, i * width, least(n, (i + 1) * width)); });
-  }
-  const size_t tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS, blocks = (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-  in_parts(tiles, TILE_ROWS * k / 4, [&](size_t start, size_t stop) {
-    for (size_t tile = start; tile < stop; ++tile) pack_rows(a, tile);
-  });
-  each_piece((n + PANEL - 1) / PANEL * blocks, [&](size_t i) {
-    const size_t row = i % blocks * BLOCK_ROWS, start = i / blocks * PANEL;
-    many_rows(source, a, row, least(a.rows, row + BLOCK_ROWS), start, least(n, start + PANEL));
-  });
+inline void compute_piece(const Source& source, const Linear& a, size_t i) {
+  const size_t blocks = row_blocks(a), row = i % blocks * BLOCK_ROWS, start = i / blocks * piece_outputs(a);
+  const size_t stop = least(a.matrix.n, start + piece_outputs(a));
+  if (is_few(a)) return few_rows(source, a, start, stop);
+  many_rows(source, a, row, least(a.rows, row + BLOCK_ROWS), start, stop);
 }
 
 inline void linear(const Linear& a) {
   if (a.rows == 0 || a.matrix.n == 0) return;
-  with_source(a.matrix, [&](const auto& source) { linear_of(source, a); });
+  if (!is_few(a))
+    in_parts(row_tiles(a), TILE_ROWS * a.matrix.k / 4, [&](size_t start, size_t stop) {
+      for (size_t tile = start; tile < stop; ++tile) pack_rows(a, tile);
+    });
+  with_source(a.matrix, [&](const auto& source) { each_piece(num_pieces(a), [&](size_t i) { compute_piece(source, a, i); }); });
+}
+
+inline void matrix_rows(const MatrixRows& a) {
+  const size_t k = a.matrix.k;
+  with_source(a.matrix, [&]<class Source>(const Source& source) {
+    in_parts(a.rows, k / 4, [&](size_t start, size_t stop) {
+      for (size_t r = start; r < stop; ++r)
+        for (size_t i = 0; i < k; i += Source::BLOCK) {
+          const auto at = source.at(least(a.ids ? a.ids[r] : r, a.matrix.n - 1), i);
+#pragma GCC unroll 8
+          for (size_t j = 0; j < Source::BLOCK; j += 16) store16(a.y + r * k + i + j, source.get(at, j));
+        }
+    });
+  });
 }

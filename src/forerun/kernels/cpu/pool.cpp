@@ -1,6 +1,8 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
@@ -19,11 +21,15 @@ static void relax() {}
 namespace forerun {
 namespace {
 
-// Helpers spin a little before they sleep. The caller waits only for pieces that somebody began, so a helper that wakes late costs nothing.
+using Clock = std::chrono::steady_clock;
+
+// Helpers spin a little before they sleep. The caller waits only for pieces that somebody began, so a helper that wakes late costs nothing. One
+// that the system halts within a piece does, as happens where another process keeps a core busy: if such a stall lasts longer than all work
+// since the last one, the pool does without a helper for some time, each time for longer.
 class Pool {
  public:
-  explicit Pool(int threads) {
-    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  explicit Pool(int threads) : num_active_(threads - 1) {
+    for (int i = 0; i < threads - 1; ++i) helpers_.emplace_back([this, i] { help(i); });
   }
 
   int num_threads() const { return int(helpers_.size()) + 1; }
@@ -41,8 +47,9 @@ class Pool {
     const uint64_t round = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     ticket_.store(round << 32);
     if (sleeping_.load()) ticket_.notify_all();
+    const auto begun = Clock::now();
     take(round);
-    while (done_.load(std::memory_order_acquire) < pieces) relax();
+    wait_for_helpers(pieces, begun);
   }
 
  private:
@@ -61,10 +68,31 @@ class Pool {
     }
   }
 
-  void help() {
+  void wait_for_helpers(size_t pieces, Clock::time_point begun) {
+    const auto now = Clock::now();
+    while (done_.load(std::memory_order_acquire) < pieces) relax();
+    const Clock::duration waited = Clock::now() - now;
+    worked_ += now - begun;
+    if (waited > STALL) note_stall(waited);
+    if (num_active_.load(std::memory_order_relaxed) < int(helpers_.size()) && now > resume_at_) {
+      ++num_active_;
+      num_active_.notify_all();
+    }
+  }
+
+  void note_stall(Clock::duration waited) {
+    pause_ = waited < worked_ ? Clock::duration(0) : std::min<Clock::duration>(std::max(2 * pause_, 16 * waited), LONGEST_PAUSE);
+    worked_ = Clock::duration(0);
+    if (pause_ == Clock::duration(0) || num_active_.load() == 0) return;
+    --num_active_;
+    resume_at_ = Clock::now() + pause_;
+  }
+
+  void help(int number) {
     for (uint64_t seen = 0;;) {
+      for (int active = num_active_.load(); number >= active; active = num_active_.load()) num_active_.wait(active);
       uint64_t ticket = ticket_.load();
-      for (int spins = 0; ticket >> 32 == seen && spins < SPINS; ++spins) relax(), ticket = ticket_.load();
+      for (const auto end = Clock::now() + SPIN; ticket >> 32 == seen && Clock::now() < end; ticket = ticket_.load()) relax();
       if (ticket >> 32 == seen) {
         ++sleeping_;
         for (ticket = ticket_.load(); ticket >> 32 == seen; ticket = ticket_.load()) ticket_.wait(ticket);
@@ -75,13 +103,16 @@ class Pool {
     }
   }
 
-  static constexpr int SPINS = 2000;
+  static constexpr auto SPIN = std::chrono::microseconds(20), STALL = std::chrono::microseconds(200);
+  static constexpr auto LONGEST_PAUSE = std::chrono::seconds(1);
   std::mutex busy_;
   std::atomic<uint64_t> ticket_{0};
   std::atomic<void (*)(const void*, size_t)> call_{nullptr};
   std::atomic<const void*> job_{nullptr};
   std::atomic<size_t> pieces_{0}, done_{0};
-  std::atomic<int> sleeping_{0};
+  std::atomic<int> sleeping_{0}, num_active_;
+  Clock::time_point resume_at_;  // this and the next two: of the caller that holds busy_
+  Clock::duration worked_{0}, pause_{0};
   std::vector<std::thread> helpers_;
 };
 

@@ -30,6 +30,11 @@ const void* row_major(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return copy.data<char>();
 }
 
+void release_from_siblings(const Arrays& in, Arrays& out) {
+  for (auto& each : out)
+    if (&each.inputs() != &in && !each.is_tracer()) each.inputs().clear();
+}
+
 void* taken_over(const mx::array& in, mx::array& out, mx::cpu::CommandEncoder& encoder) {
   if (in.is_donatable() && in.flags().row_contiguous) {
     out.copy_shared_buffer(in);

@@ -42,13 +42,16 @@ T* allocated(mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return a.data<T>();
 }
 
-// Memory for `count` elements until the tasks dispatched for this primitive are done.
+// For primitives with several outputs, before they ask what is donatable: each output holds all inputs, and only one of them needs to.
+void release_from_siblings(const Arrays& in, Arrays& out);
+
+// Memory for `count` elements, aligned to 64, until the tasks dispatched for this primitive are done.
 template <class T>
 T* temporary(size_t count, mx::cpu::CommandEncoder& encoder) {
-  mx::array memory({int(count * sizeof(T) / 4 + 1)}, mx::uint32, nullptr, {});
+  mx::array memory({int(count * sizeof(T) / 64 + 2), 64}, mx::uint8, nullptr, {});
   memory.set_data(mx::allocator::malloc(memory.nbytes()));
   encoder.add_temporary(memory);
-  return memory.data<T>();
+  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory.data<char>()) + 63) / 64 * 64);
 }
 
 // `out` in the memory of `in` where nobody else holds it, else with memory of its own into which a task copies `in`.

@@ -17,6 +17,12 @@ inline void in_parts(size_t n, size_t cost, const F& f) {
       &job);
 }
 
+// f(i) for i < pieces, shared between threads.
+template <class F>
+inline void each_piece(size_t pieces, const F& f) {
+  run_pieces(pieces, [](const void* f, size_t i) { (*static_cast<const F*>(f))(i); }, &f);
+}
+
 inline void rms_norm_row(const float* x, const float* gain, size_t width, float eps, float* y) {
   F16 squares = zeros();
   for (size_t i = 0; i < width; i += 16) squares = fma(load16(x + i), load16(x + i), squares);

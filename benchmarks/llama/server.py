@@ -1,0 +1,124 @@
+"""A server process of either kind, and one streamed answer with its times."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from forerun.models.load import DEMO_MODEL
+
+ANSWER_TOKENS = 128
+END_TOKENS = (8183, 8185)
+START_LIMIT_S = 120.0
+
+
+@dataclass
+class Server:
+    """kind: "forerun" or "llama". It runs between `__enter__` and `__exit__`."""
+
+    name: str
+    kind: str
+    command: list[str]
+    folder: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Server:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        log = (self.folder / "log").open("wb")
+        self.process = subprocess.Popen([*self.command, "--port", str(port)], stdout=log, stderr=log, env=os.environ | self.environ)
+        self._wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+    def ask(self, tokens: list[int]) -> dict[str, Any]:
+        """One greedy answer: tokens a second of prefill (to the first piece) and of decoding, processor seconds, resident bytes, text."""
+        path, body = self._request(tokens)
+        pieces: list[tuple[float, str]] = []
+        start, cpu_start, num_tokens = time.perf_counter(), self._cpu_s(), 0
+        with httpx.stream("POST", self.url + path, json=body, timeout=600) as response:
+            if response.status_code != 200:
+                raise RuntimeError(f"{self.name}: {response.read().decode()}")
+            for line in response.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                text, num = self._piece(json.loads(line[6:]))
+                num_tokens = num or num_tokens
+                if text:
+                    pieces.append((time.perf_counter() - start, text))
+        first_s, last_s = pieces[0][0], pieces[-1][0]
+        return {
+            "prefill_tok_per_s": len(tokens) / first_s,
+            "decode_tok_per_s": (num_tokens - 1) / (last_s - first_s),
+            "cpu_s": self._cpu_s() - cpu_start,
+            "rss_bytes": self._rss_bytes(),
+            "text": "".join(text for _, text in pieces),
+        }
+
+    def _request(self, tokens: list[int]) -> tuple[str, dict[str, Any]]:
+        if self.kind == "llama":
+            return "/completion", {"prompt": tokens, "n_predict": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
+        body = {"model": "demo", "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True}
+        bans = {str(token): -100 for token in END_TOKENS}
+        return "/v1/completions", body | {"stream_options": {"include_usage": True}, "logit_bias": bans}
+
+    def _piece(self, event: dict[str, Any]) -> tuple[str, int]:
+        """Text of an event, and the number of tokens if it names it."""
+        if self.kind == "llama":
+            return event.get("content", ""), event.get("tokens_predicted", 0) if event.get("stop") else 0
+        choices = event.get("choices") or [{}]
+        return choices[0].get("text") or "", (event.get("usage") or {}).get("completion_tokens", 0)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if httpx.get(self.url + "/health", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.1)
+        raise RuntimeError(f"{self.name} did not start: {(self.folder / 'log').read_text()[-2000:]}")
+
+    def _cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def forerun(name: str, folder: Path, *, depth: str) -> Server:
+    """forerun with the bundled model, storing as by default."""
+    own = folder / name.replace(" ", "-")
+    options = ["--draft-depth", depth, "--bank-dir", str(own / "bank"), "--request-log", str(own / "requests.jsonl")]
+    return Server(name, "forerun", [sys.executable, "-m", "forerun.cli", "serve", *options], own)
+
+
+def llama(name: str, program: Path, gguf_py: Path, weights: str, folder: Path, *, threads: int, wait_policy: str) -> Server:
+    """llama-server with the bundled model, weights "f32", "bf16" or "q8_0"; its keys and values are float16, as by default."""
+    model = folder / f"demo-{weights}.gguf"
+    if not model.exists():
+        environ = os.environ | {"PYTHONPATH": str(gguf_py)}
+        writer = Path(__file__).with_name("gguf_of_demo.py")
+        subprocess.run([sys.executable, writer, DEMO_MODEL, model, weights], env=environ, check=True)
+    options = ["-t", str(threads), "-tb", str(threads), "-c", "32768", "-np", "1", "--no-webui"]
+    environ = {} if wait_policy == "default" else {"OMP_WAIT_POLICY": wait_policy}
+    return Server(
+        name, "llama", [str(program), "-m", str(model), "--host", "127.0.0.1", *options], folder / name.replace(" ", "-"), environ
+    )

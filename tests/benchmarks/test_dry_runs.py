@@ -12,6 +12,7 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
+OPTIONS = {"against_llama_cpp.py": ["--llama-server", "llama-server", "--gguf-py", "gguf-py"]}
 # One process for all of them, since each would load MLX.
 PROGRAM = """
 import json, runpy, sys
@@ -23,7 +24,7 @@ for sys.argv in json.loads(sys.argv[1]):
 
 
 def test_every_benchmark_says_what_it_would_do() -> None:
-    commands = [[str(path), "--dry-run"] for path in SCRIPTS]
+    commands = [[str(path), *OPTIONS.get(path.name, []), "--dry-run"] for path in SCRIPTS]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("src", "benchmarks", "."))}
     command = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)

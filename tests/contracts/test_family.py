@@ -106,7 +106,20 @@ def test_rows_of_several_sequences(family: Family, others: int) -> None:
         assert mx.array_equal(rows, step(family, read(family, TOKENS[:start]), each))
 
 
-def test_compiled_steps(family: Family) -> None:
+@pytest.mark.parametrize("kind", sorted(families.CONFIGS))
+def test_compiled_steps(kind: str) -> None:
+    check_compiled_steps(built(kind))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("without_cpu_kernels")
+def test_compiled_steps_in_arrays() -> None:
+    """MLX compiles many kernels for them."""
+    check_compiled_steps(built(f"qwen3_5{IN_ARRAYS}"))
+
+
+def check_compiled_steps(family: Family) -> None:
+    """Compiled steps of one row and of three have the bits of eager ones."""
     steps, cache = StepTable(family, eager_reason=""), read(family, TOKENS[:80])
     for width in (1, 3):
         ids = mx.array(TOKENS[cache.length : cache.length + width], dtype=mx.int32)

@@ -31,7 +31,7 @@ from forerun.text.template import Template
         ({"numerics": "fast 1, other"}, "1 stored conversation has other numerics: not used until a server with that starts"),
         (
             {"template": "t2", "weights": "w2"},
-            "1 stored conversation has other template and weights: not used until a server with that starts",
+            "1 stored conversation has other weights and template: not used until a server with that starts",
         ),
     ],
 )

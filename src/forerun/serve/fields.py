@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import count
+from json.scanner import py_make_scanner
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -169,7 +170,7 @@ def _decoder(num_bytes: int) -> json.JSONDecoder:
     if num_bytes >= LARGE_BYTES:
         numbers = count(1)
         decoder.parse_object, decoder.parse_array = (_limited(parse, numbers) for parse in (decoder.parse_object, decoder.parse_array))
-        decoder.scan_once = json.scanner.py_make_scanner(decoder)
+        decoder.scan_once = py_make_scanner(decoder)
     return cast(json.JSONDecoder, decoder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
@@ -18,24 +19,28 @@ from tests.wire import Wire, frame, report, serving, stream
 
 # The terminal becomes the process's own, so that Ctrl-C in it interrupts the process.
 START = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from forerun.cli import main; main()"
+READS = b"\x1b[?2004h"  # written when a line can be typed: versions of prompt-toolkit draw the prompt's own characters differently
 PASTE, END, CTRL_C, CTRL_D, ENTER = b"\x1b[200~", b"\x1b[201~", b"\x03", b"\x04", b"\r"
 
 
 class Terminal:
-    """A process in a terminal. shown: the bytes that it has written."""
+    """A process in a terminal. shown: the bytes that it has written; those before `_expected` were waited for."""
 
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
-        self._process, self._descriptor, self.shown = process, descriptor, b""
+        self._process, self._descriptor, self.shown, self._expected = process, descriptor, b"", 0
 
     def type(self, *keys: bytes) -> None:
         os.write(self._descriptor, b"".join(keys))
 
     def expect(self, text: bytes) -> None:
-        """Wait for the text in what comes from now on."""
-        deadline_s, start = time.monotonic() + LIMIT_S, len(self.shown)
-        while text not in self.shown[start:]:
-            assert time.monotonic() < deadline_s
-            self.shown += self._read()
+        """Wait for the text, after what was waited for before."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while (at := self.shown.find(text, self._expected)) < 0:
+            is_readable = select.select([self._descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]
+            more = self._read() if is_readable else b""
+            assert more, f"{text!r} did not come: {self.shown[self._expected :]!r}"
+            self.shown += more
+        self._expected = at + len(text)
 
     def ends(self) -> int:
         """The exit code, after the rest of the output."""
@@ -61,7 +66,7 @@ def chatting(folder: Path, url: str, **environment: str) -> Iterator[Terminal]:
     os.close(its)
     try:
         terminal = Terminal(process, own)
-        terminal.expect(b"> ")
+        terminal.expect(READS)
         yield terminal
     finally:
         process.kill()
@@ -85,7 +90,7 @@ def test_a_paste_of_several_lines_is_one_message(tmp_path: Path, wire: Wire, pas
     with chatting(tmp_path, wire.url) as terminal:
         terminal.type(PASTE, pasted.encode(), END, ENTER)
         terminal.expect(b"tokens/s")
-        terminal.expect(b"> ")
+        terminal.expect(READS)
         terminal.type(b"next", ENTER)
         terminal.expect(b"tokens/s")
         terminal.type(CTRL_D)
@@ -98,7 +103,7 @@ def test_a_paste_within_a_line_and_within_quotes(tmp_path: Path, wire: Wire) -> 
         terminal.type(b"look: ", PASTE, b"a\nb", END, b" here", ENTER)
         terminal.expect(b"tokens/s")
         terminal.type(b'"""', ENTER)
-        terminal.expect(b". ")
+        terminal.expect(READS)
         terminal.type(PASTE, b"c\nd", END, b'"""', ENTER)
         terminal.expect(b"tokens/s")
     assert sent(wire) == ["look: a\nb here", "c\nd"]
@@ -107,12 +112,12 @@ def test_a_paste_within_a_line_and_within_quotes(tmp_path: Path, wire: Wire) -> 
 def test_interrupting_clears_what_is_typed(tmp_path: Path, wire: Wire) -> None:
     with chatting(tmp_path, wire.url) as terminal:
         terminal.type(b"half a li", CTRL_C)
-        terminal.expect(b"> ")
+        terminal.expect(READS)
         terminal.type(b'"""', ENTER, b"more", CTRL_C)
-        terminal.expect(b"> ")
+        terminal.expect(READS)
         terminal.type(b"whole", ENTER)
         terminal.expect(b"tokens/s")
-        terminal.expect(b"> ")
+        terminal.expect(READS)
         terminal.type(CTRL_C)
         terminal.expect(b"/quit ends the conversation")
         terminal.type(b"/quit", ENTER)

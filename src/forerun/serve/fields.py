@@ -11,11 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import count
-<<<<<<< HEAD
-from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-=======
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # typeshed leaves it out
->>>>>>> s3-i14
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator

@@ -29,13 +29,13 @@ demo: .venv/.installed
 	$(BIN)/forerun demo
 
 test: lint
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile -rfE --durations 15
 
 test-long: .venv/.developed
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m long --timeout 0
 
 test-real: .real/.fetched
-	$(BIN)/pytest -m real tests/real
+	$(BIN)/pytest -m real --timeout 0 tests/real
 
 check: lint
 	$(BIN)/pytest tests/gates

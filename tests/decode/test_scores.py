@@ -23,7 +23,7 @@ from forerun.decode.depth import DepthPolicy
 from forerun.decode.prefill import prefill
 from forerun.decode.scores import Score, prompt_scores, scores
 from forerun.errors import NumericsError
-from forerun.sampling import logprobs
+from forerun.sampling.logprobs import logprobs
 from forerun.state.cache import Cache
 from forerun.state.conversion import relayout_as_chosen
 from forerun.state.layout import Contiguous, Paged

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from tests.distributions import toy
 
-from forerun.sampling import Purpose, draw_coupled, gumbel, uniforms
+from forerun.sampling.draw import draw_coupled
+from forerun.sampling.noise import Purpose, gumbel, uniforms
 
 LAW = np.array([[0.5, 0.0, 0.2, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 1e-5, 0.4, 0.59999], [0.25, 0.25, 0.25, 0.25]])
 

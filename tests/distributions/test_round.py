@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from tests.distributions import toy
 
-from forerun.sampling import draw, draw_coupled, gumbel, uniforms, verify, verify_coupled
+from forerun.sampling.draw import draw, draw_coupled
+from forerun.sampling.noise import gumbel, uniforms
+from forerun.sampling.verify import verify, verify_coupled
 
 
 @pytest.mark.parametrize("depth", range(5))

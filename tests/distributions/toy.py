@@ -10,7 +10,9 @@ from itertools import product
 import mlx.core as mx
 import numpy as np
 
-from forerun.sampling import Counts, count_prompt, distribution, draw, verify
+from forerun.sampling.distribution import Counts, count_prompt, distribution
+from forerun.sampling.draw import draw
+from forerun.sampling.verify import verify
 from forerun.values import NEUTRAL, Sampling
 
 FILTERS = {

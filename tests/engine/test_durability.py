@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 from tests.engine.engines import events, running
+from tests.fake_family import FakeFamily, scattered
 from tests.waiting import LIMIT_S, until
 
 from forerun.bank import prefill_saver
 from forerun.bank.bank import Bank
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.values import Done
 
+SEGMENT_BYTES = SEGMENT_TOKENS * FakeFamily(scattered(10), 10).spec.bytes_per_token
 PROMPT = [(7 * i + i // 5) % 6000 for i in range(2420)]
 
 
@@ -75,6 +79,27 @@ def test_nothing_is_written_twice_but_the_last_block(tmp_path: Path, monkeypatch
     segments = [stop for kind, stop in written if kind == "segment"]
     assert segments == [SEGMENT_TOKENS, 2 * SEGMENT_TOKENS, len(PROMPT), len(PROMPT) + 4]
     assert len(written) == len(set(written))
+
+
+@pytest.mark.parametrize(("segments", "stored"), [(2.6, len(PROMPT) + 4), (1.6, 0)])
+def test_a_turn_does_not_evict_what_it_wrote_during_its_prefill(
+    segments: float, stored: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last block makes way for the longer one at its end if that fits then."""
+    monkeypatch.setattr(prefill_saver, "SAVING_FRAC", 1e9)
+    monkeypatch.setattr(DiskTier, "num_bytes", property(lambda tier: tier.index.totals.record_bytes))  # without the index, which grows
+
+    async def scenario() -> None:
+        async with running(tmp_path, disk_limit_bytes=INDEX_SLACK_BYTES + int(segments * SEGMENT_BYTES)) as rig:
+            bank = rig.engine.model.bank
+            await events(await rig.ask(PROMPT, max_tokens=5))
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
+            assert bank._disk is not None
+            assert not [kind for (kind,) in bank._disk.index._rows("SELECT kind FROM lost") if kind == "evicted"]
+            tokens = next(iter(bank._live)).tokens
+            assert bank.durable_tokens(tokens, tenant="") == stored
+
+    asyncio.run(scenario())
 
 
 def test_the_last_event_does_not_wait_for_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 
-from forerun import _cpu
 from forerun.kernels import arithmetic
 from forerun.kernels.arithmetic import Arithmetic
 from forerun.kernels.numerics import ARRAYS, EXACT, FAST
+
+_cpu: Any = pytest.importorskip("forerun._cpu")
 
 
 def test_a_cpu_is_exact_by_kernels_of_our_own() -> None:

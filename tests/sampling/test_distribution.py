@@ -8,7 +8,7 @@ import pytest
 from tests.distributions.toy import FILTERS, rule
 
 from forerun.errors import BadRequestError
-from forerun.sampling import Counts, count_prompt, distribution, has_penalty, is_finite
+from forerun.sampling.distribution import Counts, count_prompt, distribution, has_penalty, is_finite
 from forerun.values import NEUTRAL, Sampling
 
 NAN, INF = float("nan"), float("inf")

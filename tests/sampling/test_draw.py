@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.distributions.toy import LARGEST, SMALLEST
 
-from forerun.sampling import draw, draw_coupled
+from forerun.sampling.draw import draw, draw_coupled
 
 
 @pytest.mark.parametrize("u", [SMALLEST, 0.25, 0.5, LARGEST])

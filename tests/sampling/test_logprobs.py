@@ -2,8 +2,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from forerun.sampling import logprobs
-from forerun.sampling.logprobs import MIN_LOGPROB
+from forerun.sampling.logprobs import MIN_LOGPROB, logprobs
 
 ROWS = mx.random.normal((5, 300), key=mx.random.key(3)) * 4
 TOKENS = mx.array([0, 299, 7, 7, 150], dtype=mx.int32)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.distributions.toy import LARGEST, SMALLEST
 
-from forerun.sampling import fresh_seed, gumbel, uniforms
+from forerun.sampling.noise import fresh_seed, gumbel, uniforms
 
 
 def test_is_pinned() -> None:

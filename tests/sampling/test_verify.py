@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from tests.distributions.toy import LARGEST, SMALLEST
 
-from forerun.sampling import verify, verify_coupled
-from forerun.sampling.verify import Verdict
+from forerun.sampling.verify import Verdict, verify, verify_coupled
 
 
 def one_hot(tokens: list[list[int]], vocab: int = 4) -> mx.array:

@@ -31,6 +31,7 @@ def test_the_formats_can_be_read() -> None:
     assert opencode["provider"]["forerun"]["models"]["coder-27b"]["limit"] == {"context": 40_960, "output": 10_240}
     claude = json.loads(setup("claude-code", HERE).content)["env"]
     assert (claude["ANTHROPIC_BASE_URL"], claude["CLAUDE_CODE_MAX_CONTEXT_TOKENS"]) == (HERE.url, "40960")
+    assert claude["CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS"] == "1", "git status in its system prompt changes it at each start"
     pi = json.loads(setup("pi", HERE).content)["providers"]["forerun"]
     assert (pi["api"], pi["models"][0]["contextWindow"]) == ("openai-completions", 40_960)
     assert "openai-api-base: http://127.0.0.1:8484/v1\n" in setup("aider", HERE).content

@@ -10,7 +10,7 @@ from forerun.serve.problems import problem_of
     ("error", "status", "code"),
     [
         (errors.BadRequestError("m", param="p"), 400, "bad_request"),
-        (errors.ContextLengthError("m"), 400, "context_length_exceeded"),
+        (errors.ContextLengthError("4000", 2048), 400, "context_length_exceeded"),
         (errors.UnauthorisedError("m"), 401, "invalid_api_key"),
         (errors.BusyError("m", retry_after_s=7), 503, "busy"),
         (errors.UnsupportedError("m"), 501, "unsupported"),
@@ -43,7 +43,7 @@ def test_an_internal_error_discloses_nothing() -> None:
     ("error", "status", "kind"),
     [
         (errors.BadRequestError("m"), 400, "invalid_request_error"),
-        (errors.ContextLengthError("m"), 400, "invalid_request_error"),
+        (errors.ContextLengthError("4000", 2048), 400, "invalid_request_error"),
         (errors.UnauthorisedError("m"), 401, "authentication_error"),
         (errors.BusyError("m", retry_after_s=7), 529, "overloaded_error"),
         (errors.NumericsError("m"), 500, "api_error"),

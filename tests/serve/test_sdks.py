@@ -35,7 +35,7 @@ def gpt_of(engine: Engine) -> Iterator[openai.OpenAI]:
     ("error", "raised"),
     [
         (BadRequestError("no"), anthropic.BadRequestError),
-        (ContextLengthError("prompt is too long"), anthropic.BadRequestError),
+        (ContextLengthError("4000", 2048), anthropic.BadRequestError),
         (BusyError("16 wait", retry_after_s=3), anthropic.InternalServerError),
     ],
 )

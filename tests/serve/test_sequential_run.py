@@ -22,7 +22,7 @@ from forerun.serve.sequential_run import SequentialRun
 from forerun.values import Done, Job
 
 PATH = "/v1/completions"
-TOO_LONG = ContextLengthError("prompt is too long")
+TOO_LONG = ContextLengthError("4000", 2048)
 JOBS = parse({"prompt": ["a", "b", "c"]}, INFO, id="cmpl-1", tenant="").jobs
 
 

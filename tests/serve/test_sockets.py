@@ -12,7 +12,7 @@ from tests.serve.engine_double import DONE, Engine
 from tests.waiting import LIMIT_S, wait_for
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-from forerun.serve import openapi, protocol, request_guard
+from forerun.serve import http_protocol, openapi, request_guard
 from forerun.serve.http_protocol import Protocol
 from forerun.values import Content, Event, PrefillProgress, QueuePosition
 
@@ -58,7 +58,7 @@ def test_a_client_that_stops_reading_and_goes_frees_the_engine() -> None:
 
 
 def test_a_client_that_stops_reading_and_stays_frees_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "STALL_LIMIT_S", 0.2)
+    monkeypatch.setattr(http_protocol, "STALL_LIMIT_S", 0.2)
     engine = Engine(*[Content("x" * 100_000)] * 1000, 30.0)
     with serving(engine) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(request(stream=True))

@@ -12,7 +12,7 @@ from tests.running import differing, empty, logits, read, snapshots
 
 from forerun.errors import DamagedRecordError
 from forerun.kernels.numerics import EXACT
-from forerun.state import contiguous, paged, records
+from forerun.state import contiguous, conversion, paged
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
@@ -50,7 +50,7 @@ def whole() -> tuple[Cache[Any], list[Snapshot]]:
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as on a device with separate memory."""
     if request.param == "memory apart":
-        for module in (contiguous, paged, records):
+        for module in (contiguous, paged, conversion):
             monkeypatch.setattr(module, "is_shared", lambda: False)
             monkeypatch.setattr(module, "host", None)
 

@@ -9,7 +9,7 @@ import pytest
 from tests import tiny
 from tests.running import differing, read, step
 
-from forerun.state import records
+from forerun.state import conversion
 from forerun.state.cache import Cache
 from forerun.state.conversion import extract, materialise, relayout
 from forerun.state.layout import Contiguous, Paged
@@ -32,7 +32,7 @@ def test_prefill_into_pages_gives_the_same_state(block_tokens: int) -> None:
 
 @pytest.mark.parametrize("rows_at_once", [96, 4096])
 def test_relayout_in_the_middle_of_a_conversation_changes_nothing(monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
-    monkeypatch.setattr(records, "_ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(conversion, "_ROWS_AT_ONCE", rows_at_once)
     plain, moved = read(FAMILY, TOKENS[:500]), read(FAMILY, TOKENS[:500])
     for layout in (Paged(16), Paged(64)):
         moved = as_one(relayout(moved, layout)) if layout == Paged(64) else relayout(moved, layout)

@@ -120,7 +120,8 @@ def test_a_template_that_refuses_a_part_alone_still_has_the_others(tokenizer: To
 
 def test_the_oldest_first_messages_are_forgotten(prompter: Prompter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_borders, "LIMIT_ENTRIES", 2)
+    prompter = Prompter(prompter.tokenizer, prompter.template)
     for number in range(4):
         prompter.encode(chat(f"{number} {SYSTEM_TEXT}", TOOLS), tenant="")
-    assert len(prompter._borders._found) == 2
-    assert SYSTEM_TEXT not in json.dumps(list(prompter._borders._found))
+    assert len(prompter._borders._found._entries) == 2
+    assert SYSTEM_TEXT not in json.dumps(list(prompter._borders._found._entries))

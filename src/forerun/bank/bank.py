@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import policy
@@ -41,8 +41,7 @@ class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
-    head: tokens of the first message, 0 if unknown.
-    title, client: of the conversation, see `Session`.
+    head: tokens of the first message, 0 if unknown. title, client: of the conversation, see `Session`. used_s: see `RestoredState`.
     """
 
     session: str
@@ -55,6 +54,7 @@ class FinishedTurn:
     head: int = 0
     title: str = ""
     client: str = ""
+    used_s: float = field(default_factory=time.time)
 
 
 class Bank:
@@ -107,6 +107,7 @@ class Bank:
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos, head=turn.head)
         live.title, live.client = turn.title, turn.client
+        live.used_s, live.message_end = turn.used_s, turn.message_end
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
             wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]
@@ -120,6 +121,7 @@ class Bank:
             return None
         hasher, snapshots = self._hasher(tenant), list(restored.snapshots)
         live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns + 1, ())
+        live.used_s, live.message_end = restored.used_s, message_end
         return PrefillSaver(self._saver, live, message_end)
 
     def durable_tokens(self, tokens: Sequence[int], *, tenant: str) -> int:

@@ -33,7 +33,9 @@ class EvictingDisk:
                 self.disk.put(record)
                 break
             except BankFullError as error:
-                if error.reason != "quota" or not self._evict(file_bytes(record.info), label.rank_s):
+                if error.reason != "quota" or not (
+                    self._evict(file_bytes(record.info), label.rank_s) or self._make_way(record.info, label)
+                ):
                     self._check_pins(record.info)
                     raise
         self.disk.index.label(record.info.key, label)
@@ -41,13 +43,24 @@ class EvictingDisk:
             self._drop_shorter(record.info, label)
 
     def _drop_shorter(self, segment: RecordInfo, label: RecordLabel) -> None:
-        """Delete the shorter segments at the same node, whose rows this one holds too; except one with which another conversation ends, as
-        the rest of this segment does not belong to it.
+        for info in self._shorter(segment, label):
+            self.disk.delete(info.key)
+
+    def _make_way(self, record: RecordInfo, label: RecordLabel) -> bool:
+        """Drop the shorter segments before rather than after writing this record, if it fits then. Returns whether they were dropped."""
+        shorter = self._shorter(record, label) if record.kind == "segment" else []
+        if not shorter or not self.disk.fits(file_bytes(record) - sum(map(file_bytes, shorter))):
+            return False
+        self._drop_shorter(record, label)
+        return True
+
+    def _shorter(self, segment: RecordInfo, label: RecordLabel) -> list[RecordInfo]:
+        """The shorter segments at the same node, whose rows this one holds too; except one with which another conversation ends, as the
+        rest of this segment does not belong to it.
         """
         index = self.disk.index
-        for info in index.along("segment", segment.parent, segment.tokens):
-            if info.key != segment.key and not index.is_end_of_another(info, label.tenant, label.session):
-                self.disk.delete(info.key)
+        found = (info for info in index.along("segment", segment.parent, segment.tokens) if info.key != segment.key)
+        return [info for info in found if not index.is_end_of_another(info, label.tenant, label.session)]
 
     def _evict(self, num_bytes: int, below_rank_s: float) -> bool:
         """Free bytes until a record of `num_bytes` fits, or some of them: the quarantine first, then what ranks lowest. Nothing of a rank

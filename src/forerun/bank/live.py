@@ -16,7 +16,8 @@ from forerun.bank.match import PrefixChain
 from forerun.bank.tier.history import Memo, MemoAnchor, Session
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.conversion import extract, extract_snapshot
-from forerun.state.record import SEGMENT_TOKENS, PrefixHasher, Record, RecordInfo, num_shared
+from forerun.state.record import SEGMENT_TOKENS, PrefixHasher, Record, RecordInfo
+from forerun.text.partial_match import num_common
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class LiveConversation:
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
     message, 0 if unknown.
-    title, client: as in its row.
+    title, client: as in its row. message_end: of its last prompt, see `FinishedTurn`; -1 if unknown.
     """
 
     cache: Cache[Any]
@@ -61,6 +62,7 @@ class LiveConversation:
     head: int = 0
     title: str = ""
     client: str = ""
+    message_end: int = -1
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class LiveConversation:
     def snapshot_within(self, depth: int, rest: tuple[int, ...]) -> Snapshot | None:
         """The deepest snapshot in the block of this depth that lies within `rest`, a prompt's tokens in that block."""
         start = depth * SEGMENT_TOKENS
-        shared = start + num_shared(self.block(depth), rest)
+        shared = start + num_common(self.block(depth), rest)
         return next((s for s in reversed(self.snapshots) if start <= s.position <= shared and s.position // SEGMENT_TOKENS == depth), None)
 
     def anchor(self, memo: Memo) -> MemoAnchor:
@@ -200,6 +202,6 @@ class LiveConversations:
         for depth in reversed(range(len(chain.nodes))):
             blocks = [x.block(depth) for x in self._at.get(chain.nodes[depth], ())]
             if blocks:
-                shared, block = max(((num_shared(b, chain.rest(depth)), b) for b in blocks), key=lambda x: (x[0], len(x[1])))
+                shared, block = max(((num_common(b, chain.rest(depth)), b) for b in blocks), key=lambda x: (x[0], len(x[1])))
                 return chain.start(depth) + shared, block[shared:]
         return 0, ()

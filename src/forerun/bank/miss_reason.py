@@ -64,21 +64,14 @@ class RestoreProblems:
         self.failed_live.add(id(live))
 
 
-@dataclass(frozen=True, slots=True)
-class NearestConversation:
-    """The stored conversation that shares the prompt's longest prefix: its length, and how the conversation continues."""
-
-    shared_tokens: int
-    following: tuple[int, ...]
-
-
 def miss_reason(
-    problems: RestoreProblems, reused: int, near: NearestConversation, lost: LostRecord | None, other: tuple[str, ...]
+    problems: RestoreProblems, reused: int, shared: int, following: tuple[int, ...], lost: LostRecord | None, other: tuple[str, ...]
 ) -> MissReason:
-    """Why only `reused` tokens were reused. lost: the prompt's deepest snapshot that is gone. other: fields that differ in the identity
-    under which more of the prompt is stored.
+    """Why only `reused` tokens were reused. shared: length of the longest prefix that the prompt shares with a stored conversation, which
+    continues with `following`. lost: the prompt's deepest snapshot that is gone. other: fields that differ in the identity under which more
+    of the prompt is stored.
     """
-    kind, text, shared = problems.kind, list(problems.text), near.shared_tokens
+    kind, text = problems.kind, list(problems.text)
     if lost is not None and lost.position > reused:
         kind = kind or lost.kind
         text.append(f"the state at {lost.position:,} tokens is not here, {lost.kind}: {lost.reason}")
@@ -86,7 +79,7 @@ def miss_reason(
         kind = kind or "identity"
         found = "more of it" if shared else "it"
         text.append(f"{found} is stored under another identity: {' and '.join(other)} differ{'s' * (len(other) == 1)}")
-    if near.following:
+    if following:
         kind = kind or "differs"
         text.append(f"the nearest stored conversation diverges after {shared:,} token{'' if shared == 1 else 's'}")
     if reused < shared:
@@ -96,7 +89,7 @@ def miss_reason(
         text.append(f"the last snapshot before that is at {reused:,}" if reused else "there is no snapshot before that")
     if not text and shared == 0:
         kind, text = "new", ["no stored conversation begins like this prompt"]
-    return MissReason(kind, "; ".join(text), shared, near.following)
+    return MissReason(kind, "; ".join(text), shared, following)
 
 
 class MissExplainer:
@@ -108,16 +101,16 @@ class MissExplainer:
     def explain(self, problems: RestoreProblems, reused: int, found: PrefixMatch | None, chain: PrefixChain, tenant: str) -> MissReason:
         """Why only `reused` tokens were reused. A failure of the index is one more reason."""
         try:
-            near, lost = self._near(found, chain), self._lost(chain)
-            other = self._other_identity(chain, tenant, near.shared_tokens)
+            shared, following = self._nearest(found, chain)
+            return miss_reason(problems, reused, shared, following, self._lost(chain), self._other_identity(chain, tenant, shared))
         except BankError as error:
             problems.add(error, None)
-            return miss_reason(problems, reused, NearestConversation(reused, ()), None, ())
-        return miss_reason(problems, reused, near, lost, other)
+            return miss_reason(problems, reused, reused, (), None, ())
 
-    def _near(self, found: PrefixMatch | None, chain: PrefixChain) -> NearestConversation:
+    def _nearest(self, found: PrefixMatch | None, chain: PrefixChain) -> tuple[int, tuple[int, ...]]:
+        """Length of the longest prefix that the prompt shares with any conversation, and how that one continues."""
         shared, following = max(self._live.nearest(chain), found.nearest() if found else (0, ()), key=lambda x: x[0])
-        return NearestConversation(shared, following[:SHOWN_TOKENS] if shared < len(chain.tokens) else ())
+        return shared, following[:SHOWN_TOKENS] if shared < len(chain.tokens) else ()
 
     def _lost(self, chain: PrefixChain) -> LostRecord | None:
         """The prompt's deepest record that a tier noted as lost."""

@@ -36,6 +36,7 @@ class RestoredState(Generic[L]):
 
     miss_reason: why no more was reused. snapshots: those that exist already within these tokens. session: the conversation's id.
     turns: how many it has had. read_bytes: of the record files read. unsaved: what of its last turn is not on disk yet.
+    used_s: now, Unix seconds: the time of last use of all that the turn stores, during its prefill and at its end.
     """
 
     cache: Cache[L]
@@ -47,6 +48,7 @@ class RestoredState(Generic[L]):
     turns: int
     read_bytes: int
     unsaved: UnsavedState = NOTHING_UNSAVED
+    used_s: float = field(default_factory=time.time)
 
     def apart(self) -> RestoredState[L]:
         """The same state, as a new conversation that only shares the prefix."""

@@ -106,8 +106,10 @@ class DiskSaver:
                 self.writer.note_memo(memo, live.anchor(memo))
 
     def _rank_s(self, live: LiveConversation, unit: CaptureUnit) -> float:
-        """Eviction rank. The last snapshot ranks as the segments, none of which is usable without it."""
-        if unit.snapshot is None or unit.snapshot.position == live.snapshots[-1].position:
+        """Eviction rank. The snapshots that the last prompt ends with and the last one rank as the segments, which are not usable without
+        them: no turn evicts its own records.
+        """
+        if unit.snapshot is None or unit.snapshot.position in (live.message_end, live.snapshots[-1].position):
             return live.rank_s
         position = unit.snapshot.position
         saved = position - max((s.position for s in live.snapshots if s.position < position), default=0)

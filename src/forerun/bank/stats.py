@@ -14,7 +14,7 @@ from forerun.values import BankHealth
 
 
 class StoredCounts(NamedTuple):
-    """Figures from the indexes, as of the last query. sessions: on disk, or in RAM only."""
+    """Figures from the indexes, as of the last query, under their names in BankHealth. sessions: on disk, or in RAM only."""
 
     sessions: int
     disk_bytes: int
@@ -41,16 +41,12 @@ class BankStats:
         waiting = self._saver.writer.num_waiting if self._saver else 0
         disk, failure = self._disk, self._count()
         return BankHealth(
-            sessions=self._counts.sessions,
+            **self._counts._asdict(),
             live_sessions=len(self._ram.live),
             pending_writes=pending + waiting,
             ram_bytes=self.ram_bytes,
-            disk_bytes=self._counts.disk_bytes,
             disk_limit_bytes=disk.limit_bytes if disk else 0,
-            written_today_bytes=self._counts.written_today_bytes,
             daily_write_limit_bytes=disk.daily_limit_bytes if disk else 0,
-            pinned_sessions=self._counts.pinned_sessions,
-            pinned_bytes=self._counts.pinned_bytes,
             quarantined=disk.quarantined if disk else 0,
             failure=failure,
         )

@@ -22,8 +22,8 @@ from rich.progress import track
 from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.cli import conversations
-from forerun.cli.conversations import AsJson, BankDir, counted
-from forerun.cli.lines import answer, say
+from forerun.cli.conversations import BankDir, counted
+from forerun.cli.lines import AsJson, answer, say
 from forerun.cli.report import parse
 from forerun.cli.session_access import open_for_changes, open_read_only
 from forerun.config import load, parse_bytes

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from forerun.cli.lines import AsJson
 from forerun.cli.serve import described, option
 from forerun.config import load
 
@@ -33,7 +34,7 @@ def decode(
     context: Annotated[list[int], typer.Option(help="length of the first prompt, in tokens; may be given several times")] = [1000, 4000],  # noqa: B006
     repeats: Annotated[int, typer.Option(min=1, help="number of answers to each of five turns, with and without drafts")] = 3,
     answer_tokens: Annotated[int, typer.Option(min=2, help="longest answer")] = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare decoding with and without drafts. Greedy is temperature 0; sampled is temperature 1.0, top-p 0.95, top-k 20."""
     config = load({"model": model, "draft_depth": draft_depth})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from forerun.cli.lines import aligned
+from forerun.cli.lines import AsJson, aligned
 from forerun.config import Config, config_file, format_bytes, prepare, resolve
 from forerun.errors import ForerunError, UnsupportedError
 
@@ -19,7 +19,7 @@ app = typer.Typer(help="Show the settings.", no_args_is_help=True)
 
 
 @app.command()
-def show(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def show(as_json: AsJson = False) -> None:
     """Show every setting that a server would start with, its value on this machine if it is unset, and its origin."""
     config, origins = resolve({})
     resolved = {name: text for name, text in left_open(config) if getattr(config, name) in (None, "auto")}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.lines import say
+from forerun.cli.lines import AsJson, say
 from forerun.config import home, load
 from forerun.errors import ForerunError
 from forerun.serve.agents import KEY_VARIABLE, Agent, AgentSetup, ServedModel, merged, setup
@@ -19,7 +19,7 @@ def connect(
     agent: Annotated[Agent, typer.Argument(help="opencode, codex, claude-code, pi or aider", show_default=False)],
     url: Annotated[str, typer.Option(help="address of the server; default: from the settings", show_default=False)] = "",
     write: Annotated[bool, typer.Option("--write", help="write the settings file; asks before it changes one that exists")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how to use a running server from an agent: settings, environment and command; with --write, write the settings."""
     made = setup(agent, served_at(url))

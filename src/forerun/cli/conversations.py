@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -25,13 +25,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from forerun.bank.tier.index import Entry
-from forerun.cli.lines import aligned, answer
+from forerun.cli.lines import AsJson, aligned, answer, borderless
 from forerun.cli.session_access import chosen, open_read_only, run, sessions_of
 from forerun.config import load
 from forerun.engine.engine import ALL_TENANTS, Sessions
 from forerun.errors import ForerunError
 from forerun.log import SHORT_ID, short_id
 from forerun.serve.auth import NO_TENANT
+from forerun.text.partial_match import num_common
 from forerun.values import SESSION_ID, SessionInfo
 
 
@@ -53,7 +54,6 @@ WithState = Annotated[bool, typer.Option("--state", help="include the model's st
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 WRAPPED = ("title", "client", "owner")  # columns whose text may break
 NUMBERS = ("turns", "tokens", "at token", "size", "uses")
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def ls(bank_dir: BankDir = None, as_json: AsJson = False) -> None:
@@ -194,9 +194,8 @@ def confirm(question: str, yes: bool) -> None:
 def table(sessions: list[SessionInfo], now_s: float) -> Table:
     """One row per conversation, with its owner if there are several. Text breaks between words."""
     has_owners = any(session.tenant for session in sessions)
-    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("id", *(["owner"] if has_owners else []), "title", "client", "turns", "tokens", "last used", "on disk"):
-        grid.add_column(column, overflow="ellipsis", no_wrap=column not in WRAPPED, justify="right" if column in NUMBERS else "left")
+    columns = ("id", *(["owner"] if has_owners else []), "title", "client", "turns", "tokens", "last used", "on disk")
+    grid = borderless(columns, numbers=NUMBERS, wrapped=WRAPPED)
     for each, id in zip(sessions, unique_ids([session.id for session in sessions]), strict=True):
         owner = [each.tenant] if has_owners else []
         about = each.name or each.title, each.client, f"{each.turns:,}", f"{each.tokens:,}"
@@ -208,8 +207,7 @@ def unique_ids(ids: list[str]) -> list[str]:
     """The ids cut to one length; longer only where two would be the same: other commands take what is unique."""
     near = dict[str, int]()
     for one, other in pairwise(sorted(set(ids))):
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-        near |= {id: max(near.get(id, 0), shared) for id in (one, other)}
+        near |= {id: max(near.get(id, 0), num_common(one, other)) for id in (one, other)}
     return [id[: max(SHORT_ID, near.get(id, 0) + 1)] for id in ids]
 
 
@@ -222,9 +220,7 @@ def durable(session: SessionInfo) -> str:
 
 def snapshots_table(snapshots: list[Entry], now_s: float) -> Table:
     """One row per snapshot."""
-    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("snapshot", "at token", "size", "last used", "uses"):
-        grid.add_column(column, no_wrap=True, justify="right" if column in NUMBERS else "left")
+    grid = borderless(("snapshot", "at token", "size", "last used", "uses"), numbers=NUMBERS, wrapped=())
     for each in sorted(snapshots, key=lambda each: each.info.stop):
         sizes = f"{each.info.stop:,}", decimal(each.info.num_bytes)
         grid.add_row(short_id(each.info.key), *sizes, day(each.used_s, now_s), str(each.uses))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from forerun.cli.lines import aligned
+from forerun.cli.lines import aligned, borderless
 from forerun.demo.compare import Judge, NearTies, Verdict, faults, same_answer
 from forerun.demo.conversation import SCALES, Conversation, Scale, package_sources, record
 from forerun.demo.near_ties import near_ties
@@ -104,9 +104,7 @@ def progress_printer(console: Console, status: Status) -> OnProgress:
 
 def table(turns: list[Turn], verdicts: list[Verdict]) -> Table:
     """One row per turn; fits 80 columns."""
-    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for number, column in enumerate(COLUMNS):
-        grid.add_column(column, justify="right" if 2 <= number < 8 else "left")
+    grid = borderless(COLUMNS, numbers=COLUMNS[2:8], wrapped=COLUMNS)
     for turn, verdict in zip(turns, verdicts, strict=True):
         report = turn.answer.report
         counts = (turn.answer.usage["prompt_tokens"], report["reused_tokens"], report["computed_tokens"])

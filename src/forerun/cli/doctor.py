@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from forerun.cli.lines import aligned
+from forerun.cli.lines import AsJson, aligned
 from forerun.config import Config, config_file, load, prepare
 from forerun.doctor import machine
 from forerun.doctor.finding import Finding, checks, ok
@@ -19,7 +18,7 @@ from forerun.doctor.finding import Finding, checks, ok
 STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check whether everything works on this machine, and show what to do if not; exit code 1 if something does not work."""
     console, shown = Console(highlight=False), list[Finding]()
     for finding in findings():

@@ -1,16 +1,19 @@
-"""Lines for people that break between words only, so that names and paths can be copied."""
+"""Lines and tables for people, which break between words only, so that names and paths can be copied; and the same as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Annotated, Any, TextIO
 
+import typer
 from rich.console import Console
+from rich.table import Table
 
 LEAST_COLUMNS = 20
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def aligned(rows: Iterable[Sequence[str]], columns: int) -> Iterator[str]:
@@ -27,6 +30,14 @@ def aligned(rows: Iterable[Sequence[str]], columns: int) -> Iterator[str]:
 def wrapped(text: str, columns: int) -> list[str]:
     """The text in lines of at most so many columns, longer only where a word is; at least one."""
     return textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def borderless(columns: Sequence[str], *, numbers: Collection[str], wrapped: Collection[str]) -> Table:
+    """A table for rows to come. numbers: columns that are aligned right. wrapped: those whose text may break."""
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in columns:
+        grid.add_column(column, no_wrap=column not in wrapped, justify="right" if column in numbers else "left")
+    return grid
 
 
 def answer(value: Any, text: str, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from forerun.cli.lines import aligned, answer, say
+from forerun.cli.lines import AsJson, aligned, answer, say
 from forerun.cli.serve import loading_bar
 from forerun.config import Config, load, prepare
 from forerun.errors import ConfigError, UnsupportedError
@@ -44,7 +44,6 @@ Override = Annotated[
 ]
 Preset = Annotated[str, typer.Option(help="uniform, or optimized-speed: 8 bits for the ends, the delta nets' outputs and the last 8 MLPs")]
 ForceMtp = Annotated[bool, typer.Option("--force-mtp", help="quantise the MTP head too; its drafts are then accepted less often, or never")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()

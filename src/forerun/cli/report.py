@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.cli.conversations import counted
+from forerun.cli.lines import AsJson, borderless
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.log import short_id
@@ -29,7 +30,7 @@ SLOW_COLUMNS = ("", "time", "context", "new", *SPEEDS)
 
 def report(
     log: Annotated[Path | None, typer.Argument(help="request log; default: that of the settings", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Summarise a request log: restores by source and layout, what was computed and why, requests slower than their peers, and why."""
     path = log if log is not None else load({}).request_log_path
@@ -78,7 +79,7 @@ def show(console: Console, summary: Summary, num_requests: int, bad: list[str]) 
 
 def groups_table(groups: tuple[Group, ...]) -> Table:
     """One row per source and layout; medians."""
-    grid = _table(GROUP_COLUMNS, first_number=2)
+    grid = borderless(GROUP_COLUMNS, numbers=GROUP_COLUMNS[2:], wrapped=WRAPPED)
     for each in groups:
         contexts = f"{each.min_context_tokens:,}" + (f"-{each.max_context_tokens:,}" if each.num > 1 else "")
         speeds = (_number(each.prefill_tok_per_s, 1), _number(each.decode_tok_per_s, 1), _number(each.queue_s, 1), _number(each.ttft_s, 2))
@@ -89,7 +90,7 @@ def groups_table(groups: tuple[Group, ...]) -> Table:
 
 def misses_table(misses: tuple[MissGroup, ...]) -> Table:
     """One row per reason."""
-    grid = _table(MISS_COLUMNS, first_number=2)
+    grid = borderless(MISS_COLUMNS, numbers=MISS_COLUMNS[2:], wrapped=WRAPPED)
     for each in misses:
         grid.add_row(each.kind, each.location, str(each.num), f"{each.computed_tokens:,}")
     return grid
@@ -97,7 +98,7 @@ def misses_table(misses: tuple[MissGroup, ...]) -> Table:
 
 def slow_table(slow: tuple[Outlier, ...]) -> Table:
     """One row per request."""
-    grid = _table(SLOW_COLUMNS, first_number=2)
+    grid = borderless(SLOW_COLUMNS, numbers=SLOW_COLUMNS[2:], wrapped=WRAPPED)
     for number, each in enumerate(slow, start=1):
         report = each.served.report
         prefill = _number(report.prefill_tok_per_s, 1), _number(each.prefill_ratio, 2, "x")
@@ -126,13 +127,6 @@ def plain(summary: Summary) -> dict[str, Any]:
     ]
     groups, misses = ([asdict(each) for each in values] for values in (summary.groups, summary.misses))
     return {"groups": groups, "missed": misses, "slow": slow, "unserved": summary.unserved}
-
-
-def _table(columns: tuple[str, ...], *, first_number: int) -> Table:
-    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for i, column in enumerate(columns):
-        grid.add_column(column, justify="right" if i >= first_number else "left", no_wrap=column not in WRAPPED)
-    return grid
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

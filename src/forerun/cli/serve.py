@@ -229,19 +229,13 @@ def loading_bar() -> Iterator[Callable[[str, float], None]]:
 
 def startup(config: Config, engine: Engine, listener: socket.socket) -> dict[str, Any]:
     """The start-up line: what people and programs need to know about a server that has just started."""
-    info = engine.info
+    info, facts = engine.info, ("family", "demo", "notes", "device", "numerics", "kernels", "context_tokens")
     host = f"[{config.host}]" if ":" in config.host else config.host
     return {
         "url": f"http://{host}:{listener.getsockname()[1]}",
         "pid": os.getpid(),
         "model": info.name,
-        "family": info.family,
-        "demo": info.demo,
-        "notes": info.notes,
-        "device": info.device,
-        "numerics": info.numerics,
-        "kernels": info.kernels,
-        "context_tokens": info.context_tokens,
+        **{name: getattr(info, name) for name in facts},
         "bank_dir": str(config.bank_path) if config.bank_disk_bytes != 0 else None,
     }
 

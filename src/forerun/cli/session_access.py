@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -98,25 +98,17 @@ class FolderSessions:
         return session
 
 
-@contextmanager
-def open_read_only(folder: Path) -> Iterator[DiskTier]:
+def open_read_only(folder: Path) -> closing[DiskTier]:
     """The tier of the folder, read-only. Raises BankError if there is none."""
-    tier = DiskTier.view(folder)
-    try:
-        yield tier
-    finally:
-        tier.close()
+    return closing(DiskTier.view(folder))
 
 
 @contextmanager
 def open_for_changes(config: Config) -> Iterator[DiskTier]:
     """The tier of the settings' folder, within their limits, locked for this process. Raises BankLockedError, ForerunError."""
-    tier = DiskTier.of(config, _hold(config.bank_path))
-    try:
+    with closing(DiskTier.of(config, _hold(config.bank_path))) as tier:
         tier.wait_until_reconciled(RECONCILE_S)
         yield tier
-    finally:
-        tier.close()
 
 
 def _hold(folder: Path) -> Index:

@@ -21,16 +21,12 @@ NO_COMPILER = "no compiler"  # an eager_reason
 
 
 class StepTable:
-    """Compiled steps of one family. eager_reason: why all steps run eager, "" if they are compiled.
-
-    num_compiled, eager: number of compiled steps since the start, and of eager ones by reason.
-    """
+    """Compiled steps of one family. eager_reason: why all steps run eager, "" if they are compiled."""
 
     def __init__(self, family: Family, *, eager_reason: str) -> None:
         self.family, self.eager_reason = family, eager_reason
         self._passes: dict[tuple[Kind, Layout, int], CompiledPass] = {}
-        self.num_compiled = 0
-        self.eager: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def forward(self, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
         """The target model over tokens [rows] int32 of the one lent cache: hidden vectors [rows, dim]."""
@@ -58,13 +54,11 @@ class StepTable:
 
     def counts(self) -> Counter[str]:
         """Steps so far: "compiled", and eager ones by reason. The difference of two counts is the number of steps between them."""
-        return self.eager + Counter(compiled=self.num_compiled)
+        return self._counts.copy()
 
     def _is_compiled(self, rows: int) -> bool:
         reason = self.eager_reason or ("width" if rows > MAX_WIDTH else "")
-        self.num_compiled += not reason
-        if reason:
-            self.eager[reason] += 1
+        self._counts[reason or "compiled"] += 1
         return not reason
 
     def _pass(self, kind: Kind, layout: Layout, rows: int) -> CompiledPass:

@@ -18,22 +18,11 @@ from forerun.decode.draft_stats import Round
 from forerun.decode.prefill import prime
 from forerun.decode.scores import Score, scores
 from forerun.errors import NumericsError
-from forerun.sampling import (
-    Counts,
-    Logprobs,
-    count_prompt,
-    distribution,
-    draw,
-    draw_coupled,
-    fresh_seed,
-    gumbel,
-    has_penalty,
-    is_finite,
-    logprobs,
-    uniforms,
-    verify_coupled,
-)
-from forerun.sampling import verify as verify_ratio
+from forerun.sampling.distribution import Counts, count_prompt, distribution, has_penalty, is_finite
+from forerun.sampling.draw import draw, draw_coupled
+from forerun.sampling.logprobs import Logprobs, logprobs
+from forerun.sampling.noise import fresh_seed, gumbel, uniforms
+from forerun.sampling.verify import verify, verify_coupled
 from forerun.state.cache import Cache, View, lend
 from forerun.values import Sampling
 
@@ -152,7 +141,7 @@ class Rounds:
         else:
             # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
             u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
-            verdict = verify_ratio(target, distributions[None], drafts[None], u_accept[None], u_next)
+            verdict = verify(target, distributions[None], drafts[None], u_accept[None], u_next)
         finite = mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)]))
         return verdict.accepted, verdict.token, drafts, finite
 

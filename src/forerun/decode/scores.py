@@ -13,7 +13,7 @@ import numpy as np
 
 from forerun.errors import NumericsError
 from forerun.models.base import Family
-from forerun.sampling import Logprobs, logprobs
+from forerun.sampling.logprobs import Logprobs, logprobs
 
 BLOCK_ROWS = 32  # of logits at once: 32 MB with a vocabulary of 250,000
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from textwrap import shorten
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from forerun.demo.conversation import Conversation, Message, Scale
+from forerun.demo.server import Server
 from forerun.serve.client import Delta, End, stream_chat
 from forerun.values import BankUse, PrefillProgress, Source
 
@@ -72,19 +73,7 @@ class Turn:
     bypass: Answer
 
 
-class Running(Protocol):
-    """A running server process, see server.Server."""
-
-    url: str
-
-    def stop(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def wait_until_written(self) -> None: ...
-
-
-def play(conversation: Conversation, scale: Scale, start: Callable[[], Running], report: OnProgress) -> Iterator[Turn]:
+def play(conversation: Conversation, scale: Scale, start: Callable[[], Server], report: OnProgress) -> Iterator[Turn]:
     """Play the turns of `conversation` on servers that `start` starts. Raises ForerunError."""
     report("starting a server")
     server = start()
@@ -113,7 +102,7 @@ def request(conversation: Conversation, scale: Scale, messages: tuple[Message, .
     }
 
 
-def _restart(step: Step, server: Running, start: Callable[[], Running], report: OnProgress) -> Running:
+def _restart(step: Step, server: Server, start: Callable[[], Server], report: OnProgress) -> Server:
     if step.before == "nothing":
         return server
     if step.before == "SIGTERM":

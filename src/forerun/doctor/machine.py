@@ -8,6 +8,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from uuid import uuid4
@@ -101,11 +102,8 @@ def bank(config: Config) -> Iterator[Finding]:
     if not (folder / "index.db").exists():
         yield ok("bank", f"{folder} holds nothing yet")
         return
-    tier = DiskTier.view(folder)
-    try:
+    with closing(DiskTier.view(folder)) as tier:
         yield from _records(tier, folder)
-    finally:
-        tier.close()
 
 
 def _records(tier: DiskTier, folder: Path) -> Iterator[Finding]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import ModelError
 from forerun.text.files import read_object
-from forerun.values import Sampling
+from forerun.values import NEUTRAL, Sampling
 
 _SAMPLING_KEYS = frozenset({"do_sample", "temperature", "top_p", "top_k", "min_p"})
 # The model cards' recommendation for agents and code, for checkpoints without one.
@@ -28,14 +29,11 @@ def defaults_of(folder: Path) -> Sampling:
 
 
 def _sampling(values: Mapping[str, Any]) -> Sampling:
-    return Sampling(
+    return replace(
+        NEUTRAL,
         temperature=float(values.get("temperature", 1.0)) if values.get("do_sample", True) else 0.0,
         top_p=float(values.get("top_p", 1.0)),
         top_k=int(values.get("top_k", 0)),
         min_p=float(values.get("min_p", 0.0)),
-        seed=None,
         repetition_penalty=float(values.get("repetition_penalty", 1.0)),
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        logit_bias={},
     )

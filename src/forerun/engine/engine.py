@@ -13,9 +13,6 @@ from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, 
 class Run(Protocol):
     """A submitted request: iterate its events; the last is `Done`, unless an exception of forerun.errors is raised."""
 
-    @property
-    def prompt_tokens(self) -> int: ...
-
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def cancel(self) -> None:

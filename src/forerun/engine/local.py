@@ -58,7 +58,7 @@ class LocalEngine:
         return Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
-        return len((await asyncio.to_thread(self.prompter.encode, prompt, tenant=tenant)).tokens)
+        return await asyncio.to_thread(self.prompter.count, prompt, tenant=tenant)
 
     def health(self) -> Health:
         running, waiting = self.worker.counts()

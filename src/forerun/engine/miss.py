@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from forerun.bank.miss_reason import SHOWN_TOKENS, MissReason
+from forerun.text.partial_match import num_common
 from forerun.text.prompt import Prompt
-from forerun.text.prompt_locations import PromptLocation, num_common
+from forerun.text.prompt_locations import PromptLocation
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Miss
 

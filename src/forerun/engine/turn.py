@@ -264,8 +264,10 @@ class Turn:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
         head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
-        names = {"title": self._title(), "client": job.client}
-        turn = FinishedTurn(restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head, **names)
+        names = self._title(), job.client
+        turn = FinishedTurn(
+            restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head, *names, restored.used_s
+        )
         self.model.bank.remember(cache, tokens, snapshots, turn)
 
     def _title(self) -> str:

@@ -43,7 +43,7 @@ def part_of(target: Path) -> Path:
 
 
 def fetch(source: Source, target: Path, progress: Callable[[int], None]) -> None:
-    """Download to `target`, complete and checked. progress: called with the size of each block, fetched now or found on disk.
+    """Download to `target`, complete and checked. progress: called with the bytes present after each block, fetched now or found on disk.
 
     Raises ForerunError if the server refuses, is silent for too long, or sends other content; all but the last leave the partial file.
     """
@@ -51,11 +51,11 @@ def fetch(source: Source, target: Path, progress: Callable[[int], None]) -> None
         digest = hashlib.sha256()
         for block in iter(lambda: part.read(_BLOCK_BYTES), b""):
             digest.update(block)
-            progress(len(block))
+            progress(part.tell())
         for block in _rest(source, part.tell()):
             part.write(block)
             digest.update(block)
-            progress(len(block))
+            progress(part.tell())
         if digest.hexdigest() != source.sha256:
             part_of(target).unlink()
             raise ForerunError(f"{source.url}: the content does not match the hub's checksum", hint="it was removed; pull again")

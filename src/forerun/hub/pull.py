@@ -144,21 +144,15 @@ def _fetch_large(entry: PulledModel, names: list[str], progress: Progress) -> No
     for info in infos:
         if isinstance(info, RepoFile) and info.lfs and info.size <= HTTP_LIMIT_BYTES:
             url = hf_hub_url(entry.repo, info.path, revision=entry.commit)
-            counter = _Counter(have, entry.num_bytes, progress)
             source = Source(url, build_hf_headers(), info.size, info.lfs.sha256)
-            fetch(source, _storage(entry.repo) / "blobs" / info.lfs.sha256, counter)
-            have = counter.done
+            target = _storage(entry.repo) / "blobs" / info.lfs.sha256
+            fetch(source, target, _after(have, entry.num_bytes, progress))
+            have += info.size
 
 
-class _Counter:
-    """Sums fetched bytes."""
-
-    def __init__(self, done: int, total: int, progress: Progress) -> None:
-        self.done, self._total, self._progress = done, total, progress
-
-    def __call__(self, num_bytes: int) -> None:
-        self.done += num_bytes
-        self._progress(self.done, self._total)
+def _after(have: int, total: int, progress: Progress) -> Callable[[int], None]:
+    """Reports the bytes present of one file as bytes of all files."""
+    return lambda done: progress(have + done, total)
 
 
 def _storage(repo: str) -> Path:

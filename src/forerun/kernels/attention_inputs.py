@@ -8,6 +8,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from forerun.kernels import cpu
+from forerun.kernels.cpu.operations import Operations
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.rope import Rope
 
@@ -45,7 +46,7 @@ class AttentionInputs:
 
     def __call__(self, projected: mx.array, positions: mx.array) -> Heads:
         """projected [rows, width]; positions [rows] int32."""
-        kernels, rows, kv_width = cpu.extension(), projected.shape[0], self.kv_heads * self.head_dim
+        kernels, rows, kv_width = self._kernels(), projected.shape[0], self.kv_heads * self.head_dim
         v = projected[:, -kv_width:].reshape(rows, self.kv_heads, self.head_dim)
         if kernels is None:
             return Heads(*self._portable(projected, positions), v)
@@ -58,7 +59,7 @@ class AttentionInputs:
 
     def gated(self, y: mx.array, projected: mx.array) -> mx.array:
         """The attention's output y [rows, heads, head_dim] times the sigmoid of the gates in `projected`: [rows, heads * head_dim]."""
-        kernels = cpu.extension()
+        kernels = self._kernels()
         if kernels:
             return kernels.sigmoid_gate(y, projected, self.heads, self.head_dim)
         return (y * mx.sigmoid(self._queries(projected)[..., self.head_dim :])).reshape(y.shape[0], -1)
@@ -75,3 +76,6 @@ class AttentionInputs:
         if self.norms:
             q, k = rms_norm(q, self.norms.q, self.norms.eps), rms_norm(k, self.norms.k, self.norms.eps)
         return self.rope(q, positions), self.rope(k, positions)
+
+    def _kernels(self) -> Operations | None:
+        return cpu.extension() if self.head_dim % 16 == 0 else None

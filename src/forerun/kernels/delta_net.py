@@ -110,4 +110,4 @@ class Composed:
         heads = self.parameters.heads
         width = heads.value_heads * heads.value_dim
         channels = 2 * heads.key_heads * heads.key_dim + width
-        return mx.split(projected, (channels, channels + width, channels + width + heads.value_heads), axis=-1)
+        return list(mx.split(projected, (channels, channels + width, channels + width + heads.value_heads), axis=-1))

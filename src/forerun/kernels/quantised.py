@@ -85,16 +85,18 @@ def has_cpu_kernel(scheme: Scheme) -> bool:
 
 def on_cpu(x: mx.array, weight: PackedMatrix) -> mx.array:
     """The CPU kernel: w = fma(integer, scale, bias) in float32. Arguments as `product`; only if `has_cpu_kernel`."""
-    kernels, scheme = cpu.extension(), weight.scheme
+    kernels, (integers, scales, biases, scheme) = cpu.extension(), weight
     assert kernels is not None
-    return kernels.quantised_linear(x, *weight[:3], scheme.bits, scheme.group_size)
+    assert biases is not None
+    return kernels.quantised_linear(x, integers, scales, biases, scheme.bits, scheme.group_size)
 
 
 def experts_on_cpu(x: mx.array, weight: PackedMatrix, experts: mx.array) -> mx.array:
     """The CPU kernel of `product_of_experts`; only if `has_cpu_kernel`."""
-    kernels, scheme = cpu.extension(), weight.scheme
+    kernels, (integers, scales, biases, scheme) = cpu.extension(), weight
     assert kernels is not None
-    return kernels.quantised_linear_of_experts(x, *weight[:3], experts, scheme.bits, scheme.group_size)
+    assert biases is not None
+    return kernels.quantised_linear_of_experts(x, integers, scales, biases, experts, scheme.bits, scheme.group_size)
 
 
 def has_cuda_kernel(x: mx.array, weight: PackedMatrix) -> bool:

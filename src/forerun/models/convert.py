@@ -196,15 +196,11 @@ def _write_config(
 ) -> None:
     fields = {key: value for key, value in config.items() if key != "mlx_lm_extra_tensors"}
     if result.quantised:
-        exceptions = {path: _declared(scheme) for path, scheme in result.quantised.items() if scheme != recipe.default}
-        fields["quantization"] = fields["quantization_config"] = _declared(recipe.default) | exceptions
+        exceptions = {path: scheme._asdict() for path, scheme in result.quantised.items() if scheme != recipe.default}
+        fields["quantization"] = fields["quantization_config"] = recipe.default._asdict() | exceptions
     if conventions:
         fields[norms.DECLARED] = dict(conventions) | {"target": "folded"}
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
-
-
-def _declared(scheme: Scheme) -> dict[str, Any]:
-    return {"group_size": scheme.group_size, "bits": scheme.bits, "mode": scheme.mode}
 
 
 def _check_disk(checkpoint: Checkpoint, recipe: Recipe, target: Path) -> None:

@@ -77,43 +77,39 @@ SCHEMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class QuantisedLinear:
-    """packed [..., out, in * bits / 32] uint32; scales [..., out, in / group]; biases like scales, in mode affine only.
+    """A packed matrix [..., out, in]. dtype: of the dequantised values."""
 
-    dtype: of the dequantised values.
-    """
-
-    packed: mx.array
-    scales: mx.array
-    biases: mx.array | None
-    scheme: Scheme
+    packed: PackedMatrix
     dtype: mx.Dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.packed.shape[:-1], self.packed.shape[-1] * 32 // self.scheme.bits)
+        *outer, words = self.packed.integers.shape
+        return (*outer, words * 32 // self.packed.scheme.bits)
 
     def arrays(self) -> list[mx.array]:
-        return [self.packed, self.scales, *([] if self.biases is None else [self.biases])]
+        return [array for array in self.packed[:3] if array is not None]
 
     def __call__(self, x: mx.array) -> mx.array:
-        return product(x, self._packed())
+        return product(x, self.packed)
 
     def rows(self, ids: mx.array) -> mx.array:
         return self.reordered(ids).dense().weight
 
     def reordered(self, order: mx.array) -> QuantisedLinear:
-        biases = None if self.biases is None else self.biases[order]
-        return QuantisedLinear(self.packed[order], self.scales[order], biases, self.scheme, self.dtype)
+        return self.with_arrays([array[order] for array in self.arrays()])
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
-        return product_of_experts(x, self._packed(), experts, is_sorted=is_sorted)
+        return product_of_experts(x, self.packed, experts, is_sorted=is_sorted)
 
     def dense(self) -> DenseLinear:
         """The dequantised matrix."""
-        return DenseLinear(dequantise(self._packed(), self.dtype), self.dtype)
+        return DenseLinear(dequantise(self.packed, self.dtype), self.dtype)
 
-    def _packed(self) -> PackedMatrix:
-        return PackedMatrix(self.packed, self.scales, self.biases, self.scheme)
+    def with_arrays(self, arrays: Sequence[mx.array]) -> QuantisedLinear:
+        """A matrix of these arrays, packed alike."""
+        integers, scales, *biases = arrays
+        return QuantisedLinear(PackedMatrix(integers, scales, biases[0] if biases else None, self.packed.scheme), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +147,6 @@ def stacked(parts: Sequence[Linear]) -> Linear:
     if len(dense) == len(parts):
         return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2), dense[0].dtype)
     packed = [p for p in parts if isinstance(p, QuantisedLinear)]
-    if len(packed) < len(parts) or len({p.scheme for p in packed}) > 1:
+    if len(packed) < len(parts) or len({p.packed.scheme for p in packed}) > 1:
         return SplitLinear(tuple(parts))
-    joined = [mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in packed), strict=True)]
-    return QuantisedLinear(joined[0], joined[1], joined[2] if len(joined) > 2 else None, packed[0].scheme, packed[0].dtype)
+    return packed[0].with_arrays([mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in packed), strict=True)])

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from forerun.errors import ModelError
 from forerun.kernels.linear import is_taken
-from forerun.kernels.quantised import Scheme, has_cpu_kernel
+from forerun.kernels.quantised import PackedMatrix, Scheme, has_cpu_kernel
 from forerun.models.checkpoint import Checkpoint
 from forerun.models.linear import SCHEMES, DenseLinear, Linear, QuantisedLinear, stacked
 from forerun.models.names import canonical
@@ -148,11 +148,11 @@ class Weights:
         packed = self.take(f"{path}.weight", *outer, inner * scheme.bits // 32)
         scales = self.take(f"{path}.scales", *outer, inner // scheme.group_size)
         if scheme.mode != "affine":
-            return QuantisedLinear(packed, scales, None, scheme, self._mlx_dtype)
+            return QuantisedLinear(PackedMatrix(packed, scales, None, scheme), self._mlx_dtype)
         biases = self.take(f"{path}.biases", *scales.shape)
         if not has_cpu_kernel(scheme):
             scales, biases = (self.evaluated(a.astype(self._mlx_dtype)) for a in (scales, biases))
-        return QuantisedLinear(packed, scales, biases, scheme, self._mlx_dtype)
+        return QuantisedLinear(PackedMatrix(packed, scales, biases, scheme), self._mlx_dtype)
 
     def _scheme(self, path: str, shape: tuple[int, ...]) -> Scheme | None:
         """The module's scheme, from the shapes of its arrays; None, with the fault recorded, if unknown or not as declared."""

@@ -125,13 +125,8 @@ def summarise(entries: Sequence[Entry]) -> Summary:
 
 def faults_of(report: Report) -> tuple[str, ...]:
     """Messages about layouts that differ from the chosen ones."""
-    prefill, decode = report.prefill_layout, report.layout
-    faults = []
-    if prefill != report.requested_prefill_layout:
-        faults.append(f"prefilled in {prefill}, requested {report.requested_prefill_layout}")
-    if decode != report.requested_layout:
-        faults.append(f"decoded in {decode}, requested {report.requested_layout}")
-    return tuple(faults)
+    phases = (("prefilled", report.prefill_layout, report.requested_prefill_layout), ("decoded", report.layout, report.requested_layout))
+    return tuple(f"{done} in {actual}, requested {requested}" for done, actual, requested in phases if actual != requested)
 
 
 def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:

@@ -97,6 +97,8 @@ def _claude_code(served: ServedModel) -> AgentSetup:
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(served.output_tokens),
         # Tools found later stay out of the list at the head of the prompt, so that its prefix is the same in all conversations.
         "ENABLE_TOOL_SEARCH": "true",
+        # `git status` as of each start would stand in the system prompt, and all behind it would be prefilled again.
+        "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, WithJsonSchema, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
 from forerun.serve.content import MessageContent, joined, left_out, part_content
-from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.deferred_tools import declaration
 from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
 from forerun.values import Chat, ModelInfo
 
@@ -78,7 +78,7 @@ class Block(Fields):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
-    content: Annotated[list[Block], BlockList] = Field([])
+    content: Annotated[list[Block], FailFast(), BlockList] = Field([])
     part: MessageContent = MessageContent()
 
     @model_validator(mode="wrap")
@@ -116,7 +116,7 @@ class Message(Fields):
     """One message. A system message may be at any position."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
+    content: Annotated[list[Block], FailFast(), BlockList, WithJsonSchema(shapes.blocks(MESSAGE_BLOCKS))] = Field([])
 
     @model_validator(mode="after")
     def _check(self) -> Message:
@@ -177,8 +177,8 @@ class Prompt(Fields):
     """The conversation: common to the requests for an answer and for a token count."""
 
     model: str | None = None
-    messages: list[Message] = Field(min_length=1)
-    system: Annotated[list[Block], BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    system: Annotated[list[Block], FailFast(), BlockList, WithJsonSchema(shapes.blocks({"text": ("text",)}))] = Field([])
     tools: list[Annotated[Tool, BeforeValidator(_as_tool)]] = Field([])
     tool_choice: Annotated[ToolChoice, BeforeValidator(_as_choice, json_schema_input_type=ToolChoice | str)] = ToolChoice(type="auto")
     thinking: Thinking | None = None
@@ -188,7 +188,7 @@ class Prompt(Fields):
         """The conversation and the arguments of the template."""
         own = [tool for tool in self.tools if not tool.is_hosted]
         tools, held_back = (tuple(tool.value() for tool in own if tool.defer_loading == held) for held in (False, True))
-        deferred = DeferredTools(held_back)
+        deferred = {tool["function"]["name"]: tool for tool in held_back}
         messages = [*self._system(), *(each for message in self.messages for each in _chat_messages(message, deferred))]
         if self.tool_choice.type == "none":
             tools, held_back = (), ()
@@ -255,7 +255,7 @@ def _check_blocks(where: str, holder: str, blocks: list[Block]) -> None:
         _check_blocks(f"{where}.content[{index}]", block.type, block.content if block.type == "tool_result" else [])
 
 
-def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[str, Any]]:
+def _chat_messages(message: Message, deferred: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The message in the form of chat templates: each tool result becomes a message of its own, at its position."""
     if message.role == "assistant":
         yield _assistant(message.content)
@@ -266,7 +266,7 @@ def _chat_messages(message: Message, deferred: DeferredTools) -> Iterator[dict[s
             yield {"role": message.role, "content": _text(blocks)}
             continue
         for block in blocks:
-            parts = (MessageContent(deferred.declaration(part.tool_name)) if part.tool_name else part.part for part in block.content)
+            parts = (MessageContent(declaration(part.tool_name, deferred)) if part.tool_name else part.part for part in block.content)
             yield {"role": "tool", "content": joined(parts).text, "tool_call_id": block.tool_use_id}
 
 

@@ -35,12 +35,11 @@ from forerun.serve import (
     session_routes,
 )
 from forerun.serve.access import ID_HEADERS, Access, family
-from forerun.serve.auth import tenant_of
 from forerun.serve.dialect import A, Dialect
-from forerun.serve.fields import parse_object
+from forerun.serve.fields import parse_body
 from forerun.serve.problems import problem_of, refused
 from forerun.serve.rate import Rate
-from forerun.serve.request_guard import RequestGuard
+from forerun.serve.request_guard import RequestGuard, tenant_of_request
 from forerun.serve.routing import RawPathRoute
 from forerun.serve.sequential_run import start
 from forerun.serve.sse import EventStream, follow
@@ -70,7 +69,7 @@ def build(
     pages that may use the API. requests_per_minute: per key, None for no limit.
     """
     rate = Rate(requests_per_minute)
-    app = Starlette(routes=[*Routes(engine, keys, rate).all(), *session_routes.Routes(engine.sessions, keys, rate).all()])
+    app = Starlette(routes=[*Routes(engine, rate).all(), *session_routes.Routes(engine.sessions, rate).all()])
     app.router.redirect_slashes = False
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
@@ -81,10 +80,10 @@ def build(
 
 
 class Routes:
-    """One method per route. Each checks the API key first."""
+    """One method per route. The request guard has checked the API key before."""
 
-    def __init__(self, engine: Engine, keys: Mapping[str, str], rate: Rate) -> None:
-        self._engine, self._keys, self._rate = engine, keys, rate
+    def __init__(self, engine: Engine, rate: Rate) -> None:
+        self._engine, self._rate = engine, rate
 
     def all(self) -> list[RawPathRoute]:
         """All routes but those of stored conversations."""
@@ -106,23 +105,23 @@ class Routes:
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens"""
         tenant = self._enter(request)
-        prompt = anthropic.parse_count(parse_object(await request.body()))
+        prompt = await parse_body(await request.body(), anthropic.parse_count)
         return JSONResponse({"input_tokens": await self._engine.count_tokens(prompt, tenant=tenant)})
 
     async def show_routes(self, request: Request) -> Response:
         """GET /openapi.json"""
-        tenant_of(request.headers, self._keys)
         return JSONResponse(openapi.document())
 
     def _enter(self, request: Request) -> str:
-        """The tenant of a request that needs the model. Raises UnauthorisedError, RateLimitError."""
-        tenant = tenant_of(request.headers, self._keys)
+        """The tenant of a request that needs the model. Raises RateLimitError."""
+        tenant = tenant_of_request(request)
         self._rate.take(tenant)
         return tenant
 
     async def _answer(self, request: Request, dialect: Dialect[A]) -> Response:
         tenant, info = self._enter(request), self._engine.info
-        parsed = dialect.parse(parse_object(await request.body()), info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
+        parse = partial(dialect.parse, info=info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
+        parsed = await parse_body(await request.body(), parse)
         client = family(request.headers.get("user-agent", ""))
         run = await start(self._engine, [replace(job, client=client) for job in parsed.jobs])
         created_unix_s = int(time.time())
@@ -137,7 +136,6 @@ class Routes:
 
     async def list_models(self, request: Request) -> Response:
         """GET /v1/models"""
-        tenant_of(request.headers, self._keys)
         name, data = self._engine.info.name, [model_object(self._engine.info)]
         # Codex wants this list. Its entries need what only Codex knows, such as its instructions; an empty list leaves its own in force.
         codex: dict[str, Any] = {"models": []} if "client_version" in request.query_params else {}
@@ -145,34 +143,29 @@ class Routes:
 
     async def show_model(self, request: Request) -> Response:
         """GET /v1/models/NAME: the served model, whatever the name, as in requests."""
-        tenant_of(request.headers, self._keys)
         model, name = model_object(self._engine.info), request.path_params["name"]
         other = () if name == model["id"] else (f"requests for {name!r} are served by this model",)
         return JSONResponse(model | {"notes": (*model["notes"], *other)})
 
     async def show_health(self, request: Request) -> Response:
         """GET /health"""
-        tenant_of(request.headers, self._keys)
         health = await asyncio.to_thread(self._engine.health)
         return JSONResponse(asdict(health) | {"model": model_object(self._engine.info)})
 
     async def show_live(self, request: Request) -> Response:
         """GET /health/live: 200 as long as the process answers and its worker lives, else 503."""
-        tenant_of(request.headers, self._keys)
         if self._engine.failure:
             raise BusyError(self._engine.failure, retry_after_s=10)
         return JSONResponse({"live": True})
 
     async def show_ready(self, request: Request) -> Response:
         """GET /health/ready: 200 if new requests are accepted, 503 while the server stops."""
-        tenant_of(request.headers, self._keys)
         if not (await asyncio.to_thread(self._engine.health)).ready:
             raise BusyError("the server is stopping", retry_after_s=10)
         return JSONResponse({"ready": True})
 
     async def show_metrics(self, request: Request) -> Response:
         """GET /metrics"""
-        tenant_of(request.headers, self._keys)
         page = await asyncio.to_thread(generate_latest, self._engine.registry)
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 

@@ -11,7 +11,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BeforeValidator
@@ -107,32 +107,15 @@ def _with_breaks(parts: Iterable[MessageContent]) -> Iterator[str]:
         before = part
 
 
-class Source(NamedTuple):
-    """What a part holds. media_type: "" if unknown; data: base64, or the text itself if is_text."""
-
-    media_type: str
-    data: str
-    is_text: bool
-
-    def text(self) -> str | None:
-        """The text, None if it is none."""
-        if self.is_text:
-            return self.data
-        try:
-            return b64decode(self.data).decode() if READABLE.fullmatch(self.media_type) else None
-        except ValueError:
-            return None
-
-
 def _medium(part: Mapping[str, Any], kind: str) -> MessageContent:
     """The text of a document or file, if it is one; a line that names it otherwise."""
-    source = _source(part)
+    media_type, text = _source(part)
     if kind not in ("document", "file"):
-        return _placeholder(kind, source.media_type)
+        return _placeholder(kind, media_type)
     names = (*_strings(part, "title", "filename"), *_strings(part.get("file"), "filename"))
     inner = part["source"].get("content") if isinstance(part.get("source"), dict) else None
-    text = inner if isinstance(inner, str | list) else source.text()
-    return _placeholder(kind, (*names, source.media_type)[0]) if text is None else _as_text(kind, names, content_of(text))
+    said = inner if isinstance(inner, str | list) else text
+    return _placeholder(kind, (*names, media_type)[0]) if said is None else _as_text(kind, names, content_of(said))
 
 
 def _as_text(kind: str, names: Sequence[str], inner: MessageContent) -> MessageContent:
@@ -151,7 +134,8 @@ def _strings(value: Any, *names: str) -> Iterator[str]:
     yield from (value[name] for name in names if isinstance(value, dict) and isinstance(value.get(name), str))
 
 
-def _source(part: Mapping[str, Any]) -> Source:
+def _source(part: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The media type of what a part holds, "" if it is unknown; and its text, None if it is none."""
     holder = next((part[name] for name in SOURCES if isinstance(part.get(name), dict)), part)
     data = next((holder[name] for name in SOURCES if isinstance(holder.get(name), str)), "")
     media_type = next((str(holder[name]) for name in ("media_type", "mime_type", "format") if holder.get(name)), "")
@@ -161,4 +145,13 @@ def _source(part: Mapping[str, Any]) -> Source:
         media_type, *options = head.split(";")
         if "base64" not in options:
             data, is_text = unquote_to_bytes(data).decode(errors="replace"), bool(READABLE.fullmatch(media_type))
-    return Source(media_type if MEDIA_TYPE.fullmatch(media_type) else "", data, is_text)
+    media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else ""
+    return media_type, data if is_text else _decoded(media_type, data)
+
+
+def _decoded(media_type: str, data: str) -> str | None:
+    """The text in base64, None if it is none."""
+    try:
+        return b64decode(data).decode() if READABLE.fullmatch(media_type) else None
+    except ValueError:
+        return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 if sys.version_info >= (3, 14):
     from compression.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
@@ -21,50 +20,34 @@ class CodingError(ValueError):
     """The bytes are not what the header says."""
 
 
-class Decompressor(Protocol):
-    """One stream of compressed bytes: the interface of the standard library's decompressors, except zlib's."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class Inflater:
-    """zlib's decompressor as a Decompressor. window: zlib's `wbits`; None for deflate, whose first byte shows if it has zlib's header."""
+    """zlib's decompressor with the interface of the standard library's others. window: zlib's `wbits`."""
 
-    def __init__(self, window: int | None) -> None:
-        self._window, self._zlib = window, None if window is None else zlib.decompressobj(window)
+    def __init__(self, window: int) -> None:
+        self._zlib = zlib.decompressobj(window)
         self.needs_input = True
 
     @property
     def eof(self) -> bool:
-        return self._zlib is not None and self._zlib.eof
+        return self._zlib.eof
 
     @property
     def unused_data(self) -> bytes:
-        return b"" if self._zlib is None else self._zlib.unused_data
+        return self._zlib.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        if self._zlib is None:  # RFC 9110 wants the header, some clients leave it out
-            self._zlib = zlib.decompressobj(zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS)
         piece = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
         self.needs_input = not self._zlib.unconsumed_tail and len(piece) < max_length
         return piece
 
 
-def _zstd() -> Decompressor:
-    return ZstdDecompressor(options={DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG})
-
-
-# By name: one stream of it, and whether several may follow each other (RFC 1952, RFC 8878).
-CODINGS: Mapping[str, tuple[Callable[[], Decompressor], bool]] = {
-    "gzip": (lambda: Inflater(16 + zlib.MAX_WBITS), True),
-    "deflate": (lambda: Inflater(None), False),
-    "zstd": (_zstd, True),
+Decompressor = Inflater | ZstdDecompressor
+# By name: one stream of it that starts with these bytes, and whether several may follow each other (RFC 1952, RFC 8878).
+CODINGS: Mapping[str, tuple[Callable[[bytes], Decompressor], bool]] = {
+    "gzip": (lambda _: Inflater(16 + zlib.MAX_WBITS), True),
+    # RFC 9110 wants zlib's header, some clients leave it out; the first byte shows which.
+    "deflate": (lambda data: Inflater(zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS), False),
+    "zstd": (lambda _: ZstdDecompressor(options={DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}), True),
 }
 ALIASES = {"x-gzip": "gzip"}
 
@@ -86,7 +69,7 @@ class Decoder:
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """What these further bytes decode to, in pieces of at most PIECE_BYTES, some of them empty. Raises CodingError."""
         while data:
-            stream = self._stream = self._next_stream()
+            stream = self._stream = self._next_stream(data)
             try:
                 yield stream.decompress(data, PIECE_BYTES)
                 while not stream.eof and not stream.needs_input:
@@ -100,9 +83,9 @@ class Decoder:
         if self._stream is not None and not self._stream.eof:
             raise CodingError(f"its {self._coding} is cut off")
 
-    def _next_stream(self) -> Decompressor:
+    def _next_stream(self, data: bytes) -> Decompressor:
         if self._stream is None or (self._stream.eof and self._may_repeat):
-            return self._start()
+            return self._start(data)
         if self._stream.eof:
             raise CodingError(f"bytes follow the end of its {self._coding}")
         return self._stream

@@ -7,17 +7,10 @@ declared where they are introduced, in the result of the call that found them. K
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
-class DeferredTools:
-    """The held-back tools, by name."""
-
-    def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
-        self._tools = {tool["function"]["name"]: tool for tool in tools}
-
-    def declaration(self, name: str) -> str:
-        """A line that declares the tool to the model; just its name if it is in the list of tools already, or unknown."""
-        tool = self._tools.get(name)
-        return (name if tool is None else json.dumps(tool, ensure_ascii=False)) + "\n"
+def declaration(name: str, deferred: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line that declares the tool to the model; just its name if it is not deferred: in the list of tools already, or unknown."""
+    return (json.dumps(deferred[name], ensure_ascii=False) if name in deferred else name) + "\n"

@@ -5,9 +5,10 @@ Holds what all dialects have in common. Knows JSON and pydantic; knows no dialec
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -18,7 +19,8 @@ from forerun.values import SESSION_ID, BankUse, Job, LogprobsRequest, ModelInfo,
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1000
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # escaped, or as it stands
+ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+LARGE_BYTES = 256 << 10  # of a body: from here on it is parsed in a thread
 
 
 def _as_integer(number: Any) -> Any:
@@ -127,6 +129,7 @@ class JobFields(Fields):
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_stops, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
+T = TypeVar("T")
 BODY_HINT = "send one JSON object, in UTF-8"
 
 
@@ -137,14 +140,38 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
-        value = json.loads(text, parse_constant=_refuse_constant)
-        if SURROGATE.search(text):
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        value = _decoder(len(body)).decode(text)
+        if ESCAPED_SURROGATE.search(text) or not _is_unicode(text):
+            text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            value = _decoder(len(body)).decode(text)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}", hint=BODY_HINT) from error
     if not isinstance(value, dict):
         raise BadRequestError(f"the body is JSON, but {type(value).__name__} and not an object", hint=BODY_HINT)
     return value
+
+
+async def parse_body(body: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of the JSON object in a body; of a large one in a thread, as other requests would wait. Raises BadRequestError."""
+    if len(body) < LARGE_BYTES:
+        return parse(parse_object(body))
+    return await asyncio.to_thread(lambda: parse(parse_object(body)))
+
+
+def _decoder(num_bytes: int) -> json.JSONDecoder:
+    """A decoder of JSON; of a large body the one in Python, since the one in C lets no other thread run before its end."""
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    if num_bytes >= LARGE_BYTES:
+        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def validate(schema: type[S], value: dict[str, Any]) -> S:
@@ -172,7 +199,7 @@ def refuse(unknown: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]
     """Raises BadRequestError for a field that would change the answer. unsupported: such fields, each with its values without effect."""
     for name, value in unknown.items():
         if name in unsupported and value not in unsupported[name]:
-            message = f"{name}: {value!r} is not supported and would change the answer"
+            message = f"{name}: {value!r:.200} is not supported and would change the answer"
             raise BadRequestError(message, param=name, hint=hints.get(name, f"leave {name!r} out"))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, ConfigDict, FailFast, Field
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent
@@ -102,7 +102,7 @@ class Request(JobFields):
     """A chat completion request. `model` may be any name: there is one model."""
 
     model: str | None = None
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     max_tokens: Limit = None

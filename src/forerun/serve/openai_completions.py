@@ -89,7 +89,8 @@ class Choice:
         self._has_logprobs, self._text = job.logprobs is not None, ""
         self._prompt: list[TokenLogprob] = []
         self._tokens: list[TokenLogprob] = []
-        self._offsets = Offsets()
+        self._offsets: list[int] = []  # of the tokens in the text, in characters; of one inside a character, that of the character
+        self._decoder, self._num_decoded = codecs.getincrementaldecoder("utf-8")("replace"), 0
 
     def take(self, event: Event) -> Iterator[Value]:
         """Add an event. Yields the fields of its chunks, after one with the prompt."""
@@ -107,38 +108,29 @@ class Choice:
 
     def value(self) -> Value:
         """The whole text, and its logprobs if requested."""
-        return self._fields(self._text, self._tokens, Offsets())
+        return self._fields(self._text, 0)
 
     def _add(self, text: str, tokens: Sequence[TokenLogprob]) -> Value:
+        first = len(self._tokens)
         self._text += text
-        self._tokens += tokens
-        return self._fields(text, tokens, self._offsets)
+        for token in tokens:
+            self._tokens.append(token)
+            self._offsets.append(self._num_decoded)
+            self._num_decoded += len(self._decoder.decode(token.text))
+        return self._fields(text, first)
 
-    def _fields(self, text: str, tokens: Sequence[TokenLogprob], offsets: Offsets) -> Value:
-        return {"text": text, "logprobs": _logprobs(tokens, offsets) if self._has_logprobs else None}
-
-
-class Offsets:
-    """The offsets of tokens in their text, in characters."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._length = 0
-
-    def next(self, token: TokenLogprob) -> int:
-        """The offset of the next token. One inside a character has the offset of that character."""
-        offset = self._length
-        self._length += len(self._decoder.decode(token.text))
-        return offset
+    def _fields(self, text: str, first: int) -> Value:
+        """The text, and the logprobs of the tokens from the `first` on."""
+        return {"text": text, "logprobs": _logprobs(self._tokens[first:], self._offsets[first:]) if self._has_logprobs else None}
 
 
-def _logprobs(tokens: Sequence[TokenLogprob], offsets: Offsets) -> Value:
+def _logprobs(tokens: Sequence[TokenLogprob], offsets: Sequence[int]) -> Value:
     """The tokens in the columns of this dialect. One without a logprob has no alternatives either."""
     return {
         "tokens": [word(token.text, "bytes:") for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": [None if token.logprob is None else _top(token) for token in tokens],
-        "text_offset": [offsets.next(token) for token in tokens],
+        "text_offset": list(offsets),
     }
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent, left_out
-from forerun.serve.deferred_tools import DeferredTools
+from forerun.serve.deferred_tools import declaration
 from forerun.serve.fields import Fields, JobFields, Limit, ToolChoice, WholeNumber, check_required, refuse, validate
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
@@ -130,7 +130,9 @@ class Request(JobFields):
     """A request for a response. `model` may be any name: there is one model."""
 
     model: str | None = None
-    input: Annotated[list[Item], BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(min_length=1)
+    input: Annotated[list[Item], FailFast(), BeforeValidator(_as_items, json_schema_input_type=str | list[dict[str, Any]])] = Field(
+        min_length=1
+    )
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: ToolChoice = "auto"
@@ -290,6 +292,5 @@ def _call(item: Item) -> dict[str, Any]:
 
 def _declared(tools: list[dict[str, Any]]) -> str:
     """The declarations of tools that a search has found, for its result."""
-    found = dict(_declarations(tools))
-    deferred = DeferredTools(each.tool for each in found.values())
-    return "".join(map(deferred.declaration, found))
+    found = {name: declared.tool for name, declared in _declarations(tools)}
+    return "".join(declaration(name, found) for name in found)

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.errors import UnauthorisedError
@@ -102,6 +102,11 @@ class RequestGuard:
         if self._keys or is_loopback(name) or (self._listens_everywhere and _is_address(name)):
             return True
         return any(fnmatchcase(name, pattern) for pattern in self._names)
+
+
+def tenant_of_request(request: Request) -> str:
+    """The tenant of a request that the guard has passed on."""
+    return str(request.state.tenant)
 
 
 def _sharing(app: ASGIApp, origins: Collection[str]) -> ASGIApp:

@@ -32,11 +32,6 @@ class SequentialRun:
         self._engine, self._run, self._others = engine, first, others
         self._is_cancelled = False
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Of the running job."""
-        return self._run.prompt_tokens
-
     async def __aiter__(self) -> AsyncIterator[Event]:
         async for event in self._run:
             yield event

@@ -5,7 +5,6 @@ Knows the engine's facade and JSON; knows no dialect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from io import BytesIO
 from typing import Literal
@@ -15,10 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from forerun.engine.engine import Sessions
-from forerun.serve.auth import tenant_of
 from forerun.serve.fields import SessionId, StrictFields, parse_object, validate
 from forerun.serve.rate import Rate
-from forerun.serve.request_guard import ARCHIVE
+from forerun.serve.request_guard import ARCHIVE, tenant_of_request
 from forerun.serve.routing import RawPathRoute
 from forerun.serve.sse import while_connected
 
@@ -53,10 +51,10 @@ class Import(StrictFields):
 
 
 class Routes:
-    """One method per route. Each checks the API key first."""
+    """One method per route. The request guard has checked the API key before."""
 
-    def __init__(self, sessions: Sessions, keys: Mapping[str, str], rate: Rate) -> None:
-        self._sessions, self._keys, self._rate = sessions, keys, rate
+    def __init__(self, sessions: Sessions, rate: Rate) -> None:
+        self._sessions, self._rate = sessions, rate
 
     def all(self) -> list[RawPathRoute]:
         """All of these routes."""
@@ -74,47 +72,44 @@ class Routes:
 
     async def show_all(self, request: Request) -> Response:
         """GET /v1/forerun/sessions"""
-        sessions = await self._sessions.all(self._tenant(request), LIST_LIMIT + 1)
+        sessions = await self._sessions.all(tenant_of_request(request), LIST_LIMIT + 1)
         return JSONResponse({"data": [asdict(session) for session in sessions[:LIST_LIMIT]], "has_more": len(sessions) > LIST_LIMIT})
 
     async def show_one(self, request: Request) -> Response:
         """GET /v1/forerun/sessions/ID"""
-        return JSONResponse(asdict(await self._sessions.one(self._tenant(request), request.path_params["id"])))
+        return JSONResponse(asdict(await self._sessions.one(tenant_of_request(request), request.path_params["id"])))
 
     async def change(self, request: Request) -> Response:
         """PATCH /v1/forerun/sessions/ID"""
-        tenant, fields = self._tenant(request), validate(Change, parse_object(await request.body()))
+        tenant, fields = tenant_of_request(request), validate(Change, parse_object(await request.body()))
         return JSONResponse(
             asdict(await self._sessions.update(tenant, request.path_params["id"], name=fields.name, is_pinned=fields.pinned))
         )
 
     async def remove(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions/ID"""
-        tenant, id = self._tenant(request), request.path_params["id"]
+        tenant, id = tenant_of_request(request), request.path_params["id"]
         await self._sessions.remove(tenant, id)
         return JSONResponse({"id": id, "deleted": True})
 
     async def fork(self, request: Request) -> Response:
         """POST /v1/forerun/sessions/ID/fork"""
-        tenant, fields = self._tenant(request), validate(Fork, parse_object(await request.body()))
+        tenant, fields = tenant_of_request(request), validate(Fork, parse_object(await request.body()))
         return JSONResponse(asdict(await self._sessions.fork(tenant, request.path_params["id"], fork_id=fields.id, name=fields.name)))
 
     async def export(self, request: Request) -> Response:
         """GET /v1/forerun/sessions/ID/export"""
-        tenant, fields = self._tenant(request), validate(Export, dict(request.query_params))
+        tenant, fields = tenant_of_request(request), validate(Export, dict(request.query_params))
         chunks = await self._sessions.export(tenant, request.path_params["id"], with_state=fields.state == "true")
         return StreamingResponse(map(bytes, chunks), media_type=ARCHIVE)
 
     async def load(self, request: Request) -> Response:
         """POST /v1/forerun/sessions/import"""
-        tenant, fields = self._tenant(request), validate(Import, dict(request.query_params))
+        tenant, fields = tenant_of_request(request), validate(Import, dict(request.query_params))
         self._rate.take(tenant)  # it may need a prefill, as any prompt does
         loading = self._sessions.load(tenant, BytesIO(await request.body()), id=fields.id)
         return JSONResponse(asdict(await while_connected(loading, request.receive)))
 
     async def wipe(self, request: Request) -> Response:
         """DELETE /v1/forerun/sessions"""
-        return JSONResponse({"deleted": await self._sessions.wipe(self._tenant(request))})
-
-    def _tenant(self, request: Request) -> str:
-        return tenant_of(request.headers, self._keys)
+        return JSONResponse({"deleted": await self._sessions.wipe(tenant_of_request(request))})

@@ -214,10 +214,8 @@ class View:
     def _replay(self, j: int, rows: int) -> tuple[Arrays, ...]:
         if rows == self._spans[j]:
             return tuple(self._after[slot][j] for slot in sorted(self._after))
-        states = []
-        for slot, (rule, taken) in sorted(self._inputs.items()):
-            states.append(rule(self._caches[j].recurrent[slot], tuple(x[:rows] for x in taken[j]))[1])
-        return tuple(states)
+        recurrent, inputs = self._caches[j].recurrent, sorted(self._inputs.items())
+        return tuple(rule(recurrent[slot], tuple(x[:rows] for x in taken[j]))[1] for slot, (rule, taken) in inputs)
 
 
 @contextmanager

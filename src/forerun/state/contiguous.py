@@ -71,10 +71,12 @@ class ContiguousStore:
 
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         pair = slice(2 * layer, 2 * layer + 2)
-        self.buffers[pair] = write(*self.buffers[pair], keys, values, span.start, span.positions)
+        stored_keys, stored_values = self.buffers[pair]
+        self.buffers[pair] = write(stored_keys, stored_values, keys, values, span.start, span.positions)
 
     def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
-        return attention(q, *self.buffers[2 * layer : 2 * layer + 2], span.positions, span.stop, first, numerics)
+        keys, values = self.buffers[2 * layer : 2 * layer + 2]
+        return attention(q, keys, values, span.positions, span.stop, first, numerics)
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         return [a[:, start:stop] for a in self.buffers]

@@ -91,14 +91,6 @@ def tokens_of(data: bytes) -> tuple[int, ...]:
     return tuple(array("I", data))
 
 
-def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix of two token sequences."""
-    num = min(len(one), len(other))
-    if one[:num] == other[:num]:
-        return num
-    return next(i for i in range(num) if one[i] != other[i])
-
-
 class PrefixHasher:
     """Node and record keys of one tenant under one identity, keyed with the bank's secret so that names reveal nothing about the tokens."""
 

@@ -8,14 +8,12 @@ templates, or of where a `RememberedAnswer` is stored.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from threading import Lock
 from typing import Any
 
-from forerun.text.lru import Owner
+from forerun.text.lru import LruCache, Owner
 from forerun.text.sampled_texts import SampledText
 
 LIMIT_CHARS = 64 << 20
@@ -48,32 +46,19 @@ class RememberedAnswer:
 
 
 class AnswerMemory:
-    """Assistant messages of each tenant; above LIMIT_CHARS the oldest are evicted. Shared by threads."""
+    """Assistant messages of each tenant; above LIMIT_CHARS the least recently used are evicted. Shared by threads."""
 
     def __init__(self) -> None:
-        self._messages: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
-        self._owners: dict[tuple[str, str], frozenset[Owner]] = {}
-        self._num_chars = 0
-        self._lock = Lock()
+        self._messages: LruCache[tuple[str, str], Mapping[str, Any]] = LruCache(LIMIT_CHARS, _num_chars)
 
     def add(self, message: Mapping[str, Any], *, tenant: str, session: str = "") -> None:
         """Store an assistant message as it was returned. session: see `Owner`."""
-        with self._lock:
-            for key in ((tenant, key) for key in _keys(message)):
-                others = self._owners[key] if self._messages.get(key) == message else frozenset[Owner]()
-                self._remove(key)
-                self._messages[key], self._owners[key] = message, others | {Owner(tenant, session)}
-                self._num_chars += _num_chars(message)
-            while self._num_chars > LIMIT_CHARS:
-                self._remove(next(iter(self._messages)))
+        for key in _keys(message):
+            self._messages.put((tenant, key), message, Owner(tenant, session))
 
     def forget(self, is_gone: Callable[[Owner], bool]) -> None:
         """Remove the messages of which all owners are gone."""
-        with self._lock:
-            for key, owners in list(self._owners.items()):
-                self._owners[key] = frozenset(owner for owner in owners if not is_gone(owner))
-                if not self._owners[key]:
-                    self._remove(key)
+        self._messages.forget(is_gone)
 
     def restore(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> tuple[Mapping[str, Any], ...]:
         """The messages, with each field that repeats an answer as that answer was returned."""
@@ -82,22 +67,15 @@ class AnswerMemory:
     def missing_keys(self, messages: Sequence[Mapping[str, Any]], *, tenant: str) -> list[str]:
         """Keys of the assistant messages that are not in the memory."""
         keys = [next(_keys(message)) for message in messages if message["role"] == "assistant"]
-        with self._lock:
-            return [key for key in keys if (tenant, key) not in self._messages]
+        return [key for key in keys if self._messages.get((tenant, key)) is None]
 
     def _restored(self, message: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
-        with self._lock:
-            stored = next((match for key in _keys(message) if (match := self._messages.get((tenant, key)))), None)
+        stored = next((match for key in _keys(message) if (match := self._messages.get((tenant, key)))), None)
         if stored is None:
             return message
         texts = {name: stored[name] for name in TEXTS if name in stored and _is_same_text(stored[name], message.get(name))}
         calls = {"tool_calls": stored["tool_calls"]} if _are_same_calls(stored.get("tool_calls"), message.get("tool_calls")) else {}
         return {**message, **texts, **calls}
-
-    def _remove(self, key: tuple[str, str]) -> None:
-        if key in self._messages:
-            self._num_chars -= _num_chars(self._messages.pop(key))
-            del self._owners[key]
 
 
 def _keys(message: Mapping[str, Any]) -> Iterator[str]:

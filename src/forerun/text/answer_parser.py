@@ -95,11 +95,8 @@ class AnswerParser:
         for piece in self._pieces:
             if piece is None:
                 return
-            yield self._annotate(piece)
-
-    def _annotate(self, piece: Piece) -> Piece:
-        self.has_calls |= isinstance(piece, CallStart)
-        return self._with_logprobs(piece) if isinstance(piece, Content) else piece
+            self.has_calls |= isinstance(piece, CallStart)
+            yield self._with_logprobs(piece) if isinstance(piece, Content) else piece
 
     def _with_logprobs(self, content: Content) -> Content:
         """The content that was just parsed: it ends where the buffer now starts."""

@@ -28,7 +28,7 @@ class ControlTokenEscaper:
         self._tag = re.compile("|".join(map(re.escape, reasoning_tags)) or "(?!)")
         alternatives = "|".join(map(re.escape, sorted(control_tokens, key=len, reverse=True))) or "(?!)"
         self._token = re.compile(alternatives)
-        self._first_char = re.compile(f"(?s)(?={alternatives})(.)")
+        self._first_char = re.compile(f"(?s)(?={alternatives}).")
         self._prefixes = tuple({text[:n] for text in control_tokens for n in range(1, len(text))})
 
     def escape(self, chat: Chat) -> tuple[Chat, str]:
@@ -70,7 +70,7 @@ class ControlTokenEscaper:
     def _escape_text(self, text: str, escape_char: str) -> str:
         """Splits control tokens after their first character, and a prefix of one at the end, which the next text could complete."""
         if self._token.search(text):
-            text = self._first_char.sub(rf"\1{escape_char}", text)
+            text = self._first_char.sub(lambda char: char[0] + escape_char, text)  # a function: between its calls other threads run
         stem = text.rstrip()
         return f"{stem}{escape_char}{text[len(stem) :]}" if stem.endswith(self._prefixes) else text
 

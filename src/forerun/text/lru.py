@@ -1,16 +1,16 @@
-"""A thread-safe LRU cache of token ids, bounded by tokens. Knows nothing of text or tokenizers."""
+"""A thread-safe LRU cache, bounded by the size of its values, that knows which conversations a value comes from."""
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sized
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
-ENTRY_TOKENS = 32  # overhead of an entry
+ENTRY_TOKENS = 32  # overhead of an entry of token ids
 
 
 class Owner(NamedTuple):
@@ -20,50 +20,47 @@ class Owner(NamedTuple):
     session: str
 
 
-class Entry(NamedTuple):
-    """Token ids, and the conversations that they come from."""
+class LruCache(Generic[K, V]):
+    """Values by key. Above `limit` the least recently used are evicted; a larger value is not stored. size_of: a value's size."""
 
-    ids: array[int]
-    owners: frozenset[Owner]
-
-
-class LruCache(Generic[K]):
-    """Token ids by key. Above `limit_tokens` the least recently used entries are evicted; an entry larger than the limit is not stored."""
-
-    def __init__(self, limit_tokens: int) -> None:
-        self._limit_tokens = limit_tokens
-        self._used_tokens = 0
-        self._entries: OrderedDict[K, Entry] = OrderedDict()
+    def __init__(self, limit: int, size_of: Callable[[V], int]) -> None:
+        self._limit, self._size_of, self._used = limit, size_of, 0
+        self._entries: OrderedDict[K, tuple[V, frozenset[Owner]]] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: K) -> array[int] | None:
-        """The ids of that key, or None. Do not modify them."""
+    def get(self, key: K) -> V | None:
+        """The value of that key, or None. Do not modify it."""
         with self._lock:
             if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
-            return self._entries[key].ids
+            return self._entries[key][0]
 
-    def put(self, key: K, ids: Sequence[int], owner: Owner) -> None:
-        """Store the ids, replacing those of the key; the same ids then have several owners."""
+    def put(self, key: K, value: V, owner: Owner) -> None:
+        """Store the value, replacing that of the key; an equal value then has several owners."""
         with self._lock:
-            old, new = self._remove(key), array("I", ids)
-            self._entries[key] = Entry(new, frozenset({owner}) | (old.owners if old and old.ids == new else frozenset[Owner]()))
-            self._used_tokens += len(new) + ENTRY_TOKENS
-            while self._used_tokens > self._limit_tokens:
+            before = self._entries.get(key)
+            self._remove(key)
+            if self._size_of(value) > self._limit:
+                return
+            self._entries[key] = value, frozenset({owner}) | (before[1] if before and before[0] == value else frozenset[Owner]())
+            self._used += self._size_of(value)
+            while self._used > self._limit:
                 self._remove(next(iter(self._entries)))
 
     def forget(self, is_gone: Callable[[Owner], bool]) -> None:
         """Remove the entries of which all owners are gone."""
         with self._lock:
-            for key, entry in list(self._entries.items()):
-                owners = frozenset(owner for owner in entry.owners if not is_gone(owner))
-                if owners:
-                    self._entries[key] = Entry(entry.ids, owners)
-                else:
+            for key, (value, owners) in list(self._entries.items()):
+                self._entries[key] = value, frozenset(owner for owner in owners if not is_gone(owner))
+                if not self._entries[key][1]:
                     self._remove(key)
 
-    def _remove(self, key: K) -> Entry | None:
-        entry = self._entries.pop(key, None)
-        self._used_tokens -= len(entry.ids) + ENTRY_TOKENS if entry else 0
-        return entry
+    def _remove(self, key: K) -> None:
+        if key in self._entries:
+            self._used -= self._size_of(self._entries.pop(key)[0])
+
+
+def num_tokens(ids: Sized) -> int:
+    """Size of an entry of token ids."""
+    return len(ids) + ENTRY_TOKENS

@@ -1,8 +1,12 @@
-"""Search for strings in text that arrives in pieces: the first complete one, and a prefix of one at the end. Knows no tokens or answers."""
+"""Search for strings in text that arrives in pieces: the first complete one, and a prefix of one at the end; and common prefixes.
+
+Knows no answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def first_match(text: str, strings: Sequence[str], num_searched: int) -> str:
@@ -18,3 +22,15 @@ def partial_overlap(text: str, strings: Sequence[str]) -> int:
     longest = min(len(text), max(map(len, strings), default=1) - 1)
     ends = (text[len(text) - length :] for length in range(longest, 0, -1))
     return next((len(end) for end in ends if any(end != string and string.startswith(end) for string in strings)), 0)
+
+
+def num_common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Length of the common prefix of two texts, or two sequences of one type: by bisection, since comparing slices is fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -107,9 +107,7 @@ class Prompter:
                 fragment_offsets=(),
                 borders=(),
             )
-        adapted, notes = self._adapt(prompt, tenant)
-        chat, escape_char = self._escaper.escape(adapted)
-        text = _unicode(self.template.render(chat, add_generation_prompt=True))
+        chat, escape_char, text, notes = self._render(prompt, tenant)
         self._check_length(text.replace(escape_char, ""), context_tokens)
         messages = self.template.render(chat, add_generation_prompt=False)
         end = len(messages) if text.startswith(messages) else len(text)
@@ -118,6 +116,13 @@ class Prompter:
         locator = PromptLocator(self.template, chat, escape_char)
         borders = self._borders.within_first_message(chat, text, escape_char, tokens, tenant=tenant)
         return Prompt(tuple(tokens), message_end, opens, text, self.template.answer_format, tools, notes, locator, offsets, borders)
+
+    def count(self, prompt: values.Prompt, *, tenant: str) -> int:
+        """The number of the prompt's tokens, which may be far more than any context. Raises BadRequestError."""
+        if not isinstance(prompt, Chat):
+            return len(self.encode(prompt, tenant=tenant).tokens)
+        _, escape_char, text, _ = self._render(prompt, tenant)
+        return len(self.tokenizer.encode_escaped(EscapedText(text, 0, escape_char), tenant=tenant).ids)
 
     def remember_answer(
         self, chat: values.Prompt, prompt: Prompt, answer: SampledAnswer, *, tenant: str, session: str = ""
@@ -150,6 +155,12 @@ class Prompter:
         if (at_least := self.tokenizer.min_tokens(text)) >= context_tokens:
             raise ContextLengthError(f"at least {at_least}", context_tokens)
 
+    def _render(self, chat: Chat, tenant: str) -> tuple[Chat, str, str, tuple[str, ...]]:
+        """The conversation as the template takes it, the escape character in it, its prompt's text, and notes."""
+        adapted, notes = self._adapt(chat, tenant)
+        escaped, escape_char = self._escaper.escape(adapted)
+        return escaped, escape_char, _unicode(self.template.render(escaped, add_generation_prompt=True)), notes
+
     def _adapt(self, chat: Chat, tenant: str) -> tuple[Chat, tuple[str, ...]]:
         """The conversation with answers restored, as the template supports it, and notes."""
         return self._adapter.adapt(replace(chat, messages=self._answer_memory.restore(chat.messages, tenant=tenant)))
@@ -157,10 +168,7 @@ class Prompter:
     def _continuation(self, chat: Chat, prompt: Prompt, tenant: str) -> str:
         """What the template renders after the prompt for its answer, up to the stop token; "" if the text diverges from the prompt's."""
         escaped, _ = self._escaper.escape(self._adapt(chat, tenant)[0])
-        try:
-            text = self.template.render(escaped, add_generation_prompt=False)
-        except BadRequestError:
-            return ""
+        text = self.template.attempt(escaped, add_generation_prompt=False)
         end = max(text.rfind(self.tokenizer.decode([stop])) for stop in self.tokenizer.stop_ids)
         return text[len(prompt.text) : end] if text.startswith(prompt.text) else ""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from threading import Lock
 
-from forerun.text.prompt_locations import PLACEHOLDER, QUESTION, num_common
+from forerun.text.lru import LruCache, Owner
+from forerun.text.partial_match import num_common
+from forerun.text.prompt_locations import PLACEHOLDER, QUESTION
 from forerun.text.sampled_texts import PrefixDigest
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
@@ -31,8 +31,7 @@ class PromptBorders:
 
     def __init__(self, template: Template, tokenizer: Tokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
-        self._found: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        self._lock = Lock()
+        self._found: LruCache[str, tuple[int, ...]] = LruCache(LIMIT_ENTRIES, lambda _: 1)
 
     def within_first_message(self, chat: Chat, text: str, escape_char: str, tokens: Sequence[int], *, tenant: str) -> tuple[int, ...]:
         """Numbers of tokens before the borders: first those after the system text and after the tools, whichever the template puts first,
@@ -44,16 +43,10 @@ class PromptBorders:
         digest = PrefixDigest(tenant)
         digest.extend(tokens[:length])
         key = digest.hexdigest()
-        with self._lock:
-            found = self._found.get(key)
-        return self._add(key, self._find(chat, text, escape_char, tokens[:length])) if found is None else found
-
-    def _add(self, key: str, borders: tuple[int, ...]) -> tuple[int, ...]:
-        with self._lock:
-            self._found[key] = borders
-            while len(self._found) > LIMIT_ENTRIES:
-                self._found.popitem(last=False)
-        return borders
+        if (found := self._found.get(key)) is None:
+            found = self._find(chat, text, escape_char, tokens[:length])
+            self._found.put(key, found, Owner(tenant, ""))
+        return found
 
     def _find(self, chat: Chat, text: str, escape_char: str, tokens: Sequence[int]) -> tuple[int, ...]:
         ends = list(accumulate(len(self._tokenizer.token_bytes(token)) for token in tokens))

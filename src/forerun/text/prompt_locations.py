@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from forerun.text.partial_match import num_common
 from forerun.text.template import Template
 from forerun.values import Chat
 
@@ -129,15 +130,3 @@ def _differing_span(text: str, other: str) -> tuple[int, int]:
     """The span (start, stop) of the text that differs from the other."""
     start = num_common(text, other)
     return start, max(start, len(text) - num_common(text[::-1], other[::-1]))
-
-
-def num_common(one: str, other: str) -> int:
-    """Length of the common prefix of two texts, by bisection, since comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -94,14 +94,10 @@ class ReasoningSplitter:
             if start < 0:
                 return splits + self._take("reasoning", len(self._held) - partial_overlap(self._held, (self._close, *opens)))
             splits += self._take("reasoning", start)
-            self._try()
-        return splits
-
-    def _try(self) -> None:
-        """Try what is held as calls."""
-        if self._calls:
+            assert self._calls  # its tag was found
             self._trial = CallTrial(self._calls, self._tools, self._close)
             self._trial.push(self._held)
+        return splits
 
     def _finish(self, stop: int) -> list[Split]:
         """The rest of the reasoning, before the closing tag at `stop`."""

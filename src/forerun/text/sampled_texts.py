@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b, sha256
 from typing import NamedTuple
 
-from forerun.text.lru import LruCache, Owner
+from forerun.text.lru import LruCache, Owner, num_tokens
 
 LIMIT_TOKENS = 1 << 20
 
@@ -42,12 +42,12 @@ class SampledTexts:
     """LRU cache of sampled texts."""
 
     def __init__(self) -> None:
-        self._ids: LruCache[tuple[str, str]] = LruCache(LIMIT_TOKENS)
-        self._lengths: LruCache[str] = LruCache(LIMIT_TOKENS)
+        self._ids: LruCache[tuple[str, str], array[int]] = LruCache(LIMIT_TOKENS, num_tokens)
+        self._lengths: LruCache[str, Sequence[int]] = LruCache(LIMIT_TOKENS, num_tokens)
 
     def put(self, sampled_text: SampledText, owner: Owner) -> None:
         """Store the ids that the text was sampled as."""
-        self._ids.put((sampled_text.prefix, sampled_text.text), sampled_text.ids, owner)
+        self._ids.put((sampled_text.prefix, sampled_text.text), array("I", sampled_text.ids), owner)
         lengths = self._lengths.get(sampled_text.prefix) or ()
         self._lengths.put(sampled_text.prefix, sorted({*lengths, len(sampled_text.text)}, reverse=True), owner)
 

@@ -14,7 +14,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,9 @@ import tokenizers
 
 from forerun.errors import ModelError, UnsupportedError
 from forerun.text.files import read_text
-from forerun.text.lru import LruCache, Owner
+from forerun.text.lru import LruCache, Owner, num_tokens
+from forerun.text.partial_match import num_common
+from forerun.text.pieces import SAMPLES, batches, halves, no_token_spans_a_cut
 from forerun.text.sampled_texts import LIMIT_TOKENS, PrefixDigest, SampledText, SampledTexts
 from forerun.text.stop_tokens import stop_ids
 
@@ -44,7 +46,7 @@ class EncodedText(NamedTuple):
     (characters without escapes, tokens) before each, the totals last.
     """
 
-    ids: list[int]
+    ids: array[int]
     prefix_tokens: int
     fragment_offsets: list[tuple[int, int]]
 
@@ -64,11 +66,13 @@ class Tokenizer:
         self._boundaries = _boundaries(library)
         self._boundary_ids = frozenset(self._boundaries.values())
         self._boundary = _any_of(self._boundaries)
-        self._fragments: LruCache[tuple[str, str, str]] = LruCache(FRAGMENTS_LIMIT_TOKENS)
+        self._fragments: LruCache[tuple[str, str, str], array[int]] = LruCache(FRAGMENTS_LIMIT_TOKENS, num_tokens)
         self._sampled = SampledTexts()
-        self._unfinished: LruCache[str] = LruCache(LIMIT_TOKENS)
+        self._unfinished: LruCache[str, array[int]] = LruCache(LIMIT_TOKENS, num_tokens)
         self._bytes: dict[int, bytes] = {}
-        self._max_token_bytes = max(len(self.token_bytes(id)) for id in library.get_vocab(with_added_tokens=True).values())
+        vocabulary = [self.token_bytes(id) for id in library.get_vocab(with_added_tokens=True).values()]
+        self._max_token_bytes = max(map(len, vocabulary))
+        self._can_cut = no_token_spans_a_cut(vocabulary) and all(_is_cut(library, *halves(sample)) for sample in SAMPLES)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -85,12 +89,12 @@ class Tokenizer:
 
     def encode(self, text: str, *, tenant: str) -> list[int]:
         """Token ids of the text, which must be valid Unicode. Special tokens in it are recognised, none are added."""
-        return self.encode_escaped(EscapedText(text, len(text), escape_char=""), tenant=tenant).ids
+        return list(self.encode_escaped(EscapedText(text, len(text), escape_char=""), tenant=tenant).ids)
 
     def encode_escaped(self, escaped: EscapedText, *, tenant: str) -> EncodedText:
         """The text without its escape characters, encoded."""
         text, prefix_chars, escape_char = escaped
-        ids, offsets = list[int](), [(0, 0)]
+        ids, offsets = array("I"), [(0, 0)]
         prefix, start, prefix_tokens = PrefixDigest(tenant), 0, 0
         while start < len(text):
             fragment = self._next_fragment(prefix, text, start)
@@ -98,7 +102,7 @@ class Tokenizer:
             if prefix_chars >= start + len(fragment):
                 prefix_tokens += len(new)
             elif prefix_chars > start:
-                prefix_tokens += _num_common(new, self._encode_fragment(prefix, fragment[: prefix_chars - start], escape_char, tenant))
+                prefix_tokens += num_common(new, self._encode_fragment(prefix, fragment[: prefix_chars - start], escape_char, tenant))
             start += len(fragment)
             prefix.extend(new)
             ids.extend(new)
@@ -177,9 +181,9 @@ class Tokenizer:
             return text[start:]
         return boundary.group() if boundary.start() == start else text[start : boundary.start()]
 
-    def _encode_fragment(self, prefix: PrefixDigest, fragment: str, escape_char: str, tenant: str) -> list[int]:
+    def _encode_fragment(self, prefix: PrefixDigest, fragment: str, escape_char: str, tenant: str) -> array[int]:
         boundary = self._boundaries.get(fragment)
-        return list(self._cached_or_encoded(prefix, fragment, escape_char, tenant)) if boundary is None else [boundary]
+        return self._cached_or_encoded(prefix, fragment, escape_char, tenant) if boundary is None else array("I", [boundary])
 
     def _cached_or_encoded(self, prefix: PrefixDigest, fragment: str, escape_char: str, tenant: str) -> array[int]:
         plain = fragment.replace(escape_char, "") if escape_char else fragment
@@ -200,15 +204,13 @@ class Tokenizer:
         ids = self._fragments.get(key)
         if ids is None:
             parts = fragment.split(escape_char) if escape_char else [fragment]
-            # Of the library's calls only those for batches let other threads run meanwhile; this one does not compute offsets.
-            encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
-            ids = array("I", (id for encoding in encodings for id in encoding.ids))
+            ids = array("I")
+            for batch in batches(parts) if self._can_cut else [parts]:
+                # Of the library's calls only those for batches let other threads run meanwhile; this one does not compute offsets.
+                for encoding in self._library.encode_batch_fast(batch, add_special_tokens=False):
+                    ids.extend(encoding.ids)
             self._fragments.put(key, ids, Owner(tenant, ""))
         return ids
-
-
-def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _boundaries(library: tokenizers.Tokenizer) -> dict[str, int]:
@@ -231,6 +233,12 @@ def _stands_alone(library: tokenizers.Tokenizer, boundary: str, id: int) -> bool
     """False where the library encodes the first word of every text in a way of its own."""
     word = library.encode("word", add_special_tokens=False).ids
     return bool(library.encode(f"word{boundary}word", add_special_tokens=False).ids == [*word, id, *word])
+
+
+def _is_cut(library: tokenizers.Tokenizer, left: str, right: str) -> bool:
+    """Whether the two texts are encoded the same one after the other as together."""
+    whole, *sides = (library.encode(text, add_special_tokens=False).ids for text in (left + right, left, right))
+    return bool(whole == sides[0] + sides[1])
 
 
 def _check_byte_level(library: tokenizers.Tokenizer, folder: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 
-from forerun import _cpu
+_cpu: Any = pytest.importorskip("forerun._cpu")
 
 DTYPES = (mx.float32, mx.bfloat16, mx.float16)
 

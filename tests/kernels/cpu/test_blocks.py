@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from tests.kernels.cpu.cases import matrix, on_every_set
 
-from forerun import _cpu
 from forerun.kernels.blocks import FORMATS, random_blocks
+
+_cpu: Any = pytest.importorskip("forerun._cpu")
 
 formats = pytest.mark.parametrize("name", FORMATS)
 

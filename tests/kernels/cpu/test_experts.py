@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.cpu.cases import DTYPES, matrix, on_every_set
 
-from forerun import _cpu
+_cpu: Any = pytest.importorskip("forerun._cpu")
+
 
 EXPERTS = 5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from tests.kernels.cpu import lanes
 from tests.kernels.cpu.cases import DTYPES, matrix, on_every_set
 
-from forerun import _cpu
+_cpu: Any = pytest.importorskip("forerun._cpu")
+
 
 SIZES = st.sampled_from([1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 32, 64, 65, 127, 130])
 INNER = st.sampled_from([1, 15, 16, 17, 33, 64, 256, 500, 512, 513, 528, 1040, 2056])

@@ -18,7 +18,8 @@ from forerun.bank.tier import database, files
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import History
 from forerun.errors import BankError
-from forerun.state.record import Kind, RecordInfo, num_shared, token_bytes, tokens_of
+from forerun.state.record import Kind, RecordInfo, token_bytes, tokens_of
+from forerun.text.partial_match import num_common
 
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
@@ -159,7 +160,7 @@ class Index(History):
                 probe = probe[: len(row.tokens) - 1]
             else:
                 # Rows are ordered by tokens: no prefix of `tokens` longer than the common one precedes this row.
-                probe = probe[: num_shared(row.tokens, probe)]
+                probe = probe[: num_common(row.tokens, probe)]
         return found
 
     def segment_over(self, node: str, tokens: Sequence[int]) -> RecordInfo | None:
@@ -173,7 +174,7 @@ class Index(History):
         """
         probe, following = tuple(tokens), "WHERE parent = ? AND kind = 'segment' AND tokens > ? ORDER BY tokens LIMIT 1"
         near = [self._last_up_to(node, "segment", probe), *self._infos(following, node, token_bytes(probe))]
-        found = [(num_shared(row.tokens, probe), row.tokens) for row in near if row]
+        found = [(num_common(row.tokens, probe), row.tokens) for row in near if row]
         shared, own = max(found, default=(0, ()), key=lambda x: (x[0], len(x[1])))
         return shared, own[shared:]
 

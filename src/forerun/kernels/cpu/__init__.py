@@ -1,7 +1,4 @@
-"""The CPU kernels: the extension `forerun._cpu`, or why this process has none (docs/cpu.md). Tries one operation; knows no other.
-
-Where the answer to `extension()` is not None, `from forerun import _cpu` gives the same module with its types.
-"""
+"""The CPU kernels: the extension `forerun._cpu`, or why this process has none (docs/cpu.md). Tries one operation; knows no other."""
 
 from __future__ import annotations
 
@@ -11,9 +8,12 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import mlx.core as mx
+import numpy as np
+
+from forerun.kernels.cpu.operations import Operations
 
 NOT_BUILT = Path(__file__).with_name("not_built.txt")  # written by tools/build_extension.py
 REMEDY = "install a C++20 compiler and Python's headers (Debian, Ubuntu: `apt-get install g++ python3-dev`), then install forerun again"
@@ -26,9 +26,9 @@ class Unusable(NamedTuple):
     remedy: str
 
 
-def extension() -> ModuleType | None:
+def extension() -> Operations | None:
     """The module `forerun._cpu` if it serves the default device, else None: operations then use arrays. `unusable` returns why."""
-    return import_module("forerun._cpu") if mx.default_device() == mx.cpu and unusable() is None else None
+    return cast("Operations", import_module("forerun._cpu")) if mx.default_device() == mx.cpu and unusable() is None else None
 
 
 @cache
@@ -65,7 +65,7 @@ def _wrong(module: ModuleType) -> Unusable | None:
         x = mx.arange(64, dtype=mx.float32).reshape(2, 32) / 16 - 2
         gate, up = x[:, :16], x[:, 16:]
         try:
-            error = mx.abs(module.swiglu(x) - gate * mx.sigmoid(gate) * up).max().item()
+            error = float(np.array(mx.abs(module.swiglu(x) - gate * mx.sigmoid(gate) * up).max()))
         except TypeError as refused:
             return Unusable(f"they do not know MLX's arrays: {str(refused).splitlines()[0]}", "install forerun again")
     if not error < 1e-5:  # NaN is wrong, too

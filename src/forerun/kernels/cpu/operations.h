@@ -13,7 +13,7 @@ mx::array rms_norm(const mx::array& x, const mx::array& gain, float eps);
 // (x + residual, its RMS norm), both in the shape of x.
 std::pair<mx::array, mx::array> add_rms_norm(const mx::array& x, const mx::array& residual, const mx::array& gain, float eps);
 
-// x [rows, 2 width] float32: silu of the first half times the second half, [rows, width].
+// x [..., 2 width] float32: silu of the first half times the second half, [..., width].
 mx::array swiglu(const mx::array& x);
 
 // x [rows, k] float32, w [n, k] float32, bfloat16 or float16: x times the transposed w, [rows, n] float32.

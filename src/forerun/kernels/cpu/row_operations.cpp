@@ -26,14 +26,20 @@ struct RmsNormOp : CpuPrimitive<RmsNormOp> {
   }
 };
 
+mx::Shape halved(mx::Shape shape) {
+  shape.back() /= 2;
+  return shape;
+}
+
 struct SwiGluOp : CpuPrimitive<SwiGluOp> {
   static constexpr const char* NAME = "forerun::SwiGlu";
   auto parameters() const { return std::tuple(); }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override { return {{in[0].shape(0), in[0].shape(1) / 2}}; }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override { return {halved(in[0].shape())}; }
 
   void eval_cpu(const Arrays& in, Arrays& out) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    SwiGlu job{row_major<float>(in[0], encoder), allocated<float>(out[0], encoder), size_t(in[0].shape(0)), size_t(in[0].shape(1)) / 2};
+    const size_t width = out[0].shape(-1);
+    SwiGlu job{row_major<float>(in[0], encoder), allocated<float>(out[0], encoder), out[0].size() / width, width};
     encoder.dispatch([job] { kernels().swiglu(job); });
   }
 };
@@ -59,8 +65,8 @@ std::pair<mx::array, mx::array> add_rms_norm(const mx::array& x, const mx::array
 }
 
 mx::array swiglu(const mx::array& x) {
-  require(x.ndim() == 2 && x.dtype() == mx::float32 && x.shape(1) % 32 == 0, "swiglu: x [rows, 2 width] float32, width a multiple of 16");
-  return mx::array({x.shape(0), x.shape(1) / 2}, mx::float32, std::make_shared<SwiGluOp>(), {x});
+  require(x.ndim() > 0 && x.dtype() == mx::float32 && x.shape(-1) > 0 && x.shape(-1) % 32 == 0, "swiglu: x [..., 2 width] float32, width a multiple of 16");
+  return mx::array(halved(x.shape()), mx::float32, std::make_shared<SwiGluOp>(), {x});
 }
 
 }  // namespace forerun

@@ -20,38 +20,35 @@ HEADS = tuple(
     for first in (("{",), ("{", '"type"', ":", '"function"', ","))
     for key in ('"arguments"', '"parameters"')
 )
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+PYTHON_TAG = "<|python_tag|>"
 
 
 @dataclass(frozen=True, slots=True)
 class Hermes:
-    """<tool_call>, the object, </tool_call>."""
+    """OPEN, the object, CLOSE."""
 
-    open: str = "<tool_call>"
-    close: str = "</tool_call>"
-
-    @property
-    def opens(self) -> tuple[str, ...]:
-        return (self.open,)
+    opens = (OPEN,)
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
-        while lead := (yield from content_until(buffer, (self.open,))):
+        while lead := (yield from content_until(buffer, self.opens)):
             head = yield from match_tag(buffer, HEADS)
             if head is None:
                 yield from self._odd_call(buffer, lead)
             else:
-                yield from parse_call(buffer, head.length, head.groups[0], (self.close, self.open))
+                yield from parse_call(buffer, head.length, head.groups[0], (CLOSE, OPEN))
                 yield from self._close(buffer)
 
     def _close(self, buffer: TextBuffer) -> Pieces[None]:
         """Removes the brackets and the tag after the arguments; anything else there is content."""
-        while self.close not in buffer.text and self.open not in buffer.text and not buffer.is_ended:
+        while CLOSE not in buffer.text and OPEN not in buffer.text and not buffer.is_ended:
             yield None
-        starts = [start for tag in (self.open, self.close) if (start := buffer.text.find(tag)) >= 0]
+        starts = [start for tag in (OPEN, CLOSE) if (start := buffer.text.find(tag)) >= 0]
         between = buffer.take(min(starts, default=len(buffer.text)))
         yield from content(between.lstrip("} \n\t\r"))
-        if buffer.text.startswith(self.close):
-            buffer.take(len(self.close))
+        if buffer.text.startswith(CLOSE):
+            buffer.take(len(CLOSE))
 
     def _odd_call(self, buffer: TextBuffer, lead: str) -> Pieces[None]:
         """A call that does not start with its name: parsed once its object has arrived in full. What is no call is content."""
@@ -73,20 +70,16 @@ class Hermes:
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    """The object alone, at the start of the answer or after <|python_tag|>; several with semicolons or line breaks between them."""
+    """The object alone, at the start of the answer or after PYTHON_TAG; several with semicolons or line breaks between them."""
 
-    tag: str = "<|python_tag|>"
-
-    @property
-    def opens(self) -> tuple[str, ...]:
-        return (self.tag, "{")
+    opens = (PYTHON_TAG, "{")
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
-        first = [*HEADS, *((self.tag, *head) for head in HEADS)]
+        first = [*HEADS, *((PYTHON_TAG, *head) for head in HEADS)]
         later = [*first, *((";", *head) for head in first)]
         while (head := (yield from match_tag(buffer, later if buffer.num_calls else first))) and head.groups[0].strip('"') in tools:
-            yield from parse_call(buffer, head.length, head.groups[0], (self.tag,))
+            yield from parse_call(buffer, head.length, head.groups[0], (PYTHON_TAG,))
             if bracket := (yield from match_tag(buffer, [("}",)])):
                 buffer.take(bracket.length)
         yield from content_until(buffer, ())

@@ -11,7 +11,6 @@ import pytest
 
 _cpu: Any = pytest.importorskip("forerun._cpu")
 
-
 DTYPES = (mx.float32, mx.bfloat16, mx.float16)
 
 

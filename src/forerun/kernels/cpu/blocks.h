@@ -15,6 +15,7 @@ inline uint32_t word_at(const uint8_t* p) {
 // Where the blocks of a matrix lie: WEIGHTS in BYTES each.
 template <size_t WEIGHTS, size_t BYTES>
 struct Blocks {
+  static constexpr bool IS_SLOW = true;
   const uint8_t* blocks;
   size_t k;
   const void* address(size_t n, size_t i) const { return block(n, i); }

@@ -1,7 +1,7 @@
 // Weights as checkpoints store them, read as float32.
 //
 // A source is a matrix [n, k]. at(n, i) looks at BLOCK weights of output n from weight i on, i % BLOCK == 0; get(at, j) yields weights
-// i + j .. i + j + 16 of them, j a constant once loops are unrolled.
+// i + j .. i + j + 16 of them, j a constant once loops are unrolled. IS_SLOW: this takes much longer than the product with a row.
 
 inline float as_float(float a) { return a; }
 inline float as_float(uint16_t bf16) {
@@ -15,6 +15,7 @@ inline float as_float(uint16_t bf16) {
 template <class T>
 struct Plain {
   static constexpr size_t BLOCK = 16;
+  static constexpr bool IS_SLOW = false;
   const T* weights;
   size_t k;
   struct At {
@@ -35,6 +36,7 @@ struct Plain {
 template <int BITS, size_t BLOCK_, class Scale>
 struct Affine {
   static constexpr size_t BLOCK = BLOCK_;
+  static constexpr bool IS_SLOW = false;
   const uint8_t* weights;
   const Scale *scales, *biases;
   size_t k, group_bits;  // a group has 2^group_bits weights

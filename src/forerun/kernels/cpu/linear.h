@@ -7,25 +7,23 @@ constexpr size_t TILE = 4;
 
 // --- Few rows ---
 
-constexpr int MOST_TILE_ROWS = REGISTERS == 32 ? 4 : 3;
-
-// How many of the NUM registers of sixteen lanes a tile of `rows` computes at once; more would not fit in the processor's.
-constexpr int at_once(int rows) {
+// How many of the NUM registers of sixteen lanes a tile of so many sums computes at once; more would not fit in the processor's.
+constexpr int at_once(int sums) {
   int registers = NUM;
-  while (registers > 1 && int(TILE) * rows * registers > REGISTERS / 2) registers /= 2;
+  while (registers > 1 && sums * registers > REGISTERS / 2) registers /= 2;
   return registers;
 }
 
-// lanes[m * TILE + n]: the lanes of row m with output outputs[n]. x: ROWS rows `stride` apart, zeros after the k-th.
-template <int ROWS, class Source>
+// lanes[m * OUTPUTS + n]: the lanes of row m with output outputs[n]. x: ROWS rows `stride` apart, zeros after the k-th.
+template <int ROWS, int OUTPUTS, class Source>
 inline void lanes_of(const Source& source, const size_t* outputs, const float* x, size_t stride, size_t k, F16* lanes) {
-  constexpr int ONCE = at_once(ROWS);
+  constexpr int ONCE = at_once(ROWS * OUTPUTS);
   for (int h = 0; h < NUM; h += ONCE) {
-    R sums[ROWS][TILE][ONCE];
+    R sums[ROWS][OUTPUTS][ONCE];
 #pragma GCC unroll 8
     for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n)
+      for (int n = 0; n < OUTPUTS; ++n)
 #pragma GCC unroll 8
         for (int i = 0; i < ONCE; ++i) sums[m][n][i] = zero();
     const auto add_sixteen = [&](size_t at, auto&& weights) {
@@ -35,7 +33,7 @@ inline void lanes_of(const Source& source, const size_t* outputs, const float* x
 #pragma GCC unroll 8
         for (int i = 0; i < ONCE; ++i) xs[m][i] = load(x + m * stride + at + (h + i) * WIDTH);
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n) {
+      for (int n = 0; n < OUTPUTS; ++n) {
         const F16 w = weights(n);
 #pragma GCC unroll 8
         for (int m = 0; m < ROWS; ++m)
@@ -45,32 +43,31 @@ inline void lanes_of(const Source& source, const size_t* outputs, const float* x
     };
     const size_t whole = k / Source::BLOCK * Source::BLOCK;
     for (size_t b = 0; b < whole; b += Source::BLOCK) {
-      typename Source::At at[TILE];
+      typename Source::At at[OUTPUTS];
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n) {
+      for (int n = 0; n < OUTPUTS; ++n) {
         at[n] = source.at(outputs[n], b);
         if constexpr (Source::BLOCK == 16) source.fetch(at[n], TILE);
       }
 #pragma GCC unroll 8
-      for (size_t j = 0; j < Source::BLOCK; j += 16) add_sixteen(b + j, [&](size_t n) { return source.get(at[n], j); });
+      for (size_t j = 0; j < Source::BLOCK; j += 16) add_sixteen(b + j, [&](int n) { return source.get(at[n], j); });
     }
     if constexpr (Source::BLOCK == 16)
-      if (whole < k) add_sixteen(whole, [&](size_t n) { return source.rest(outputs[n]); });
+      if (whole < k) add_sixteen(whole, [&](int n) { return source.rest(outputs[n]); });
 #pragma GCC unroll 8
     for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n)
+      for (int n = 0; n < OUTPUTS; ++n)
 #pragma GCC unroll 8
-        for (int i = 0; i < ONCE; ++i) lanes[m * TILE + n].r[h + i] = sums[m][n][i];
+        for (int i = 0; i < ONCE; ++i) lanes[m * OUTPUTS + n].r[h + i] = sums[m][n][i];
   }
 }
 
-// y[0 .. count]: the sums of TILE lanes.
-inline void store_sums(const F16* lanes, float* y, size_t count) {
-  if (count >= TILE) return sum4(lanes, y);
-  float all[TILE];
-  sum4(lanes, all);
-  for (size_t n = 0; n < count; ++n) y[n] = all[n];
+// y[0 .. count] of OUTPUTS sums, all if there are fewer.
+template <size_t OUTPUTS>
+inline void store_first(const float* sums, float* y, size_t count) {
+  if (count >= OUTPUTS) __builtin_memcpy(y, sums, OUTPUTS * sizeof(float));
+  else __builtin_memcpy(y, sums, count * sizeof(float));
 }
 
 inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -87,32 +84,44 @@ inline void copy_row(const Linear& a, size_t i, float* to) {
   if (k % 16) store16(to + k / 16 * 16, row.rest(0));
 }
 
-// Rows row .. row + ROWS, copied to x, and outputs j .. j + TILE, without those from a.rows and from `stop` on.
-template <int ROWS, class Source>
+// Rows row .. row + ROWS, copied to x, and outputs j .. j + OUTPUTS, without those from a.rows and from `stop` on.
+template <int ROWS, int OUTPUTS, class Source>
 inline void few_tile(const Source& source, const Linear& a, const float* x, size_t row, size_t j, size_t stop) {
-  size_t outputs[TILE];
+  size_t outputs[OUTPUTS];
 #pragma GCC unroll 8
-  for (size_t n = 0; n < TILE; ++n) outputs[n] = a.first + least(j + n, stop - 1);
+  for (int n = 0; n < OUTPUTS; ++n) outputs[n] = a.first + least(j + n, stop - 1);
   const size_t stride = rounded_up(a.matrix.k, 16);
-  F16 lanes[ROWS * TILE];
-  lanes_of<ROWS>(source, outputs, x + row * stride, stride, a.matrix.k, lanes);
+  F16 lanes[ROWS * OUTPUTS];
+  lanes_of<ROWS, OUTPUTS>(source, outputs, x + row * stride, stride, a.matrix.k, lanes);
+  float sums[ROWS * OUTPUTS];
 #pragma GCC unroll 8
-  for (int m = 0; m < ROWS; ++m)
-    if (row + m < a.rows) store_sums(lanes + m * TILE, y_row(a, row + m) + j, stop - j);
+  for (int i = 0; i < ROWS * OUTPUTS; i += 4) sum4(lanes + i, sums + i);
+  for (size_t m = 0; m < least(ROWS, a.rows - row); ++m) store_first<OUTPUTS>(sums + m * OUTPUTS, y_row(a, row + m) + j, stop - j);
 }
 
+// Outputs j .. j + TILE of some rows from `row` on. Returns how many.
+template <class Source>
+inline size_t few_tiles(const Source& source, const Linear& a, const float* x, size_t row, size_t j, size_t stop) {
+  const size_t left = a.rows - row;
+  if (left == 1) return few_tile<1, TILE>(source, a, x, row, j, stop), 1;
+  if (left == 2) return few_tile<2, TILE>(source, a, x, row, j, stop), 2;
+  if constexpr (REGISTERS < 32) return few_tile<3, TILE>(source, a, x, row, j, stop), 3;
+  if constexpr (Source::IS_SLOW)
+    if (left > 6) {
+      for (size_t i = j; i < least(stop, j + TILE); i += 2) few_tile<8, 2>(source, a, x, row, i, stop);
+      return 8;
+    }
+  return few_tile<4, TILE>(source, a, x, row, j, stop), 4;
+}
+
+// Outputs start .. stop of all rows.
 template <class Source>
 inline void few_rows(const Source& source, const Linear& a, size_t start, size_t stop) {
   const size_t stride = rounded_up(a.matrix.k, 16);
-  float* x = static_cast<float*>(scratch((a.rows + MOST_TILE_ROWS) * stride * sizeof(float)));  // of the rows after the last nothing is stored
+  float* x = static_cast<float*>(scratch(rounded_up(a.rows, 8) * stride * sizeof(float)));  // nothing is stored of rows after the last
   for (size_t r = 0; r < a.rows; ++r) copy_row(a, r, x + r * stride);
   for (size_t j = start; j < stop; j += TILE)
-    for (size_t r = 0; r < a.rows;) {
-      const size_t left = a.rows - r;
-      if (left == 1) few_tile<1>(source, a, x, r, j, stop), r += 1;
-      else if (left == 2) few_tile<2>(source, a, x, r, j, stop), r += 2;
-      else few_tile<MOST_TILE_ROWS>(source, a, x, r, j, stop), r += MOST_TILE_ROWS;
-    }
+    for (size_t r = 0; r < a.rows;) r += few_tiles(source, a, x, r, j, stop);
 }
 
 // --- Many rows ---
@@ -217,7 +226,11 @@ inline void many_rows(const Source& source, const Linear& a, size_t row, size_t 
         F16* lanes = part + (is_first && is_last ? 0 : tile * TILE_ROWS * TILE);
         packed_tile(x, panel + (j - start) * steps * 16, steps, is_first, lanes);
         if (is_last)
-          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(lanes + m * TILE, y_row(a, r + m) + j, stop - j);
+          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) {
+            float sums[TILE];
+            sum4(lanes + m * TILE, sums);
+            store_first<TILE>(sums, y_row(a, r + m) + j, stop - j);
+          }
       }
     }
   }

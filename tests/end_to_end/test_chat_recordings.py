@@ -17,7 +17,7 @@ RUNS = ["opencode-chat", "opencode-echo", "pi-chat", "aider-diff", "python-sdk"]
 LONG_RUNS = ["opencode-chat-compact", "pi-chat-compact"]
 CHAT = "/v1/chat/completions"
 # Recorded requests for something unsupported, and the field that the error names.
-REFUSED = {"python-sdk/007": "response_format", "python-sdk/008": "messages[0].content"}
+REFUSED = {"python-sdk/007": "response_format"}
 # The client renames the unknown tool to `invalid` when it sends the answer back, with other arguments: a different answer.
 RENAMED = {"opencode/061-request.json"}
 

@@ -14,7 +14,7 @@ from forerun.cli.demo import demo
 
 def test_five_turns_survive_two_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    demo(tmp_path / "result.json", "small", "exact")
+    demo(tmp_path / "result.json", "small")
     result = json.loads((tmp_path / "result.json").read_text())
     turns = result["turns"]
     assert result["faults"] == []

@@ -117,7 +117,7 @@ def test_a_sub_agent_with_fewer_tools_reuses_the_system_text_and_the_tools_that_
     assert shared - APART_TOKENS - WORD_TOKENS <= second.reused_tokens <= shared
 
 
-@pytest.mark.parametrize(("file", "system_tokens"), [("codex/001-request.json", 0), ("opencode/002-request.json", 0)])
+@pytest.mark.parametrize(("file", "system_tokens"), [("codex/001-request.json", 6346), ("opencode/002-request.json", 3637)])
 def test_a_compaction_that_drops_the_tools_reuses_the_system_text(file: str, system_tokens: int) -> None:
     main = of_client(file.split("/", maxsplit=1)[0])[file]
     first, second = asyncio.run(reused(main, without_tools(main)))

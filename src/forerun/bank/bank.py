@@ -170,7 +170,7 @@ class Bank:
     def _shrink(self, limit_bytes: int, spared: LiveConversation | None = None) -> int:
         num_evicted = self._ram.shrink(limit_bytes, spared)
         if num_evicted:
-            self._sources.arena.shrink()
+            self.release_free_pages()
         return num_evicted
 
     def flush(self, limit_s: float) -> bool:

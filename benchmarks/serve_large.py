@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from evidence import evidence, write
+from evidence import evidence, model_of, write
 from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
 from forerun.text.tokenizer import Tokenizer
@@ -109,8 +109,19 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "phases": found,
         "load_before": load_before,
         "kernels": info["kernels"],
-        "digest": "bundled",
-        "samples": {name: [[round(value, 4) for value in row] for row in rows] for name, rows in times.items()},
+        "digest": model_of(DEMO_MODEL)["digest"],
+        "samples": samples(phases, times),
+    }
+
+
+def samples(phases: list[Phase], times: Mapping[str, list[list[float]]]) -> dict[str, Any]:
+    """When each phase began, each event came and each health request was sent, and how long its response took; in seconds."""
+    zero_s = phases[0].start_s
+    return {
+        "phase_at_s": [round(phase.start_s - zero_s, 4) for phase in phases],
+        "event_at_s": [round(at - zero_s, 4) for (at,) in times["events"]],
+        "health_at_s": [round(start - zero_s, 4) for start, _ in times["health"]],
+        "health_took_s": [round(delay, 4) for _, delay in times["health"]],
     }
 
 

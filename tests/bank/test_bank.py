@@ -401,7 +401,7 @@ def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:
     assert origin(turn(bank, result.stored + tiny.words("next", 20))) == ("ram", len(result.stored))
 
 
-def test_the_last_snapshot_is_evicted_no_earlier_than_the_segments_that_need_it(bank: Bank) -> None:
+def test_the_last_turns_snapshots_are_evicted_no_earlier_than_the_segments_that_need_them(bank: Bank) -> None:
     result = turn(bank, tiny.words("mine", 300))
     turn(bank, result.stored + tiny.words("next", 20))
     assert bank.flush(LIMIT_S)
@@ -409,8 +409,9 @@ def test_the_last_snapshot_is_evicted_no_earlier_than_the_segments_that_need_it(
     entries = bank._disk.index.lowest(20, ())
     segment = max(entry.rank_s for entry in entries if entry.info.kind == "segment")
     snapshots = [entry.rank_s for entry in sorted(entries, key=lambda entry: entry.info.stop) if entry.info.kind == "snapshot"]
-    assert snapshots[-1] == segment
-    assert all(rank < segment for rank in snapshots[:-1])
+    assert snapshots[-2:] == [segment, segment], "at the end of the prompt and of the answer"
+    assert len(snapshots) > 2
+    assert all(rank < segment for rank in snapshots[:-2])
 
 
 def test_a_conversation_that_lives_in_ram_does_not_age_on_disk(folder: Path) -> None:

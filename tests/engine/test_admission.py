@@ -18,6 +18,7 @@ from tests.waiting import LIMIT_S
 
 from forerun.engine.admission import ADMIT_FRAC, free_memory_for, needed_bytes
 from forerun.errors import OutOfMemoryError
+from forerun.state.layout import Paged
 
 RAM_BYTES = 1_000_000
 
@@ -45,6 +46,16 @@ def test_live_conversations_are_evicted_for_a_request() -> None:
         with pytest.raises(OutOfMemoryError):
             free_memory_for(bank, TINY.spec, 100, memory_bytes - 2 * bank.stats.ram_bytes, lambda: None)
         assert bank.stats.health().sessions == 1, "evicted for a request that does not fit even then"
+
+
+def test_free_pages_are_given_back_before_a_request_is_refused() -> None:
+    with closing(opened(None)) as bank:
+        before_bytes = mx.get_active_memory()
+        pages = bank._sources.arena.store(Paged(64), 20_000)
+        del pages
+        assert mx.get_active_memory() - before_bytes > 20_000 * TINY.spec.bytes_per_token, "they stay with the pool"
+        free_memory_for(bank, TINY.spec, 100, int((before_bytes + needed_bytes(TINY.spec, 100)) / ADMIT_FRAC) + 1, lambda: None)
+        assert bank.paged_blocks == (0, 0)
 
 
 def test_a_conversation_continues_in_its_own_memory() -> None:

@@ -68,7 +68,9 @@ def test_a_failed_proof_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_are_right_here() -> None:
     errors = proof.prove()
-    assert set(errors) == {"attention", "DeltaNet layer", "inputs of attention", "attention over stored rows"}, "the others need CUDA"
+    layers = {"DeltaNet layer", "inputs of attention", "attention over stored rows"}
+    on_cpu = layers | {"quantised products", "products", "products with GGUF blocks"} if proof.cpu.extension() else set()
+    assert set(errors) == {"attention"} | on_cpu, "the others need CUDA"
     assert max(errors.values()) < 1e-4
 
 

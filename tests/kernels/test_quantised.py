@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.kernels import cuda
 
+from forerun.kernels import cpu
 from forerun.kernels import quantised as module
 from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, errors, has_cuda_kernel, product, quantise
 
@@ -80,7 +81,6 @@ extern "C" void product_{number}(const int* xs, const int* ps, const __nv_bfloat
 def test_both_agree_with_float64(on_cuda: Kernel, case: Case) -> None:
     x, weight = given(case)
     assert not has_cuda_kernel(x, weight)
-    assert errors(mx.Device(mx.cpu, 0)) == []
     right = product_in_float64(x, weight)
     assert np.abs(on_cuda(case, x, weight) - right).max() <= 0.006 * np.abs(right).max()  # weights and results rounded to bfloat16
     plain = np.array(product(x.astype(mx.float32), weight._replace(scales=_f32(weight.scales), biases=_f32(weight.biases))))
@@ -109,3 +109,14 @@ def test_other_modes_round_trip(mode: str) -> None:
 def _f32(array: mx.array | None) -> mx.array:
     assert array is not None
     return array.astype(mx.float32)
+
+
+def test_the_proof_covers_the_cpu() -> None:
+    measured = errors(mx.Device(mx.cpu, 0))
+    assert bool(measured) == (cpu.extension() is not None)
+    assert all(error < 1e-5 for error in measured)
+
+
+@pytest.mark.usefixtures("without_cpu_kernels")
+def test_without_a_kernel_there_is_nothing_to_prove() -> None:
+    assert errors(mx.Device(mx.cpu, 0)) == []

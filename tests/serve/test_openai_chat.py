@@ -193,7 +193,7 @@ def test_a_wrong_value_is_named(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("param", "body"),
     [
-        ("messages[0].role", {"messages": [{"role": "function", "content": "x"}]}),
+        ("messages[0].role", {"messages": [{"role": "nobody", "content": "x"}]}),
         ("messages[0].role", {"messages": [{"content": "x"}]}),
         ("messages[1].content", {"messages": [USER, {"role": "user"}]}),
         ("messages[1].content", {"messages": [USER, {"role": "tool", "content": 5}]}),

@@ -32,6 +32,7 @@ def test_the_tokens_of_the_pieces_are_those_of_the_text(text: str) -> None:
 
 def test_a_long_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cut("one two three\nfour\n\nfive", monkeypatch, 1) == ["one", " two", " three\n", "four\n\nfive"]
+    assert cut("a1b22c", monkeypatch, 1) == ["a1", "b22", "c"]
     assert cut("one two three four", monkeypatch, 6) == ["one two", " three", " four"]
 
 
@@ -41,7 +42,7 @@ def test_many_short_texts_are_batches_of_bounded_number() -> None:
     assert max(lengths) <= pieces.PIECE_CHARS // pieces.PART_CHARS
 
 
-@pytest.mark.parametrize("token", [b"in the", b"\nword", b"\n\xe5"])
+@pytest.mark.parametrize("token", [b"in the", b"\nword", b"\n\xe5", b"0x1f"])
 def test_a_vocabulary_with_a_token_across_a_cut_is_not_cut(token: bytes) -> None:
     assert pieces.no_token_spans_a_cut([b" the", b"\n\n", b";\n"])
     assert not pieces.no_token_spans_a_cut([b"a", token])

@@ -163,6 +163,10 @@ class Bank:
         """As `trim`, until `num_bytes` are freed or only `spared` is left."""
         return self._shrink(self._ram.held_bytes - num_bytes, spared)
 
+    def release_free_pages(self) -> None:
+        """Give back the memory of the pages that no cache uses, as far as they are the last ones."""
+        self._sources.arena.shrink()
+
     def _shrink(self, limit_bytes: int, spared: LiveConversation | None = None) -> int:
         num_evicted = self._ram.shrink(limit_bytes, spared)
         if num_evicted:

@@ -44,6 +44,7 @@ def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int,
     limit_bytes = int(memory_bytes * ADMIT_FRAC) - needed_bytes(spec, tokens)
     if mx.get_active_memory() + mx.get_cache_memory() <= limit_bytes:
         return
+    bank.release_free_pages()
     mx.clear_cache()
     live = own()
     own_bytes = live.num_bytes if live else 0

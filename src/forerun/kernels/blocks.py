@@ -1,4 +1,4 @@
-"""GGUF's blocks of quantised weights as float32, in array operations. Knows no file.
+"""Matrices in GGUF's blocks of quantised weights: products, rows, and the matrix in float32. Knows no file.
 
 The formats of llama.cpp's ggml-quants.c. A product of a scale and an integer is exact in float32, so a weight is rounded once at most, and
 every way to compute it gives the same bits.
@@ -10,6 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
+
+from forerun.kernels import cpu
+from forerun.kernels.difference import difference
 
 
 class BlockFormat(NamedTuple):
@@ -23,6 +26,30 @@ class BlockFormat(NamedTuple):
     def dequantise(self, blocks: mx.array) -> mx.array:
         """The matrix [n, k] float32 of `blocks` [n, bytes of a row] uint8."""
         return self.weights(blocks.reshape(-1, self.num_bytes)).reshape(blocks.shape[0], -1)
+
+
+def product(x: mx.array, blocks: mx.array, name: str) -> mx.array:
+    """x [rows, k] float32 times the transposed matrix [n, k] of `blocks` [n, bytes of a row] uint8: [rows, n] float32."""
+    kernels = cpu.extension()
+    return kernels.block_linear(x, blocks, name) if kernels else x @ FORMATS[name].dequantise(blocks).T
+
+
+def rows(blocks: mx.array, ids: mx.array, name: str) -> mx.array:
+    """Rows `ids` [num] int32 of the matrix of `blocks`, [num, k] float32."""
+    kernels = cpu.extension()
+    return kernels.block_rows(blocks, ids, name) if kernels else FORMATS[name].dequantise(blocks[ids])
+
+
+def errors(device: mx.Device) -> list[float]:
+    """Relative errors of `product` for every format, few rows and many; empty where no kernel computes it."""
+    with mx.stream(device):
+        return [error(num, name) for name in FORMATS for num in (1, 4, 40)] if cpu.extension() else []
+
+
+def error(num_rows: int, name: str) -> float:
+    """Relative error of `product` against the product with the float32 matrix on random rows and blocks; see `difference`."""
+    x, blocks = mx.random.normal((num_rows, 1024), key=mx.random.key(0)), random_blocks(name, 200, 1024)
+    return difference([product(x, blocks, name)], [x @ FORMATS[name].dequantise(blocks).T])
 
 
 def random_blocks(name: str, n: int, k: int) -> mx.array:

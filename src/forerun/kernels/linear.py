@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from forerun.kernels import cpu
+from forerun.kernels.difference import difference
 
 
 def linear(x: mx.array, weight: mx.array) -> mx.array:
@@ -29,3 +30,29 @@ def linear_of_experts(x: mx.array, weight: mx.array, experts: mx.array, *, is_so
     if kernels:
         return kernels.linear_of_experts(x, weight, experts)
     return mx.gather_mm(x[:, :, None], weight.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=is_sorted)[:, :, 0]
+
+
+def errors(device: mx.Device) -> list[float]:
+    """`error` and `error_of_experts` for the dtypes of weights, few rows and many; empty where no kernel computes products."""
+    with mx.stream(device):
+        cases = [(rows, dtype) for rows in (1, 4, 70) for dtype in (mx.float32, mx.bfloat16, mx.float16)]
+        return [measure(*case) for case in cases for measure in (error, error_of_experts)] if cpu.extension() else []
+
+
+def error(rows: int, dtype: mx.Dtype) -> float:
+    """Relative error of `linear` against MLX's product in float32 on random rows and weights; see `difference`."""
+    x, weight = _random((rows, 1030), mx.float32), _random((300, 1030), dtype)
+    return difference([linear(x, weight)], [x @ weight.astype(mx.float32).T])
+
+
+def error_of_experts(rows: int, dtype: mx.Dtype) -> float:
+    """As `error`, of `linear_of_experts`: two of three for each row."""
+    x, weight = _random((rows, 1, 512), mx.float32), _random((3, 100, 512), dtype)
+    experts = (mx.arange(rows)[:, None] + mx.arange(2)) % 3
+    return difference(
+        [linear_of_experts(x, weight, experts, is_sorted=False)], [(weight.astype(mx.float32)[experts] @ x[..., None])[..., 0]]
+    )
+
+
+def _random(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(len(shape))).astype(dtype)

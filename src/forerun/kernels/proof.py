@@ -20,11 +20,13 @@ from forerun.errors import UnsupportedError
 from forerun.kernels import (
     attention,
     attention_inputs,
+    blocks,
     cached_attention,
     cpu,
     delta_inputs,
     delta_net,
     delta_rule,
+    linear,
     paged_attention,
     quantised,
 )
@@ -50,6 +52,8 @@ KERNELS = (
     Kernel("DeltaNet layer", delta_net.errors, 1e-4),
     Kernel("inputs of attention", attention_inputs.errors, 1e-3),
     Kernel("attention over stored rows", cached_attention.errors, 1e-4),
+    Kernel("products", linear.errors, 1e-4),
+    Kernel("products with GGUF blocks", blocks.errors, 1e-4),
 )
 
 

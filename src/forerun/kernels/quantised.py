@@ -123,17 +123,20 @@ def on_cuda(x: mx.array, weight: PackedMatrix) -> mx.array:
 
 def errors(device: mx.Device) -> list[float]:
     """`error` for shapes of real models; empty where the kernel does not run."""
+    schemes = [Scheme("affine", bits, group) for bits in _BITS for group in (32, 64, 128)]
     with mx.stream(device):
-        if not has_cuda_kernel(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), Scheme("affine", 4, 32))):
+        if has_cpu_kernel(schemes[0]):
+            return [error(rows, 200, 1024, scheme) for scheme in schemes for rows in (1, 4, 40)]
+        if not has_cuda_kernel(mx.zeros((1, 512), mx.bfloat16), quantise(mx.zeros((16, 512), mx.bfloat16), schemes[0])):
             return []
         shapes = [(1, 5120, 17_408), (4, 96, 5120), (3, 248_320, 1024), *[(8, 1024, 3584)] * 6]
-        schemes = [*[(4, 64)] * 3, *[(bits, group) for bits in _BITS for group in (32, 64, 128)]]
-        return [error(*shape, Scheme("affine", *how)) for shape, how in zip(shapes, schemes, strict=True)]
+        return [error(*shape, scheme) for shape, scheme in zip(shapes, [*[schemes[1]] * 3, *schemes], strict=True)]
 
 
 def error(rows: int, out: int, inner: int, scheme: Scheme) -> float:
-    """Relative error of `on_cuda` against the product in float32 on random rows and weights; see `difference`."""
+    """Relative error of the device's kernel against the product in float32 on random rows and weights; see `difference`."""
     x, w = (mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i, shape in enumerate(((rows, inner), (out, inner))))
     weight = quantise(w, scheme)
     expected = x.astype(mx.float32) @ dequantise(weight, mx.float32).T
-    return difference([on_cuda(x, weight)], [expected])
+    actual = on_cpu(x.astype(mx.float32), weight) if has_cpu_kernel(scheme) else on_cuda(x, weight)
+    return difference([actual], [expected])

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any, NoReturn, TypeVar
+from itertools import count
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -21,6 +23,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1000
 ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGE_BYTES = 256 << 10  # of a body: from here on it is parsed in a thread
+MOST_CONTAINERS = 250_000  # objects and lists in such a body
 
 
 def _as_integer(number: Any) -> Any:
@@ -159,11 +162,25 @@ async def parse_body(body: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
 
 
 def _decoder(num_bytes: int) -> json.JSONDecoder:
-    """A decoder of JSON; of a large body the one in Python, since the one in C lets no other thread run before its end."""
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    """A decoder of JSON; of a large body the one in Python, since the one in C lets no other thread run before its end.
+
+    It raises BadRequestError for more than MOST_CONTAINERS, which stop all threads while they are made, collected and freed.
+    """
+    decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
     if num_bytes >= LARGE_BYTES:
-        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
-    return decoder
+        numbers = count(1)
+        decoder.parse_object, decoder.parse_array = (_limited(parse, numbers) for parse in (decoder.parse_object, decoder.parse_array))
+        decoder.scan_once = py_make_scanner(decoder)
+    return cast(json.JSONDecoder, decoder)
+
+
+def _limited(parse: Callable[..., Any], numbers: Iterator[int]) -> Callable[..., Any]:
+    def parse_next(*args: Any) -> Any:
+        if next(numbers) > MOST_CONTAINERS:
+            raise BadRequestError(f"the body has more than {MOST_CONTAINERS:,} objects and lists", hint="shorten the conversation")
+        return parse(*args)
+
+    return parse_next
 
 
 def _is_unicode(text: str) -> bool:

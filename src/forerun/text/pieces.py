@@ -12,10 +12,10 @@ from itertools import chain
 
 PIECE_CHARS = 1 << 18
 PART_CHARS = 64  # that a text counts for besides its length
-# Before a space between two letters, and after the only line break between two lines.
-_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\w)")
-_ACROSS = re.compile(rb"[A-Za-z] [A-Za-z]|\n\S")
-SAMPLES = ("word word", "word\nword", "word;\n9", "字\n字")
+# Before a space between two letters, after the only line break between two lines, and between a digit and a letter.
+_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\w)|(?<=[0-9])(?=[A-Za-z])")
+_ACROSS = re.compile(rb"[A-Za-z] [A-Za-z]|\n\S|[0-9][A-Za-z]")
+SAMPLES = ("word word", "word\nword", "word;\n9", "字\n字", "12345word")
 
 
 def no_token_spans_a_cut(tokens: Iterable[bytes]) -> bool:

@@ -17,6 +17,7 @@ template <size_t WEIGHTS, size_t BYTES>
 struct Blocks {
   const uint8_t* blocks;
   size_t k;
+  const void* address(size_t n, size_t i) const { return block(n, i); }
   const uint8_t* block(size_t n, size_t i) const { return blocks + (n * (k / WEIGHTS) + i / WEIGHTS) * BYTES; }
 };
 

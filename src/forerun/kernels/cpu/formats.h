@@ -22,6 +22,7 @@ struct Plain {
   };
   At at(size_t n, size_t i) const { return {weights + n * k + i}; }
   F16 get(const At& a, size_t j) const { return load16(a.p + j); }
+  const void* address(size_t n, size_t i) const { return weights + n * k + i; }
   void fetch(const At& a, size_t outputs) const { __builtin_prefetch(a.p + outputs * k); }  // the same weights of a later output
   F16 rest(size_t n) const {
     T padded[16] = {};
@@ -47,6 +48,7 @@ struct Affine {
     const float scale = as_float(scales[group]), bias = as_float(biases[group]);
     return {weights + (n * k + i) * BITS / 8, levels(scale, bias), splat(scale), splat(bias)};
   }
+  const void* address(size_t n, size_t i) const { return weights + (n * k + i) * BITS / 8; }
   F16 get(const At& a, size_t j) const {
     if constexpr (BITS == 4) return look_up(a.levels, nibbles16(a.p + j / 2));
     return fma(to_float(bytes16(a.p + j)), a.scale, a.bias);

@@ -118,7 +118,7 @@ inline void few_rows(const Source& source, const Linear& a, size_t start, size_t
 // --- Many rows ---
 
 constexpr size_t TILE_ROWS = REGISTERS == 32 ? 6 : 3;
-constexpr size_t DEPTH = 512, PANEL = 64, BLOCK_ROWS = 96;
+constexpr size_t DEPTH = 512, PANEL = 64, BLOCK_ROWS = 96, STEPS_AHEAD = 4;
 
 inline size_t row_tiles(const Linear& a) { return (a.rows + TILE_ROWS - 1) / TILE_ROWS; }
 
@@ -171,7 +171,10 @@ inline void packed_tile(const float* x, const float* w, size_t steps, bool is_fi
     for (size_t s = 0; s < steps; ++s, x += TILE_ROWS * WIDTH, w += TILE * WIDTH) {
       R ws[TILE];
 #pragma GCC unroll 8
-      for (size_t n = 0; n < TILE; ++n) ws[n] = load(w + n * WIDTH);
+      for (size_t n = 0; n < TILE; ++n) {
+        ws[n] = load(w + n * WIDTH);
+        __builtin_prefetch(w + (STEPS_AHEAD * TILE + n) * WIDTH);
+      }
 #pragma GCC unroll 8
       for (size_t m = 0; m < TILE_ROWS; ++m) {
         const R one = load(x + m * WIDTH);
@@ -186,24 +189,37 @@ inline void packed_tile(const float* x, const float* w, size_t steps, bool is_fi
   }
 }
 
-// Outputs start .. stop (at most PANEL) of rows row .. row_stop (at most BLOCK_ROWS).
+// Part `part` of `parts` of the memory start .. stop, which is needed soon.
+inline void fetch(const void* start, const void* stop, size_t part, size_t parts) {
+  const char* from = static_cast<const char*>(start);
+  const size_t lines = (static_cast<const char*>(stop) - from + 63) / 64;
+  for (size_t i = lines * part / parts; i < lines * (part + 1) / parts; ++i) __builtin_prefetch(from + i * 64, 0, 2);
+}
+
+// Outputs start .. stop (at most PANEL) of rows row .. row_stop (at most BLOCK_ROWS). Each tile fetches a little of what comes next: of the rows
+// of the next tiles, and of the weights of the next DEPTH.
 template <class Source>
 inline void many_rows(const Source& source, const Linear& a, size_t row, size_t row_stop, size_t start, size_t stop) {
+  constexpr size_t TILES = PANEL / TILE, FETCHES = BLOCK_ROWS / TILE_ROWS * TILES / PANEL;
   const size_t k = a.matrix.k, tiles = row_tiles(a);
   float* panel = static_cast<float*>(scratch((PANEL * DEPTH + BLOCK_ROWS * PANEL * 16) * sizeof(float)));
-  F16* lanes = reinterpret_cast<F16*>(panel + PANEL * DEPTH);
+  F16* part = reinterpret_cast<F16*>(panel + PANEL * DEPTH);
   for (size_t k0 = 0; k0 < k; k0 += DEPTH) {
-    const size_t steps = (least(DEPTH, k - k0) + 15) / 16;
-    const bool is_first = k0 == 0, is_last = k0 + DEPTH >= k;
+    const size_t steps = (least(DEPTH, k - k0) + 15) / 16, next = least(k0 + DEPTH, k);
+    const bool is_first = k0 == 0, is_last = next == k;
     widen_panel(source, a.first + start, a.first + stop, k0, k, steps, panel);
-    F16* part = lanes;
-    for (size_t r = row; r < row_stop; r += TILE_ROWS)
+    for (size_t r = row; r < row_stop; r += TILE_ROWS) {
+      const float *x = a.packed + (k0 * tiles + r / TILE_ROWS * steps * 16) * TILE_ROWS, *next_x = x + steps * 16 * TILE_ROWS;
       for (size_t j = start; j < stop; j += TILE) {
-        packed_tile(a.packed + (k0 * tiles + r / TILE_ROWS * steps * 16) * TILE_ROWS, panel + (j - start) * steps * 16, steps, is_first, part);
+        const size_t tile = (r - row) / TILE_ROWS * TILES + (j - start) / TILE, output = a.first + least(start + tile / FETCHES, stop - 1);
+        fetch(next_x, next_x + steps * 16 * TILE_ROWS, (j - start) / TILE, TILES);
+        if (!is_last) fetch(source.address(output, next), source.address(output, least(next + DEPTH, k)), tile % FETCHES, FETCHES);
+        F16* lanes = part + (is_first && is_last ? 0 : tile * TILE_ROWS * TILE);
+        packed_tile(x, panel + (j - start) * steps * 16, steps, is_first, lanes);
         if (is_last)
-          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(part + m * TILE, y_row(a, r + m) + j, stop - j);
-        if (!(is_first && is_last)) part += TILE_ROWS * TILE;
+          for (size_t m = 0; m < least(TILE_ROWS, row_stop - r); ++m) store_sums(lanes + m * TILE, y_row(a, r + m) + j, stop - j);
       }
+    }
   }
 }
 
@@ -211,18 +227,19 @@ inline void many_rows(const Source& source, const Linear& a, size_t row, size_t 
 
 inline bool is_few(const Linear& a) { return a.rows <= MOST_FEW_ROWS; }
 
-// A piece is some outputs of all rows if rows are few (so many that a thread has some microseconds of work), else a panel of BLOCK_ROWS rows.
+// A piece is some outputs of all rows if rows are few (so many that a thread has some microseconds of work), else a panel of
+// BLOCK_ROWS rows: all panels of the same rows follow each other, since these come from a cache then.
 inline size_t piece_outputs(const Linear& a) {
   if (!is_few(a)) return PANEL;
   const size_t pieces = least(a.matrix.n * a.matrix.k * (a.rows + 3) / 4 / 65536 + 1, 256);
   return rounded_up((a.matrix.n + pieces - 1) / pieces, 2 * TILE);
 }
-inline size_t row_blocks(const Linear& a) { return is_few(a) ? 1 : (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
-inline size_t num_pieces(const Linear& a) { return (a.matrix.n + piece_outputs(a) - 1) / piece_outputs(a) * row_blocks(a); }
+inline size_t output_blocks(const Linear& a) { return (a.matrix.n + piece_outputs(a) - 1) / piece_outputs(a); }
+inline size_t num_pieces(const Linear& a) { return output_blocks(a) * (is_few(a) ? 1 : (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS); }
 
 template <class Source>
 inline void compute_piece(const Source& source, const Linear& a, size_t i) {
-  const size_t blocks = row_blocks(a), row = i % blocks * BLOCK_ROWS, start = i / blocks * piece_outputs(a);
+  const size_t blocks = output_blocks(a), row = i / blocks * BLOCK_ROWS, start = i % blocks * piece_outputs(a);
   const size_t stop = least(a.matrix.n, start + piece_outputs(a));
   if (is_few(a)) return few_rows(source, a, start, stop);
   many_rows(source, a, row, least(a.rows, row + BLOCK_ROWS), start, stop);

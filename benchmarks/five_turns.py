@@ -56,7 +56,7 @@ def row(turn: dict[str, Any]) -> tuple[str, ...]:
     counts = (f"{usage['prompt_tokens']:,}", f"{report['reused_tokens']:,}")
     seconds = (f"{variant['report']['ttft_s']:.2f}" for variant in (turn["answer"], turn["bypass"]))
     speeds = ("-" if speed is None else f"{speed:,.0f}" for speed in (report["prefill_tok_per_s"], report["decode_tok_per_s"]))
-    return (turn["turn"], turn["path"], *counts, *seconds, *speeds, report["layout"], turn["same"]["words"])
+    return (turn["turn"], turn["path"], *counts, *seconds, *speeds, report["layout"], turn["same"]["text"])
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def demo(scale: str, folder: Path) -> dict[str, Any]:
     forerun("demo", "--scale", scale, "--out", str(out), most=1)
     played = json.loads(out.read_text())
     return {"seconds": round(time.perf_counter() - begun_s, 1), "faults": played["faults"], "server": played["server"]} | {
-        each["turn"]: {"path": each["path"], "answer": each["same"]["words"], **cost(each["answer"]["report"])}
+        each["turn"]: {"path": each["path"], "answer": each["same"]["text"], **cost(each["answer"]["report"])}
         | {"bypass_ttft_s": round(each["bypass"]["report"]["ttft_s"], 4)}
         for each in played["turns"]
     }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.wire import Wire, report, serving, stream
 
+from benchmarks import five_turns
 from forerun.cli.demo import MODEL
 from forerun.demo.compare import NearTies
 from forerun.demo.turns import STEPS
@@ -66,6 +67,7 @@ def test_as_promised(forerun: Forerun, wire: Wire, tmp_path: Path, monkeypatch: 
     written = json.loads((tmp_path / "result.json").read_text())
     assert [turn["turn"] for turn in written["turns"]] == ["A1", "A2", "A3", "A4", "A5"]
     assert (written["faults"], written["server"]) == ([], {"model": "scripted"})
+    assert "| A4 | ssd, kill -9 | 1,300 | 1,200 | 0.10 | 1.00 | 100 | 50 | contiguous | equal |" in five_turns.markdown(written)
     assert list(tmp_path.glob("forerun-demo-*")) == []
 
 

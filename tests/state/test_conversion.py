@@ -18,6 +18,7 @@ from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, Record
+from forerun.state.row_span import RowSpan
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 from forerun.state.store import Arena
 
@@ -80,7 +81,8 @@ def test_a_record_is_valid_while_the_cache_continues() -> None:
     cache = read(FAMILY, TOKENS[:100])
     (segment,), snapshot = segments_of(cache, TOKENS[:100]), snapshot_record(cache.snapshot(), TOKENS[:100])
     read(FAMILY, TOKENS[:130], cache)
-    cache.store.write(0, 0, mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)), mx.ones((tiny.KV_HEADS, 100, tiny.HEAD_DIM)))
+    ones = mx.ones((100, tiny.KV_HEADS, tiny.HEAD_DIM))
+    cache.store.write(0, RowSpan(0, mx.arange(100, dtype=mx.int32)), ones, ones)
     mx.eval(cache.arrays())
     one, other = (materialise(Arena(FAMILY.spec), [segment], snapshot, Contiguous(), 50) for _ in range(2))
     read(FAMILY, TOKENS[:100] + tiny.words("other", 30), other)
@@ -99,10 +101,11 @@ def test_capacity_does_not_change_a_prefill() -> None:
     assert differing(read(FAMILY, TOKENS[:60], empty(FAMILY, 0)), read(FAMILY, TOKENS[:60], empty(FAMILY, 5000))) == []
 
 
-@pytest.mark.usefixtures("memory")
+@pytest.mark.usefixtures("memory", "without_cpu_kernels")
 @pytest.mark.parametrize("layout", [Contiguous(), Paged(16)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
+    """As a GPU stores them: the CPU kernels write float32 alone."""
     spec = StateSpec(
         (RecurrentSpec((ArraySpec("tail", (3, 8), dtype), ArraySpec("matrix", (2, 4, 6), "float32"))), AttentionSpec(2, 4, dtype)),
         (AttentionSpec(1, 8, dtype),),
@@ -110,8 +113,8 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, layout: Any) -> None:
     )
     cache = materialise(Arena(spec), [], None, layout, 300)
     for layer, of in enumerate(spec.attention):
-        rows = [mx.random.normal((of.kv_heads, 270, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
-        cache.store.write(layer, 0, rows[0], -rows[1])
+        rows = [mx.random.normal((270, of.kv_heads, of.head_dim), key=mx.random.key(layer)).astype(getattr(mx, dtype)) for _ in "kv"]
+        cache.store.write(layer, RowSpan(0, mx.arange(270, dtype=mx.int32)), rows[0], -rows[1])
     made = [mx.random.normal(a.shape, key=mx.random.key(9)).astype(getattr(mx, a.dtype)) for a in spec.snapshot_arrays]
     cache.truncate(Snapshot(270, ((made[0], made[1]),), made[2]))
     cache.draft_length = 270

@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,10 +33,8 @@ class Terminal:
 
     def expect(self, text: bytes) -> None:
         """Wait for the text, after what was waited for before."""
-        deadline_s = time.monotonic() + LIMIT_S
         while (at := self.shown.find(text, self._expected)) < 0:
-            is_readable = select.select([self._descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]
-            more = self._read() if is_readable else b""
+            more = self._read()
             assert more, f"{text!r} did not come: {self.shown[self._expected :]!r}"
             self.shown += more
         self._expected = at + len(text)
@@ -49,6 +46,8 @@ class Terminal:
         return self._process.wait(LIMIT_S)
 
     def _read(self) -> bytes:
+        """What comes next, b"" at the end."""
+        assert select.select([self._descriptor], [], [], LIMIT_S)[0], f"nothing more came: {self.shown!r}"
         try:
             return os.read(self._descriptor, 1 << 16)
         except OSError:  # Linux: the process has ended
@@ -93,6 +92,7 @@ def test_a_paste_of_several_lines_is_one_message(tmp_path: Path, wire: Wire, pas
         terminal.expect(READS)
         terminal.type(b"next", ENTER)
         terminal.expect(b"tokens/s")
+        terminal.expect(READS)
         terminal.type(CTRL_D)
         assert terminal.ends() == 0
     assert sent(wire) == [pasted.replace("\r\n", "\n").strip("\n"), "next"]
@@ -102,10 +102,12 @@ def test_a_paste_within_a_line_and_within_quotes(tmp_path: Path, wire: Wire) -> 
     with chatting(tmp_path, wire.url) as terminal:
         terminal.type(b"look: ", PASTE, b"a\nb", END, b" here", ENTER)
         terminal.expect(b"tokens/s")
+        terminal.expect(READS)
         terminal.type(b'"""', ENTER)
         terminal.expect(READS)
         terminal.type(PASTE, b"c\nd", END, b'"""', ENTER)
         terminal.expect(b"tokens/s")
+        terminal.expect(READS)
     assert sent(wire) == ["look: a\nb here", "c\nd"]
 
 
@@ -113,13 +115,16 @@ def test_interrupting_clears_what_is_typed(tmp_path: Path, wire: Wire) -> None:
     with chatting(tmp_path, wire.url) as terminal:
         terminal.type(b"half a li", CTRL_C)
         terminal.expect(READS)
-        terminal.type(b'"""', ENTER, b"more", CTRL_C)
+        terminal.type(b'"""', ENTER)
+        terminal.expect(READS)
+        terminal.type(b"more", CTRL_C)
         terminal.expect(READS)
         terminal.type(b"whole", ENTER)
         terminal.expect(b"tokens/s")
         terminal.expect(READS)
         terminal.type(CTRL_C)
         terminal.expect(b"/quit ends the conversation")
+        terminal.expect(READS)
         terminal.type(b"/quit", ENTER)
         assert terminal.ends() == 0
     assert sent(wire) == ["whole"]
@@ -130,6 +135,7 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path, wire: Wire) -> None:
     with chatting(tmp_path, wire.url) as terminal:
         terminal.type(b"caf\xe9 au lait", ENTER)
         terminal.expect(b"tokens/s")
+        terminal.expect(READS)
         terminal.type(b"/quit", ENTER)
         assert terminal.ends() == 0
     assert sent(wire) == ["caf\ufffd au lait"]
@@ -143,6 +149,7 @@ def test_an_ascii_terminal(tmp_path: Path, wire: Wire) -> None:
     with chatting(tmp_path, wire.url, **ascii_only) as terminal:
         terminal.type("hé".encode(), ENTER)
         terminal.expect(b"tokens/s")
+        terminal.expect(READS)
         terminal.type(b"/quit", ENTER)
         assert terminal.ends() == 0
     assert sent(wire) == ["hé"]

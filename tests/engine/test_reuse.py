@@ -41,7 +41,8 @@ def test_no_token_reported_as_reused_passes_through_the_model(tmp_path: Path) ->
                     prompt = [*prompt, *NEW]
                 counted = [rig.engine.registry.get_sample_value("forerun_prompt_tokens_total", {"kind": k}) for k in ("computed", "reused")]
                 assert sum(filter(None, counted)) == prompt_tokens
-        assert sources == ["cold", "ram", "ssd", "ram"]
+        assert (sources[0], sources[2]) == ("cold", "ssd")
+        assert {sources[1], sources[3]} <= {"ram", "ssd"}, "a record that reaches as deep spares the live conversation"
 
     asyncio.run(scenario())
 

@@ -51,10 +51,8 @@ def test_an_internal_error_discloses_nothing() -> None:
 )
 def test_anthropics_shape_on_its_routes(error: errors.ForerunError, status: int, kind: str) -> None:
     response = problem_of(error).response("/v1/messages")
-    assert (response.status_code, json.loads(response.body)) == (
-        status,
-        {"type": "error", "error": {"type": kind, "message": str(error) + (f" ({error.hint})" if error.hint else "")}},
-    )
+    message = str(error) + (f" ({error.hint})" if error.hint else "")
+    assert (response.status_code, json.loads(response.body)) == (status, {"type": "error", "error": {"type": kind, "message": message}})
     assert (response.headers.get("retry-after") == "7") == isinstance(error, errors.BusyError)
 
 

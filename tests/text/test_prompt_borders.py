@@ -111,7 +111,8 @@ def test_a_template_that_puts_tools_later_has_no_border_beyond_its_first_message
 
 def test_a_template_that_refuses_a_part_alone_still_has_the_others(tokenizer: Tokenizer) -> None:
     refusing = Template(
-        "{% if not tools %}{{ raise_exception('no tools') }}{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}{{ '\n' }}"
+        "{% if not tools %}{{ raise_exception('no tools') }}{% endif %}"
+        "{% for message in messages %}<|im_start|>{{ message.role }}{{ '\n' }}"
         "{% if loop.first %}{% for tool in tools %}{{ tool | tojson }}{{ '\n' }}{% endfor %}{% endif %}"
         "{{ message.content }}<|im_end|>{{ '\n' }}{% endfor %}",
         {},

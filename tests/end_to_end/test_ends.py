@@ -9,6 +9,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 from tests.end_to_end.home import Home, home_at
+from tests.talking import tokenizer
 from tests.waiting import LIMIT_S
 
 Moment = Literal["prefill", "decode", "saving"]
@@ -80,7 +81,7 @@ def recomputed(answer: dict[str, Any]) -> int:
 def test_a_kill_when_the_answer_arrives_does_not_lose_a_long_prompt(home: Home) -> None:
     text = "Killed at once. " + " ".join(f"Line {i} of the file." for i in range(240))
     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 256, "temperature": 0, "enable_thinking": False}
-    home.ask(**body)
+    home.ask(**body | {"logit_bias": dict.fromkeys(map(str, tokenizer().stop_ids), -100)})  # long enough for the disk
     home.server.kill()
     home.start()
     report = home.ask(**body | {"max_tokens": 4})["forerun"]

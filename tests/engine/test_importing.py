@@ -29,6 +29,7 @@ async def exported(folder: Path) -> bytes:
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
         await rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None)
         return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
 

@@ -42,10 +42,9 @@ class Pool {
     }
     call_.store(call, std::memory_order_relaxed);
     job_.store(job, std::memory_order_relaxed);
-    pieces_.store(pieces, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
     const uint64_t round = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(round << 32);
+    ticket_.store(round << 32 | pieces);
     if (sleeping_.load()) ticket_.notify_all();
     const auto begun = Clock::now();
     take(round);
@@ -53,16 +52,17 @@ class Pool {
   }
 
  private:
-  // ticket_: the round in the upper half, the next piece in the lower.
+  // ticket_: the round in the upper half, how many of its pieces nobody has taken in the lower. All that a helper decides on is in this one
+  // number: one that comes late, while the next round is prepared, sees that its own has nothing left, or fails to exchange it.
   void take(uint64_t round) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     while (ticket >> 32 == round) {
       const auto call = call_.load(std::memory_order_relaxed);
       const void* job = job_.load(std::memory_order_relaxed);
-      const size_t piece = uint32_t(ticket);
-      if (piece >= pieces_.load(std::memory_order_relaxed)) return;
-      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;  // else call and job are this round's
-      call(job, piece);
+      const size_t left = uint32_t(ticket);
+      if (left == 0) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) continue;
+      call(job, left - 1);
       done_.fetch_add(1, std::memory_order_release);
       ticket = ticket_.load(std::memory_order_acquire);
     }
@@ -109,7 +109,7 @@ class Pool {
   std::atomic<uint64_t> ticket_{0};
   std::atomic<void (*)(const void*, size_t)> call_{nullptr};
   std::atomic<const void*> job_{nullptr};
-  std::atomic<size_t> pieces_{0}, done_{0};
+  std::atomic<size_t> done_{0};
   std::atomic<int> sleeping_{0}, num_active_;
   Clock::time_point resume_at_;  // this and the next two: of the caller that holds busy_
   Clock::duration worked_{0}, pause_{0};

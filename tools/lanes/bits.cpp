@@ -6,6 +6,8 @@
 #include "kernels.h"
 #include "pool.h"
 
+using forerun::Half;
+
 namespace {
 
 #if defined(__aarch64__)

@@ -41,8 +41,8 @@ def test_no_token_reported_as_reused_passes_through_the_model(tmp_path: Path) ->
                     prompt = [*prompt, *NEW]
                 counted = [rig.engine.registry.get_sample_value("forerun_prompt_tokens_total", {"kind": k}) for k in ("computed", "reused")]
                 assert sum(filter(None, counted)) == prompt_tokens
-        assert (sources[0], sources[2]) == ("cold", "ssd")
-        assert {sources[1], sources[3]} <= {"ram", "ssd"}, "a record that reaches as deep spares the live conversation"
+        # The second prompt drops the answer: the first conversation stays live if what was saved during its prefill reaches as deep.
+        assert sources in (["cold", source, "ssd", "ram"] for source in ("ram", "ssd"))
 
     asyncio.run(scenario())
 

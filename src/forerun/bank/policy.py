@@ -37,14 +37,14 @@ def snapshot_positions(
     borders: between the parts of the first message, the most important first.
     """
     ends = [i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids]
-    head = first_message_end(tokens, message_end, stop_ids)
+    head = first_message_end(tokens, message_end, stop_ids) or message_end
     found = _between_parts([border for border in borders if border < head], reuse)
     return frozenset({head, message_end, len(tokens), *_intermediate(ends, max(head, reuse.reused), message_end, reuse, found)} - {0})
 
 
 def first_message_end(tokens: Sequence[int], message_end: int, stop_ids: frozenset[int]) -> int:
-    """The number of tokens of the first message; `message_end` if none ends before."""
-    return next((i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids), message_end)
+    """The number of tokens of the first message; 0 if none ends before `message_end`, as in a prompt of token ids or of plain text."""
+    return next((i + 1 for i, token in enumerate(tokens[:message_end]) if token in stop_ids), 0)
 
 
 def _between_parts(borders: Sequence[int], reuse: Reuse) -> set[int]:

@@ -42,11 +42,11 @@ class PrefillSaver:
         wanted = policy.for_disk([s.position for s in snapshots], self._message_end)
         self._snapshots += [self._live.snapshot_unit(s) for s in snapshots if s.position in wanted and s.position <= self._message_end]
         for unit in self._ready():
-            start_s = time.monotonic()
-            if self._saver.writer.is_full or self._spent_s > SAVING_FRAC * (start_s - self._start_s):
+            if self._saver.writer.is_full or self._spent_s > SAVING_FRAC * (time.monotonic() - self._start_s):
                 return
+            start_s = time.thread_time()  # a busy machine that halts this thread costs the prefill as much without saving
             self._saver.write(self._live, unit)
-            self._spent_s += time.monotonic() - start_s
+            self._spent_s += time.thread_time() - start_s
             (self._segments if unit.snapshot is None else self._snapshots).popleft()
             if unit.snapshot is not None:
                 self._note(unit)

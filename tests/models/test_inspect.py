@@ -13,8 +13,8 @@ from forerun.errors import ModelError
 from forerun.models.fit import Machine, MemoryFit, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
 
-MAC = Machine(memory_bytes=64 << 30, bank_ram_bytes=2 << 30, bank_bytes=20 << 30, is_cpu=False)
-CPU = Machine(memory_bytes=16 << 30, bank_ram_bytes=0, bank_bytes=0, is_cpu=True)
+MAC = Machine(memory_bytes=64 << 30, bank_ram_bytes=2 << 30, bank_bytes=20 << 30, is_cpu=False, has_cpu_kernels=False)
+CPU = Machine(memory_bytes=16 << 30, bank_ram_bytes=0, bank_bytes=0, is_cpu=True, has_cpu_kernels=False)
 SMALL = checkpoints.dense(1024, 24, 3584, 8, 2, 16, tied=True)
 LARGE = checkpoints.dense(5120, 64, 17408, 24, 4, 48)
 MIB = 1 << 20
@@ -93,6 +93,13 @@ def test_on_a_cpu_weights_are_float32_if_they_fit(small: Checkpoint, large: Chec
     assert weights_in_memory(large, CPU) < 4 * large.num_params
     assert "quantised weights slowly on a CPU" in slow(fit(large, CPU))
     assert fit(small, CPU).bytes_per_1000_tokens == 2 * fit(small, MAC).bytes_per_1000_tokens
+
+
+def test_cpu_kernels_take_weights_as_stored(small: Checkpoint, large: Checkpoint) -> None:
+    machine = replace(CPU, has_cpu_kernels=True)
+    assert weights_in_memory(small, machine) == small.num_bytes
+    assert weights_in_memory(large, machine) == large.num_bytes < weights_in_memory(large, CPU)
+    assert "slowly" not in slow(fit(large, machine))
 
 
 def test_without_a_draft_head(tmp_path: Path) -> None:

@@ -178,10 +178,11 @@ def this_machine(config: Config) -> Machine:
     """The memory and disk that a server would have here, with these settings."""
     from forerun.bank.tier.quota import disk_limit, held_bytes
     from forerun.engine.loading import memory_bytes
+    from forerun.kernels import cpu
     from forerun.kernels.arithmetic import is_cpu
     from forerun.models.fit import Machine
 
-    return Machine(memory_bytes(), config.bank_ram_bytes, disk_limit(config, held_bytes(config)), is_cpu())
+    return Machine(memory_bytes(), config.bank_ram_bytes, disk_limit(config, held_bytes(config)), is_cpu(), cpu.extension() is not None)
 
 
 def overview(facts: dict[str, Any]) -> list[str]:

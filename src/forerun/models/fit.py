@@ -12,13 +12,14 @@ from rich.filesize import decimal
 
 from forerun.kernels.arithmetic import dtype_on
 from forerun.models.families import KINDS
-from forerun.models.inspect import Checkpoint
+from forerun.models.inspect import Checkpoint, Module
 from forerun.state.spec import StateSpec
 
 # Share of memory for weights and conversations; the rest is for the system, for prefill and for the agent's own tools.
 MEMORY_FRAC = 0.75
 # On a CPU, quantised weights are dequantised if they then take at most this share of memory (load.dense_limit_bytes).
 DENSE_FRAC = 0.5
+KERNEL_FORMATS = ("4-bit affine", "8-bit affine")  # that the CPU kernels take, besides plain matrices
 SLOW_READ_BYTES = 4_000_000_000
 # Head sizes with tuned delta-rule kernels in MLX on Metal.
 METAL_KEY_DIMS = (64, 128)
@@ -26,12 +27,16 @@ METAL_KEY_DIMS = (64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine that would run a model. bank_ram_bytes: for conversations in RAM; bank_bytes: quota of their folder; 0 is none."""
+    """The machine that would run a model. bank_ram_bytes: for conversations in RAM; bank_bytes: quota of their folder; 0 is none.
+
+    has_cpu_kernels: weights are multiplied as stored (docs/cpu.md).
+    """
 
     memory_bytes: int
     bank_ram_bytes: int
     bank_bytes: int
     is_cpu: bool
+    has_cpu_kernels: bool
 
     @property
     def dtype(self) -> str:
@@ -85,11 +90,14 @@ def is_supported(checkpoint: Checkpoint) -> bool:
 
 
 def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
-    """Bytes: as stored on a GPU; in float32 on a CPU, except quantised weights that would then take too much."""
-    if not machine.is_cpu:
-        return checkpoint.num_bytes
+    """Bytes: as stored on a GPU and where CPU kernels take them so; else in float32, except quantised weights that would take too much."""
     is_dense = 4 * checkpoint.num_params <= machine.memory_bytes * DENSE_FRAC
-    return sum(m.num_bytes if m.is_quantised and not is_dense else 4 * m.num_params for m in checkpoint.served)
+
+    def is_widened(module: Module) -> bool:
+        has_kernel = not module.is_quantised or module.format.startswith(KERNEL_FORMATS)
+        return machine.is_cpu and not (machine.has_cpu_kernels and has_kernel) and (is_dense or not module.is_quantised)
+
+    return sum(4 * m.num_params if is_widened(m) else m.num_bytes for m in checkpoint.served)
 
 
 def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:
@@ -97,11 +105,11 @@ def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[
     weights_bytes, is_quantised = weights_in_memory(checkpoint, machine), any(m.is_quantised for m in checkpoint.served)
     if weights_bytes > machine.usable_bytes:
         yield f"the weights take {decimal(weights_bytes)} of {decimal(machine.memory_bytes)} of memory: it will swap, or not start"
-    if machine.is_cpu and is_quantised and weights_bytes < 4 * checkpoint.num_params:
+    if machine.is_cpu and not machine.has_cpu_kernels and is_quantised and weights_bytes < 4 * checkpoint.num_params:
         yield "MLX multiplies quantised weights slowly on a CPU, and in float32 they would take more than half of the memory"
-    read_bytes = (4 if machine.is_cpu else 2) * checkpoint.num_active_params
+    read_bytes = weights_bytes * checkpoint.num_active_params // checkpoint.num_params
     if read_bytes > SLOW_READ_BYTES and machine.is_cpu:
-        yield f"each token reads {decimal(read_bytes)} of float32 weights, at the speed of this machine's memory"
+        yield f"each token reads {decimal(read_bytes)} of weights, at the speed of this machine's memory"
     if read_bytes > SLOW_READ_BYTES and not machine.is_cpu and not is_quantised:
         yield f"each token reads {decimal(read_bytes)} of weights; `forerun models convert` makes that a quarter"
     yield from slow_heads(checkpoint, spec, machine)

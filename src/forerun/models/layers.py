@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from forerun.kernels.norms import rms_norm
+from forerun.kernels.norms import add_rms_norm, rms_norm
 from forerun.kernels.swiglu import swiglu
 from forerun.models.linear import Linear
 from forerun.models.weights import Weights
@@ -24,6 +24,10 @@ class Norm:
 
     def __call__(self, x: mx.array) -> mx.array:
         return rms_norm(x, self.weight, self.eps)
+
+    def of_sum(self, x: mx.array, y: mx.array) -> tuple[mx.array, mx.array]:
+        """x + y, and its norm."""
+        return add_rms_norm(x, y, self.weight, self.eps)
 
 
 class FeedForward(Protocol):

@@ -97,8 +97,8 @@ class Layer:
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
         y = view.attend(layer, *self.inputs(self.qkv(self.norm(x)), positions))
-        x = x + self.out(y.reshape(x.shape[0], -1))
-        return x + self.mlp(self.mlp_norm(x))
+        x, h = self.mlp_norm.of_sum(x, self.out(y.reshape(x.shape[0], -1)))
+        return x + self.mlp(h)
 
 
 class Llama(Decoder):

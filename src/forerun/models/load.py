@@ -18,7 +18,7 @@ from forerun.models.digest import WeightsDigest, remember, remembered, signature
 from forerun.models.families import kind_of
 from forerun.models.gguf import GgufFile
 from forerun.models.names import canonical
-from forerun.models.weights import ReadOptions, Weights, declared
+from forerun.models.weights import ReadOptions, Weights, declared, is_dequantised
 from forerun.text.gguf import is_gguf
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
@@ -41,8 +41,8 @@ class LoadedModel:
 def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, float], None]) -> LoadedModel:
     """The model in `folder` (or a GGUF file), weights in `dtype`. Call on the thread that will run it.
 
-    On a CPU, where quantised products are slow, quantised matrices are dequantised if all weights then take at most half the memory.
-    Raises ModelError, UnsupportedError.
+    On a CPU quantised matrices that no kernel takes are dequantised if all weights then take at most half the memory, since MLX multiplies
+    them slowly. Raises ModelError, UnsupportedError.
     """
     source = GgufFile.find(folder) if is_gguf(folder) else Folder.find(folder)
     kind = kind_of(source.config.get("model_type"), folder)
@@ -97,8 +97,11 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
 
 def _notes(checkpoint: Checkpoint, weights: Weights, options: ReadOptions) -> tuple[str, ...]:
     notes = [*weights.notes]
-    if schemes := Counter(map(str, weights.schemes.values())):
-        how = f"dequantised to {options.dtype}" if options.is_dense else "used as they are"
-        notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {scheme}" for scheme, count in schemes.most_common()))
+    as_stored, dequantised = Counter[str](), Counter[str]()
+    for scheme in weights.schemes.values():
+        (dequantised if is_dequantised(scheme, options) else as_stored)[str(scheme)] += 1
+    for how, schemes in (("used as they are", as_stored), (f"dequantised to {options.dtype}", dequantised)):
+        if schemes:
+            notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {scheme}" for scheme, count in schemes.most_common()))
     notes += [f"not read: {count} tensors {heading}" for heading, count in checkpoint.dropped.items()]
     return tuple(notes)

@@ -147,8 +147,9 @@ class Layer:
 
     def __call__(self, x: mx.array, layer: int, positions: mx.array, view: View) -> mx.array:
         h = self.mixer_norm(x)
-        x = x + (self.mixer(h, layer, positions, view) if isinstance(self.mixer, Attention) else self.mixer(h, layer, view))
-        return x + self.mlp(self.mlp_norm(x))
+        y = self.mixer(h, layer, positions, view) if isinstance(self.mixer, Attention) else self.mixer(h, layer, view)
+        x, h = self.mlp_norm.of_sum(x, y)
+        return x + self.mlp(h)
 
 
 class LayerReader:

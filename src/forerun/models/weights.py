@@ -118,7 +118,7 @@ class Weights:
             return DenseLinear(mx.zeros(shape), self._mlx_dtype)
         matrix = self._packed(path, shape, scheme)
         self.schemes[path] = scheme
-        if not self._options.is_dense or has_cpu_kernel(scheme):
+        if not is_dequantised(scheme, self._options):
             return matrix
         dense = matrix.dense()
         return DenseLinear(self.evaluated(dense.weight), dense.dtype)
@@ -181,6 +181,11 @@ class Weights:
         if not (self._missing or self._misshapen or self._mispacked):
             mx.eval(array)
         return array
+
+
+def is_dequantised(scheme: Scheme, options: ReadOptions) -> bool:
+    """Whether a matrix of this scheme is held dequantised."""
+    return options.is_dense and not has_cpu_kernel(scheme)
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any]:

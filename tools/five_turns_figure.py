@@ -106,7 +106,7 @@ def same(turns: list[dict[str, Any]]) -> str:
 def setting(result: dict[str, Any]) -> str:
     """What it was measured on."""
     machine, server = result["machine"], result["server"]
-    kernels = server.get("kernels") or server["blas"]  # a result of before there were kernels of our own
+    kernels = server["kernels"]
     return f"{server['model']}, {machine['num_cpus']} CPU cores, {kernels}. Data: {RESULT.relative_to(ROOT)}"
 
 

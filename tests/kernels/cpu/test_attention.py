@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -12,14 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 _cpu: Any = pytest.importorskip("forerun._cpu")
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    name, threads = _cpu.instruction_set(), _cpu.num_threads()
-    yield
-    _cpu.use(name)
-    _cpu.set_num_threads(threads)
 
 
 class Heads(NamedTuple):

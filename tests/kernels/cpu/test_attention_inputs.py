@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -15,14 +14,6 @@ _cpu: Any = pytest.importorskip("forerun._cpu")
 
 
 EPS = 1e-6
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    name, threads = _cpu.instruction_set(), _cpu.num_threads()
-    yield
-    _cpu.use(name)
-    _cpu.set_num_threads(threads)
 
 
 class Shape(NamedTuple):

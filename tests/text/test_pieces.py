@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.talking import tokenizer
 
+from forerun.errors import BadRequestError
 from forerun.models.load import DEMO_MODEL
 from forerun.text import pieces
 from forerun.text.tokenizer import Tokenizer
@@ -34,6 +35,14 @@ def test_a_long_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cut("one two three\nfour\n\nfive", monkeypatch, 1) == ["one", " two", " three\n", "four\n\nfive"]
     assert cut("a1b22c", monkeypatch, 1) == ["a1", "b22", "c"]
     assert cut("one two three four", monkeypatch, 6) == ["one two", " three", " four"]
+
+
+@pytest.mark.parametrize("char", ["a", " ", "\n", "7", "字"])
+def test_a_text_that_cannot_be_cut_is_refused(char: str) -> None:
+    """The library would stop all threads for seconds, and gives up on 20 million spaces."""
+    with pytest.raises(BadRequestError, match="5,000,000 characters without a space between words"):
+        tokenizer().encode(char * 5_000_000, tenant="")
+    assert tokenizer().encode(char * 1_000_000, tenant="")
 
 
 def test_many_short_texts_are_batches_of_bounded_number() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 PIECE_CHARS = 1 << 18
+MOST_PIECE_CHARS = 1 << 22  # of a piece with no place to cut
 PART_CHARS = 64  # that a text counts for besides its length
 # Before a space between two letters, after the only line break between two lines, and between a digit and a letter.
 _CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\w)|(?<=[0-9])(?=[A-Za-z])")

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import tokenizers
 
-from forerun.errors import ModelError, UnsupportedError
+from forerun.errors import BadRequestError, ModelError, UnsupportedError
 from forerun.text.files import read_text
 from forerun.text.lru import LruCache, Owner, num_tokens
 from forerun.text.partial_match import num_common
-from forerun.text.pieces import SAMPLES, batches, halves, no_token_spans_a_cut
+from forerun.text.pieces import MOST_PIECE_CHARS, SAMPLES, batches, halves, no_token_spans_a_cut
 from forerun.text.sampled_texts import LIMIT_TOKENS, PrefixDigest, SampledText, SampledTexts
 from forerun.text.stop_tokens import stop_ids
 
@@ -206,11 +206,20 @@ class Tokenizer:
             parts = fragment.split(escape_char) if escape_char else [fragment]
             ids = array("I")
             for batch in batches(parts) if self._can_cut else [parts]:
+                _check_pieces(batch)
                 # Of the library's calls only those for batches let other threads run meanwhile; this one does not compute offsets.
                 for encoding in self._library.encode_batch_fast(batch, add_special_tokens=False):
                     ids.extend(encoding.ids)
             self._fragments.put(key, ids, Owner(tenant, ""))
         return ids
+
+
+def _check_pieces(batch: Sequence[str]) -> None:
+    """Raises BadRequestError for a piece that would stop all threads too long. The library's regular expressions give up on larger ones."""
+    longest = max(map(len, batch), default=0)
+    if longest > MOST_PIECE_CHARS:
+        message = f"{longest:,} characters without a space between words or a line break cannot be encoded: at most {MOST_PIECE_CHARS:,}"
+        raise BadRequestError(message, hint="leave that part out, or break it into lines", param="messages")
 
 
 def _boundaries(library: tokenizers.Tokenizer) -> dict[str, int]:

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.kernels.numerics import EXACT
+from forerun.kernels.row_span import joined_rows, split_rows
 from forerun.state.cache import Arrays, View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 
@@ -84,9 +85,10 @@ def _weights(tokens: mx.array) -> mx.array:
     return (tokens % 7).astype(mx.float32)
 
 
-def _summed(state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
-    sums = state[0] + mx.cumsum(mx.stack(list(inputs), axis=-1), axis=0)
-    return sums, (sums[-1],)
+def _summed(states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+    parts = split_rows(mx.stack(list(inputs), axis=-1), spans)
+    sums = [total + mx.cumsum(rows, axis=0) for (total,), rows in zip(states, parts, strict=True)]
+    return joined_rows(sums), [(rows[-1],) for rows in sums]
 
 
 def _hidden(*parts: mx.array) -> mx.array:

@@ -12,13 +12,13 @@ from tests.running import differing, empty, logits, read, snapshots
 
 from forerun.errors import DamagedRecordError
 from forerun.kernels.numerics import EXACT
+from forerun.kernels.row_span import RowSpan
 from forerun.state import contiguous, conversion, paged
 from forerun.state.cache import Cache, Snapshot, lend
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS
 from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
 from forerun.state.layout import Contiguous, Limits, Paged, layout_for, limits_of
 from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher, Record
-from forerun.state.row_span import RowSpan
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 from forerun.state.store import Arena
 

@@ -1,9 +1,12 @@
-"""New rows of one sequence over its stored keys and values: writing them, and attention, by the fastest kernel of the device.
+"""New rows over the stored keys and values of their sequences: writing them, and attention, by the fastest kernel of the device.
 
 q, k, v [rows, heads, dim]; stored rows [kv_heads, capacity, dim], contiguous or in pages. Knows positions, nothing of caches.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -13,6 +16,7 @@ from forerun.kernels.cpu.operations import Operations
 from forerun.kernels.difference import difference
 from forerun.kernels.numerics import EXACT, Numerics
 from forerun.kernels.paged_attention import Pages, has_cuda_kernel, on_cuda, one_page, portable
+from forerun.kernels.row_span import RowSpan, joined_rows, split_rows
 from forerun.kernels.write_rows import put_rows, write_rows
 
 
@@ -35,34 +39,43 @@ def write_pages(pages: Pages, k: mx.array, v: mx.array, positions: mx.array) -> 
     return [put_rows(buffer, rows.swapaxes(0, 1), at) for buffer, rows in ((pages.keys, k), (pages.values, v))]
 
 
-def attention(
-    q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, stop: int | None, first: int, numerics: Numerics
-) -> mx.array:
-    """Each row of q attends to the rows first..positions[i] (its own always). stop: number of stored rows, None in a compiled step.
+class StoredRows(NamedTuple):
+    """Keys and values of one sequence: [kv_heads, capacity, dim], or pools with the sequence's block table `blocks` [n] int32."""
 
-    Returns [rows, heads, dim].
+    keys: mx.array
+    values: mx.array
+    blocks: mx.array | None = None
+    block_tokens: int = 1
+
+    def pages(self) -> Pages:
+        """The same as pages."""
+        return one_page(self.keys, self.values) if self.blocks is None else Pages(*self[:2], self.blocks, self.block_tokens)
+
+
+def attention(q: mx.array, stored: Sequence[StoredRows], spans: Sequence[RowSpan], first: int, numerics: Numerics) -> mx.array:
+    """Each row of q [rows, heads, dim] attends to the rows first..position (its own always) of its own sequence.
+
+    The new rows of several sequences lie end to end; sequence j has stored[j] and spans[j]. Returns [rows, heads, dim].
     """
-    kernels = _kernels(keys)
-    if kernels:
-        return kernels.attention(q, [keys], [values], [None], [q.shape[0]], positions, first, 1)
-    by_head = q.swapaxes(0, 1)
-    if has_cuda_kernel(by_head, keys):
-        return on_cuda(by_head, one_page(keys, values), positions, first).swapaxes(0, 1)
-    if stop is not None:
-        stop = -(-stop // numerics.key_block) * numerics.key_block
-        keys, values = keys[:, :stop], values[:, :stop]
-    return numerics.attention(by_head, keys, values, positions, first).swapaxes(0, 1)
+    kernels = _kernels(stored[0].keys)
+    if kernels is None:
+        parts = split_rows(q, [span.num for span in spans])
+        return joined_rows([_of_one(*each, first, numerics) for each in zip(parts, stored, spans, strict=True)])
+    keys, values, blocks, block_tokens = zip(*stored, strict=True)
+    positions = joined_rows([span.positions for span in spans])
+    return kernels.attention(q, keys, values, blocks, [span.num for span in spans], positions, first, max(block_tokens))
 
 
-def paged_attention(q: mx.array, pages: Pages, positions: mx.array, stop: int | None, first: int, numerics: Numerics) -> mx.array:
-    """`attention` over the pages of a sequence."""
-    kernels = _kernels(pages.keys)
-    if kernels:
-        return kernels.attention(q, [pages.keys], [pages.values], [pages.blocks], [q.shape[0]], positions, first, pages.block_tokens)
-    by_head = q.swapaxes(0, 1)
-    if has_cuda_kernel(by_head, pages.keys):
-        return on_cuda(by_head, pages, positions, first).swapaxes(0, 1)
-    return portable(by_head, pages, positions, stop, first, numerics).swapaxes(0, 1)
+def _of_one(q: mx.array, stored: StoredRows, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
+    """`attention` of one sequence without the CPU kernels."""
+    by_head, pages, stop = q.swapaxes(0, 1), stored.pages(), span.stop
+    if has_cuda_kernel(by_head, stored.keys):
+        return on_cuda(by_head, pages, span.positions, first).swapaxes(0, 1)
+    if stored.blocks is not None:
+        return portable(by_head, pages, span.positions, stop, first, numerics).swapaxes(0, 1)
+    stop = stop if stop is None else -(-stop // numerics.key_block) * numerics.key_block
+    keys, values = stored.keys[:, :stop], stored.values[:, :stop]
+    return numerics.attention(by_head, keys, values, span.positions, first).swapaxes(0, 1)
 
 
 def _kernels(keys: mx.array) -> Operations | None:
@@ -85,12 +98,12 @@ def error(rows: int, heads: int, kv_heads: int, dim: int, length: int, block_tok
     positions, k, v = mx.arange(length - rows, length, dtype=mx.int32), keys[:, :rows].swapaxes(0, 1), values[:, :rows].swapaxes(0, 1)
     expected_keys, expected_values = (put_rows(x, new.swapaxes(0, 1), positions) for x, new in ((keys, k), (values, v)))
     expected = reference.blocked(q.swapaxes(0, 1), expected_keys, expected_values, positions, 1).swapaxes(0, 1)
+    span = RowSpan(length - rows, positions)
     if not block_tokens:
         keys, values = write(keys, values, k, v, length - rows, positions)
-        return difference([attention(q, keys, values, positions, None, 1, EXACT)], [expected])
+        return difference([attention(q, [StoredRows(keys, values)], [span], 1, EXACT)], [expected])
     blocks = mx.random.permutation(capacity // block_tokens, key=mx.random.key(3)).astype(mx.int32)
     at = mx.argsort(Pages(keys, values, blocks, block_tokens).rows_of(mx.arange(capacity, dtype=mx.int32)))
     pages = Pages(mx.take(keys, at, axis=1), mx.take(values, at, axis=1), blocks, block_tokens)
     keys, values = write_pages(pages, k, v, positions)
-    pages = pages._replace(keys=keys, values=values)
-    return difference([paged_attention(q, pages, positions, None, 1, EXACT)], [expected])
+    return difference([attention(q, [StoredRows(keys, values, blocks, block_tokens)], [span], 1, EXACT)], [expected])

@@ -6,6 +6,7 @@ does not compute it again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from forerun.kernels.delta_inputs import Heads, delta_inputs
 from forerun.kernels.difference import difference
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.numerics import GatedDelta
+from forerun.kernels.row_span import joined_rows, split_rows
 from forerun.kernels.swiglu import silu
 
 Arrays = tuple[mx.array, ...]
@@ -36,13 +38,14 @@ class Parameters:
 class DeltaNet(Protocol):
     """State: convolution tail [width - 1, channels], matrix [value_heads, value_dim, key_dim] float32.
 
-    `rule` runs over one sequence's rows of `inputs(projected)`; `output` of what it returned is the layer's, [rows, value width].
+    `rule` runs over the rows of `inputs(projected)`, which lie end to end by sequence: spans[j] of them after states[j]. It returns the
+    states after them. `output` of what it returned is the layer's, [rows, value width].
     projected [rows, channels + value width + 2 value_heads]: q, k and v; output gates z; betas b; decays a.
     """
 
     def inputs(self, projected: mx.array) -> Arrays: ...
 
-    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]: ...
+    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]: ...
 
     def output(self, y: mx.array, projected: mx.array) -> mx.array: ...
 
@@ -61,14 +64,14 @@ class OnCpu:
     def inputs(self, projected: mx.array) -> Arrays:
         return (projected,)
 
-    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
-        p, (projected,), (tail, matrix), kernels = self.parameters, inputs, state, cpu.extension()
+    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+        p, (projected,), kernels = self.parameters, inputs, cpu.extension()
         assert kernels is not None
         y, tails, matrices = kernels.delta_net(
             projected,
-            [tail],
-            [matrix],
-            [projected.shape[0]],
+            [tail for tail, _ in states],
+            [matrix for _, matrix in states],
+            spans,
             p.conv,
             p.decay_rate,
             p.dt_bias,
@@ -77,7 +80,7 @@ class OnCpu:
             p.heads.key_heads,
             p.heads.value_heads,
         )
-        return y, (tails[0], matrices[0])
+        return y, list(zip(tails, matrices, strict=True))
 
     def output(self, y: mx.array, projected: mx.array) -> mx.array:
         return y
@@ -96,7 +99,12 @@ class PortableDeltaNet:
         decay = mx.exp(-p.decay_rate * mx.logaddexp(a.astype(mx.float32) + p.dt_bias, 0.0))
         return qkv, decay, mx.sigmoid(b)
 
-    def rule(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
+    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+        parts = zip(*(split_rows(x, spans) for x in inputs), strict=True)
+        outputs, after = zip(*map(self._of_one, states, parts), strict=True)
+        return joined_rows(outputs), list(after)
+
+    def _of_one(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
         (tail, matrix), (qkv, decay, beta) = state, inputs
         q, k, v, tail = delta_inputs(tail, qkv, self.parameters.conv, self.parameters.heads)
         y, matrix = self.gated_delta(q, k, v, decay, beta, matrix)
@@ -136,5 +144,5 @@ def error(rows: int, heads: Heads) -> float:
 
 
 def _all_of(layer: DeltaNet, projected: mx.array, state: Arrays) -> Arrays:
-    y, state = layer.rule(state, layer.inputs(projected))
+    y, (state,) = layer.rule([state], layer.inputs(projected), [projected.shape[0]])
     return layer.output(y, projected), *state

@@ -12,14 +12,15 @@ from typing import Any, Generic, NamedTuple, Protocol
 
 import mlx.core as mx
 
+from forerun.kernels.cached_attention import attention
 from forerun.kernels.numerics import Numerics
+from forerun.kernels.row_span import RowSpan, joined_rows, split_rows
 from forerun.state.layout import L
-from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec, StateSpec
 from forerun.state.store import Arena, Store
 
 Arrays = tuple[mx.array, ...]
-Rule = Callable[[Arrays, Arrays], tuple[mx.array, Arrays]]
+Rule = Callable[[Sequence[Arrays], Arrays, Sequence[int]], tuple[mx.array, list[Arrays]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class View:
         self._row_spans: list[RowSpan] = []
         self._first = 0
         self._is_draft = False
-        self._inputs: dict[int, tuple[Rule, list[Arrays]]] = {}
+        self._inputs: dict[int, tuple[Rule, Arrays]] = {}
         self._after: dict[int, list[Arrays]] = {}
         self._slots = _slots(caches[0].spec)
 
@@ -124,29 +125,22 @@ class View:
 
         Layers are numbered target first, then draft. Draft layers mask position 0, which has no row. Returns [rows, heads, dim].
         """
-        slot, out = self._slots[layer], []
-        for j, a, b in self._rows():
-            if a == b:
-                continue
-            (q_rows, k_rows, v_rows), store, span = (_part(x, a, b) for x in (q, k, v)), self._caches[j].store, self._row_spans[j]
-            store.write(slot, span, k_rows, v_rows)
-            out.append(store.attend(slot, q_rows, span, self._first, self.numerics))
-        return out[0] if len(out) == 1 else mx.concatenate(out)
+        slot, parts = self._slots[layer], [split_rows(x, self._spans) for x in (k, v)]
+        active = [j for j, n in enumerate(self._spans) if n]
+        stores, spans = [self._caches[j].store for j in active], [self._row_spans[j] for j in active]
+        for j, store, span in zip(active, stores, spans, strict=True):
+            store.write(slot, span, parts[0][j], parts[1][j])
+        return attention(q, [store.stored(slot) for store in stores], spans, self._first, self.numerics)
 
     def recur(self, layer: int, rule: Rule, inputs: Arrays) -> mx.array:
-        """Run `rule(state arrays, inputs) -> (output, new state arrays)` over each sequence's rows of the inputs [rows, ...].
+        """Run `rule(states, inputs, spans) -> (output, states)` over the rows of the inputs [rows, ...], spans[j] of them after states[j].
 
-        The rule must have the prefix property: its state after n rows depends on these rows alone. Returns the outputs [rows, ...].
+        The rule must have the prefix property: a state after n rows depends on these rows alone. Returns the outputs [rows, ...].
         """
-        slot, out, after, rule_inputs = self._slots[layer], [], [], []
-        for j, a, b in self._rows():
-            rows = tuple(_part(x, a, b) for x in inputs)
-            y, new = rule(self._caches[j].recurrent[slot], rows)
-            out.append(y)
-            after.append(new)
-            rule_inputs.append(rows)
-        self._inputs[slot], self._after[slot] = (rule, rule_inputs), after
-        return out[0] if len(out) == 1 else mx.concatenate(out)
+        slot = self._slots[layer]
+        self._inputs[slot] = rule, inputs
+        y, self._after[slot] = rule([c.recurrent[slot] for c in self._caches], inputs, self._spans)
+        return y
 
     def run(self, compiled: CompiledFunction, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
         """Run a compiled pass of `rows` rows over the one lent cache, instead of `begin` and the layers. Returns the pass's result."""
@@ -160,13 +154,13 @@ class View:
             raise
         cache.store.buffers = result.buffers
         self._after = {slot: [after] for slot, after in enumerate(result.after)}
-        self._inputs = {slot: (rule, [taken]) for slot, (rule, taken) in enumerate(zip(compiled.rules, result.rule_inputs, strict=True))}
+        self._inputs = dict(enumerate(zip(compiled.rules, result.rule_inputs, strict=True)))
         return result.hidden
 
     def recurrence(self) -> tuple[list[Arrays], list[Arrays], list[Rule]]:
         """For each recurrent layer of the first sequence: its arrays after all rows, the inputs of its rule, and the rule."""
         slots = sorted(self._after)
-        after, rule_inputs = [self._after[s][0] for s in slots], [self._inputs[s][1][0] for s in slots]
+        after, rule_inputs = [self._after[s][0] for s in slots], [self._inputs[s][1] for s in slots]
         return after, rule_inputs, [self._inputs[s][0] for s in slots]
 
     def snapshot(self, j: int, position: int, hidden: mx.array) -> Snapshot:
@@ -174,20 +168,18 @@ class View:
 
         Call it before `keep`. It replays the recurrence over the rows up to `position`.
         """
-        if self._is_draft:
-            raise RuntimeError("the last pass was one of the draft layers: it has no state for a snapshot")
         rows = position - self._starts[j]
         if not 0 < rows <= self._spans[j]:
             raise ValueError(f"position {position} is not inside the new rows {self._starts[j]}..{self._starts[j] + self._spans[j]}")
-        return Snapshot(position, self._replay(j, rows), mx.contiguous(hidden[sum(self._spans[:j]) + rows - 1]))
+        return Snapshot(position, self._states([j], [rows])[0], self._hidden_at(j, rows, hidden))
 
     def keep(self, counts: Sequence[int], hidden: mx.array) -> None:
         """Make the first counts[j] new rows of each sequence part of its state. hidden [rows, dim]: what the pass returned."""
-        for j, n in enumerate(counts):
-            if n:
-                snapshot, cache = self.snapshot(j, self._starts[j] + n, hidden), self._caches[j]
-                cache.length, cache.recurrent, cache.hidden = snapshot.position, list(snapshot.recurrent), snapshot.hidden
-                cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
+        kept = [j for j, n in enumerate(counts) if n]
+        for j, state in zip(kept, self._states(kept, [counts[j] for j in kept]), strict=True):
+            cache = self._caches[j]
+            cache.length, cache.recurrent, cache.hidden = self._starts[j] + counts[j], list(state), self._hidden_at(j, counts[j], hidden)
+            cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
         self._inputs, self._after = {}, {}
 
     def keep_draft(self, counts: Sequence[int]) -> None:
@@ -202,20 +194,32 @@ class View:
             if isinstance(start, int):
                 cache.store.reserve(start + n)
         self._row_spans = [RowSpan(start, mx.arange(n, dtype=mx.int32) + start) for start, n in zip(starts, spans, strict=True)]
-        parts = [span.positions for span in self._row_spans]
-        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+        return joined_rows([span.positions for span in self._row_spans])
 
-    def _rows(self) -> Iterator[tuple[int, int, int]]:
-        stop = 0
-        for j, n in enumerate(self._spans):
-            start, stop = stop, stop + n
-            yield j, start, stop
+    def _hidden_at(self, j: int, rows: int, hidden: mx.array) -> mx.array:
+        """The hidden vector [dim] of sequence j after its first `rows` new rows; hidden [rows, dim]."""
+        return mx.contiguous(hidden[sum(self._spans[:j]) + rows - 1])
 
-    def _replay(self, j: int, rows: int) -> tuple[Arrays, ...]:
-        if rows == self._spans[j]:
-            return tuple(self._after[slot][j] for slot in sorted(self._after))
-        recurrent, inputs = self._caches[j].recurrent, sorted(self._inputs.items())
-        return tuple(rule(recurrent[slot], tuple(x[:rows] for x in taken[j]))[1] for slot, (rule, taken) in inputs)
+    def _states(self, sequences: Sequence[int], counts: Sequence[int]) -> list[tuple[Arrays, ...]]:
+        """Recurrent state of these sequences after their first counts[i] new rows: that of the pass, or replayed where it ran further."""
+        if self._is_draft:
+            raise RuntimeError("the last pass was one of the draft layers: it has no state for a snapshot")
+        states = [[self._after[slot][j] for slot in sorted(self._after)] for j in sequences]
+        cut = [i for i, (j, n) in enumerate(zip(sequences, counts, strict=True)) if n < self._spans[j]]
+        if cut:
+            rows, spans = self._rows([sequences[i] for i in cut], [counts[i] for i in cut]), [counts[i] for i in cut]
+            for layer, (slot, (rule, inputs)) in enumerate(sorted(self._inputs.items())):
+                before = [self._caches[sequences[i]].recurrent[slot] for i in cut]
+                for i, after in zip(cut, rule(before, tuple(x[rows] for x in inputs), spans)[1], strict=True):
+                    states[i][layer] = after
+        return [tuple(state) for state in states]
+
+    def _rows(self, sequences: Sequence[int], counts: Sequence[int]) -> slice | mx.array:
+        """Where the first counts[i] new rows of these sequences lie."""
+        starts = [sum(self._spans[:j]) for j in sequences]
+        if len(starts) == 1:
+            return slice(starts[0], starts[0] + counts[0])
+        return mx.array([start + row for start, n in zip(starts, counts, strict=True) for row in range(n)], dtype=mx.int32)
 
 
 @contextmanager
@@ -237,10 +241,6 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     finally:
         for cache in caches:
             cache.is_lent = False
-
-
-def _part(rows: mx.array, start: int, stop: int) -> mx.array:
-    return rows if stop - start == rows.shape[0] else rows[start:stop]
 
 
 def _slots(spec: StateSpec) -> list[int]:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from forerun.kernels.cached_attention import attention, write
-from forerun.kernels.numerics import Numerics
+from forerun.kernels.cached_attention import StoredRows, write
+from forerun.kernels.row_span import RowSpan
 from forerun.kernels.write_rows import write_rows
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous
-from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec
 
 CAPACITY_STEP_TOKENS = 256
@@ -74,9 +73,8 @@ class ContiguousStore:
         stored_keys, stored_values = self.buffers[pair]
         self.buffers[pair] = write(stored_keys, stored_values, keys, values, span.start, span.positions)
 
-    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
-        keys, values = self.buffers[2 * layer : 2 * layer + 2]
-        return attention(q, keys, values, span.positions, span.stop, first, numerics)
+    def stored(self, layer: int) -> StoredRows:
+        return StoredRows(*self.buffers[2 * layer : 2 * layer + 2])
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         return [a[:, start:stop] for a in self.buffers]

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from forerun.kernels.cached_attention import paged_attention, write_pages
-from forerun.kernels.numerics import Numerics
+from forerun.kernels.cached_attention import StoredRows, write_pages
 from forerun.kernels.paged_attention import Pages
+from forerun.kernels.row_span import RowSpan
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
-from forerun.state.row_span import RowSpan
 from forerun.state.spec import AttentionSpec
 
 
@@ -136,8 +135,8 @@ class PagedStore:
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         self.buffers[2 * layer : 2 * layer + 2] = write_pages(self._pages(layer), keys, values, span.positions)
 
-    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
-        return paged_attention(q, self._pages(layer), span.positions, span.stop, first, numerics)
+    def stored(self, layer: int) -> StoredRows:
+        return StoredRows(*self._pages(layer))
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         at = self._rows_of(mx.arange(start, stop, dtype=mx.int32))

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from forerun.kernels.numerics import Numerics
+from forerun.kernels.cached_attention import StoredRows
+from forerun.kernels.row_span import RowSpan
 from forerun.state.contiguous import ContiguousStore
 from forerun.state.host import Host
 from forerun.state.layout import Contiguous, Layout
 from forerun.state.paged import PagedStore, Pool
-from forerun.state.row_span import RowSpan
 from forerun.state.spec import StateSpec
 
 
@@ -46,8 +46,8 @@ class Store(Protocol):
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         """Write rows [n, kv_heads, head_dim] of attention layer `layer`, in place."""
 
-    def attend(self, layer: int, q: mx.array, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
-        """Attention of q [rows, heads, dim] over the rows from `first` up to each one's own: [rows, heads, dim]."""
+    def stored(self, layer: int) -> StoredRows:
+        """The rows of attention layer `layer`."""
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         """Keys and values [kv_heads, stop - start, head_dim] of each layer, in the order of a segment. Not evaluated."""

@@ -39,7 +39,7 @@ def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
     """Seconds of one step."""
     start_s = time.perf_counter()
     with lend([cache], steps.family.numerics) as view:
-        hidden = steps.forward(mx.arange(rows, dtype=mx.int32) + 100, cache, view)
+        hidden = steps.forward(mx.arange(rows, dtype=mx.int32) + 100, [cache], [rows], view)
         mx.eval(steps.family.head(hidden))
         view.keep([0], hidden)
     return time.perf_counter() - start_s

@@ -79,7 +79,7 @@ def layouts_differ(family: Family) -> dict[str, float]:
 def logits(table: StepTable, cache: Cache[Any], rows: int) -> mx.array:
     """The logits of a step whose rows are kept."""
     with lend([cache], table.family.numerics) as view:
-        hidden = table.forward(mx.arange(3, 3 + rows, dtype=mx.int32), cache, view)
+        hidden = table.forward(mx.arange(3, 3 + rows, dtype=mx.int32), [cache], [rows], view)
         view.keep([rows], hidden)
     found = table.family.head(hidden)
     mx.eval(found, cache.arrays())

@@ -50,7 +50,7 @@ def step(table: StepTable, cache: Cache[Any], rows: int, *, repeats: int, warm: 
 
     def run() -> list[Any]:
         with lend([cache], family.numerics) as view:
-            hidden = table.forward(tokens, cache, view)
+            hidden = table.forward(tokens, [cache], [tokens.shape[0]], view)
             view.keep([rows], hidden)
         return [family.head(hidden), cache.arrays()]
 
@@ -65,7 +65,7 @@ def draft(table: StepTable, cache: Cache[Any], *, repeats: int) -> Times:
 
     def run() -> list[Any]:
         with lend([cache], family.numerics) as view:
-            hidden = table.draft(cache.hidden[None], token, cache, view)
+            hidden = table.draft(cache.hidden[None], token, [cache], [1], view)
             view.keep_draft([0])
         return [family.head(hidden), cache.store.buffers]
 

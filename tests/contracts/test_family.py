@@ -125,7 +125,7 @@ def check_compiled_steps(family: Family) -> None:
         ids = mx.array(TOKENS[cache.length : cache.length + width], dtype=mx.int32)
         expected = step(family, read(family, TOKENS[: cache.length]), ids.tolist())
         with lend([cache], family.numerics) as view:
-            hidden = steps.forward(ids, cache, view)
+            hidden = steps.forward(ids, [cache], [ids.shape[0]], view)
             view.keep([width], hidden)
         assert mx.array_equal(family.head(hidden), expected)
     steps.release()

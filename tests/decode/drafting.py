@@ -62,7 +62,7 @@ def plainly(family: Family, prompt: list[int], sampling: Sampling, num: int) -> 
     tokens, rows, snapshots = list[int](), [family.head(state.hidden[None])], [state.snapshot()]
     counts = count_prompt(mx.array(prompt, dtype=mx.int32), family.vocab)
     while len(tokens) < num:
-        noise = gumbel(SEED, mx.array([state.length], dtype=mx.int32), family.vocab)
+        noise = gumbel([SEED], mx.array([state.length], dtype=mx.int32)[None], family.vocab)[0]
         tokens.append(int(draw_coupled(distribution(rows[-1], sampling, counts), noise).item()))
         counts = counts.extended(mx.array(tokens[-1:], dtype=mx.int32))
         rows.append(step(family, state, tokens[-1:]))

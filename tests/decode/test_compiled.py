@@ -29,9 +29,9 @@ def decode(cache: Cache[Any], steps: StepTable, widths: tuple[int, ...], start: 
         before, kept = cache.hidden, max(1, rows - 1)
         tokens = mx.array(TOKENS[start : start + rows], dtype=mx.int32)
         with lend([cache], steps.family.numerics) as view:
-            hidden = steps.forward(tokens, cache, view)
+            hidden = steps.forward(tokens, [cache], [tokens.shape[0]], view)
             view.keep([kept], hidden)
-            drafted = steps.draft(mx.concatenate([before[None], hidden[: kept - 1]]), tokens[:kept], cache, view)
+            drafted = steps.draft(mx.concatenate([before[None], hidden[: kept - 1]]), tokens[:kept], [cache], [kept], view)
             view.keep_draft([kept])
             mx.eval(hidden, drafted, cache.arrays())
         found += [hidden, drafted]
@@ -71,7 +71,7 @@ def test_a_compiled_step_copies_no_buffer() -> None:
     mx.reset_peak_memory()
     before = mx.get_active_memory()
     with lend([cache], FAMILY.numerics) as view:
-        hidden = steps.forward(mx.array([5]), cache, view)
+        hidden = steps.forward(mx.array([5]), [cache], [1], view)
         view.keep([0], hidden)
         mx.eval(hidden, cache.arrays())
     # Attention over the whole capacity makes scores for every key; a copy of keys or values would be larger.
@@ -81,7 +81,7 @@ def test_a_compiled_step_copies_no_buffer() -> None:
 def test_a_failed_step_restores_the_buffers() -> None:
     steps, cache = StepTable(FAMILY, eager_reason=""), read(FAMILY, TOKENS[:100])
     with pytest.raises(ValueError), lend([cache], FAMILY.numerics) as view:  # noqa: PT011 - MLX raises it for a token that is a matrix
-        steps.forward(mx.zeros((2, 2, 2), dtype=mx.int32), cache, view)
+        steps.forward(mx.zeros((2, 2, 2), dtype=mx.int32), [cache], [2], view)
     assert len(cache.store.buffers) == 2 * len(FAMILY.spec.attention)
     assert cache.is_broken
 

@@ -17,7 +17,7 @@ from tests.running import empty, read
 from tests.talking import CONTIGUOUS, opened, turn
 from tests.waiting import LIMIT_S
 
-from forerun.decode import round as round_module
+from forerun.decode import verification
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.prefill import prefill
@@ -96,7 +96,7 @@ def test_scores_that_nobody_requested_are_not_computed(monkeypatch: pytest.Monke
     def never(*args: object) -> None:
         raise AssertionError(args)
 
-    monkeypatch.setattr(round_module, "logprobs", never)
+    monkeypatch.setattr(verification, "logprobs", never)
     answer = generation(StepTable(FAMILY, eager_reason="test"), read(FAMILY, PROMPT), PROMPT, GREEDY, DepthPolicy((2,)), max_tokens=NUM)
     for _ in answer:
         pass

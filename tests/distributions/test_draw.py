@@ -31,7 +31,7 @@ def test_of_two_tokens_a_coupled_draw_prefers_by_log_odds(one: int, other: int) 
 
 
 def test_a_coupled_draw_is_the_best_of_all_pairs() -> None:
-    g = gumbel(1, mx.arange(200), 4)
+    g = gumbel([1], mx.arange(200)[None], 4)[0]
     probs = mx.broadcast_to(mx.array(LAW[:1].astype(np.float32)), (200, 4))
     with np.errstate(divide="ignore"):
         assert (np.array(draw_coupled(probs, g)) == (np.log(LAW[:1]) + np.array(g)).argmax(axis=1)).all()
@@ -39,14 +39,14 @@ def test_a_coupled_draw_is_the_best_of_all_pairs() -> None:
 
 @pytest.mark.parametrize("purpose", ["draft", "accept", "next"])
 def test_uniforms_are_uniform_and_independent_of_their_neighbours(purpose: Purpose) -> None:
-    u = np.array(uniforms(3, mx.arange(40_000), purpose))
+    u = np.array(uniforms([3], mx.arange(40_000)[None], purpose)[0])
     assert _ks(u) < 1.6
     cells = np.bincount((u[:-1] * 8).astype(int) * 8 + (u[1:] * 8).astype(int), minlength=64)
     assert abs(((cells - 39_999 / 64) ** 2 / (39_999 / 64)).sum() - 63) < 4 * np.sqrt(126)
 
 
 def test_gumbel_noise_has_the_gumbel_distribution() -> None:
-    g = np.array(gumbel(3, mx.arange(8), 5_000), dtype=np.float64)
+    g = np.array(gumbel([3], mx.arange(8)[None], 5_000)[0], dtype=np.float64)
     assert _ks(np.exp(-np.exp(-g)).ravel()) < 1.6
     assert abs(np.corrcoef(g)[np.triu_indices(8, 1)]).max() < 0.06
 

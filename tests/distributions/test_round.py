@@ -24,7 +24,7 @@ def test_emitted_tokens_have_the_targets_distribution(name: str, depth: int) -> 
 @pytest.mark.parametrize("name", ["usual", "all", "greedy, penalised"])
 def test_a_coupled_round_emits_the_tokens_of_plain_decoding(name: str, depth: int) -> None:
     vocab, sampling = 3, toy.FILTERS[name]
-    noise = gumbel(5, mx.arange(depth + 1), vocab)
+    noise = gumbel([5], (mx.arange(depth + 1))[None], vocab)[0]
     plain: toy.Prefix = ()
     for position in range(depth + 1):
         plain += (int(draw_coupled(toy.distributions("target", plain, 1, sampling, vocab), noise[position : position + 1])),)
@@ -47,12 +47,12 @@ def test_many_rounds_with_real_noise(name: str) -> None:
     row = np.zeros(num, dtype=np.int64)
     for i in range(depth):
         probs = draft_table[mx.array(row), i]
-        tokens = np.array(draw(probs, uniforms(11, rounds + i, "draft")))
+        tokens = np.array(draw(probs, uniforms([11], (rounds + i)[None], "draft")[0]))
         row += tokens.astype(np.int64) * vocab ** (depth - 1 - i)
     drafts = np.array(every)[row]
-    u_accept = mx.stack([uniforms(11, rounds + i, "accept") for i in range(depth)], axis=1)
+    u_accept = mx.stack([uniforms([11], (rounds + i)[None], "accept")[0] for i in range(depth)], axis=1)
     index = mx.array(row)
-    verdict = verify(targets[index], draft_table[index], mx.array(drafts), u_accept, uniforms(11, rounds, "next"))
+    verdict = verify(targets[index], draft_table[index], mx.array(drafts), u_accept, uniforms([11], rounds[None], "next")[0])
     first = np.where(np.array(verdict.accepted) > 0, drafts[:, 0], np.array(verdict.token))
     second = np.where(np.array(verdict.accepted) > 1, drafts[:, 1], np.array(verdict.token))
     joint = toy.target_distribution(sampling, 2, vocab)

@@ -6,6 +6,7 @@ Knows families and views; nothing of rounds, sampling or requests.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -28,19 +29,17 @@ class StepTable:
         self._passes: dict[tuple[Kind, Layout, int], CompiledPass] = {}
         self._counts: Counter[str] = Counter()
 
-    def forward(self, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
-        """The target model over tokens [rows] int32 of the one lent cache: hidden vectors [rows, dim]."""
-        rows = tokens.shape[0]
-        if self._is_compiled(rows):
-            return view.run(self._pass("verify", cache.layout, rows), rows, tokens, is_draft=False)
-        return self.family.forward(tokens, [rows], view)
+    def forward(self, tokens: mx.array, caches: Sequence[Cache[Any]], spans: Sequence[int], view: View) -> mx.array:
+        """The target model over tokens [rows] int32, spans[j] of them of the lent cache j: hidden vectors [rows, dim]."""
+        if self._is_compiled(spans):
+            return view.run(self._pass("verify", caches[0].layout, spans[0]), spans[0], tokens, is_draft=False)
+        return self.family.forward(tokens, spans, view)
 
-    def draft(self, hidden: mx.array, tokens: mx.array, cache: Cache[Any], view: View) -> mx.array:
-        """The draft head over hidden [rows, dim] and tokens [rows] of the one lent cache: hidden vectors [rows, dim]."""
-        rows = tokens.shape[0]
-        if self._is_compiled(rows):
-            return view.run(self._pass("draft", cache.layout, rows), rows, hidden, tokens, is_draft=True)
-        return self.family.draft(hidden, tokens, [rows], view)
+    def draft(self, hidden: mx.array, tokens: mx.array, caches: Sequence[Cache[Any]], spans: Sequence[int], view: View) -> mx.array:
+        """The draft head over hidden [rows, dim] and tokens [rows], spans[j] of them of the lent cache j: hidden vectors [rows, dim]."""
+        if self._is_compiled(spans):
+            return view.run(self._pass("draft", caches[0].layout, spans[0]), spans[0], hidden, tokens, is_draft=True)
+        return self.family.draft(hidden, tokens, spans, view)
 
     def release(self) -> None:
         """Release all compiled passes. Call it on the thread that ran them; no step may follow."""
@@ -56,8 +55,8 @@ class StepTable:
         """Steps so far: "compiled", and eager ones by reason. The difference of two counts is the number of steps between them."""
         return self._counts.copy()
 
-    def _is_compiled(self, rows: int) -> bool:
-        reason = self.eager_reason or ("width" if rows > MAX_WIDTH else "")
+    def _is_compiled(self, spans: Sequence[int]) -> bool:
+        reason = self.eager_reason or ("batch" if len(spans) > 1 else "width" if spans[0] > MAX_WIDTH else "")
         self._counts[reason or "compiled"] += 1
         return not reason
 

@@ -1,28 +1,28 @@
 """A round: draft up to k tokens with the model's own head, verify them in one forward of k + 1 rows, emit the accepted and one more.
 
-Depth 0 is plain decoding by the same arithmetic. Drafted rows are never part of the state: kept rows come from target hidden vectors.
-Knows one sequence; nothing of text, stops or requests.
+Several sequences share its passes, each with its own depth and sampling; alone or together, a sequence gets the same tokens. Depth 0 is
+plain decoding by the same arithmetic. Drafted rows are never part of the state: kept rows come from target hidden vectors.
+Knows nothing of text, stops or requests.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
-from forerun.decode.compiled import MAX_WIDTH, StepTable
+from forerun.decode.compiled import StepTable
 from forerun.decode.draft_stats import Round
-from forerun.decode.prefill import prime
 from forerun.decode.scores import Score, scores
+from forerun.decode.verification import Draw, DrawGroup, Outcome, grouped
 from forerun.errors import NumericsError
-from forerun.sampling.distribution import Counts, count_prompt, distribution, has_penalty, is_finite
-from forerun.sampling.draw import draw, draw_coupled
-from forerun.sampling.logprobs import Logprobs, logprobs
-from forerun.sampling.noise import fresh_seed, gumbel, uniforms
-from forerun.sampling.verify import verify, verify_coupled
+from forerun.kernels.row_span import joined_rows, split_rows
+from forerun.sampling.distribution import count_prompt, has_penalty
+from forerun.sampling.noise import fresh_seed
 from forerun.state.cache import Cache, View, lend
 from forerun.values import Sampling
 
@@ -30,136 +30,184 @@ PRIME_ROWS = 64
 
 
 class Rounds:
-    """The rounds of one answer. The last appended token is not yet in the cache: cache.length == prompt + appended - 1.
+    """One sequence's rounds. The last appended token is not yet in the cache: cache.length == prompt + appended - 1.
 
     Draft rows lag behind: `_hidden` and `_tokens` are the target hidden vectors and tokens of rows draft_length, draft_length + 1, ...
-    num_top: number of likeliest tokens in `scores`, None for no scores. scores: of the tokens of the last `first` or `run`.
+    num_top: number of likeliest tokens in `scores`, None for no scores. scores: of the tokens of the last `first` or round.
+    before: the sequences and depths of the last round, and so what work it left.
     """
 
     def __init__(
         self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling, *, num_top: int | None = None
     ) -> None:
-        self._steps, self._family, self._cache, self._sampling = steps, steps.family, cache, sampling
-        self._is_coupled = sampling.seed is not None and sampling.temperature > 0
-        self._num_top, self.scores = num_top, list[Score]()
-        self._seed = sampling.seed if sampling.seed is not None else fresh_seed()
-        self._counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), self._family.vocab) if has_penalty(sampling) else None
+        self._steps, self.cache = steps, cache
+        counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), steps.family.vocab) if has_penalty(sampling) else None
+        is_coupled = sampling.seed is not None and sampling.temperature > 0
+        seed = sampling.seed if sampling.seed is not None else fresh_seed()
+        self.draw = Draw(replace(sampling, seed=None), is_coupled, seed, counts, num_top)
+        self.scores: list[Score] = []
         self._hidden = [cache.hidden[None]]
         self._tokens: list[int] = []
-        self._last = -1
-        self._depth_before: int | None = None
+        self.last = -1
+        self.before: tuple[tuple[int, int], ...] = ()
 
     def first(self) -> int:
-        """The first token, from the last hidden vector of the cache: no forward."""
-        logits = self._family.head(self._cache.hidden[None])
-        return self._emit(logits, self._verdict(logits, None, mx.zeros((0,), dtype=mx.int32), self._cache.length))[0]
+        """The first token, from the last hidden vector of the cache: no forward. Raises NumericsError."""
+        group = DrawGroup(0, [self.draw], [self.last], [self.cache.length])
+        outcome = group.verify(self._steps.family.head(self.cache.hidden[None]))
+        mx.eval(outcome)
+        return self.emitted(outcome, 0)[0]
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Append to the answer the first tokens of the last `first` or `run`."""
-        if self._cache.spec.draft_layers:
+        """Append to the answer the first tokens of the last `first` or round."""
+        if self.cache.spec.draft_layers:
             self._tokens += tokens
-        self._last = tokens[-1]
-        if self._counts is not None:
-            self._counts = self._counts.extended(mx.array(list(tokens), dtype=mx.int32))
+        self.last = tokens[-1]
+        if self.draw.counts is not None:
+            self.draw = self.draw._replace(counts=self.draw.counts.extended(mx.array(list(tokens), dtype=mx.int32)))
 
     def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
-        """One round. `take` gets the emitted tokens and returns how many rows become state: at most as many as tokens it took."""
-        start_s, length = time.perf_counter(), self._cache.length
-        with lend([self._cache], self._family.numerics) as view:
-            drafts, distributions = self._draft(view, depth)
-            ids = mx.concatenate([mx.array([self._last], dtype=mx.int32), drafts])
-            hidden = self._steps.forward(ids, self._cache, view)
-            logits = self._family.head(hidden)
-            tokens = self._emit(logits, self._verdict(logits, distributions, drafts, length + 1))
-            rows = take(tokens)
-            view.keep([rows], hidden)
-            if self._cache.spec.draft_layers:
-                self._hidden.append(hidden[:rows])
-            # The next draft begins with the last token's row; after a stop string, tokens may have no row at all.
-            if self._num_lagging >= PRIME_ROWS:
-                self._prime(view, self._num_lagging)
-        is_measure, self._depth_before = depth == self._depth_before, depth
-        return Round(tokens, depth, len(tokens) - 1, time.perf_counter() - start_s if is_measure else None)
+        """A round of this sequence alone; see `run_round`. Raises NumericsError, and what `take` raises."""
+        (result,) = run_round(self._steps, [Part(self, depth, take)])
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def complete_draft_rows(self) -> None:
         """Compute the draft rows that lag behind, so that the cache can be stored. No round may follow."""
-        if self._num_lagging > 0:
-            with lend([self._cache], self._family.numerics) as view:
-                self._prime(view, self._num_lagging)
-        self._cache.draft_length = self._cache.length
+        if self.num_lagging > 0:
+            with lend([self.cache], self._steps.family.numerics) as view:
+                _prime(self._steps, [self], [self.num_lagging], view)
+        self.cache.draft_length = self.cache.length
 
     @property
-    def _num_lagging(self) -> int:
-        return self._cache.length - self._cache.draft_length
+    def num_lagging(self) -> int:
+        """Draft rows that are still to be computed."""
+        return self.cache.length - self.cache.draft_length
 
-    def _prime(self, view: View, rows: int) -> mx.array:
-        """Compute the first `rows` draft rows that lag behind: many as in prefill, few as a step."""
-        hidden = mx.concatenate(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
-        tokens = mx.array(self._tokens[:rows], dtype=mx.int32)
-        if rows > MAX_WIDTH:
-            drafted = prime(self._family, view, hidden[:rows], tokens)
-        else:
-            drafted = self._steps.draft(hidden[:rows], tokens, self._cache, view)
-            view.keep_draft([rows])
+    @property
+    def num_primed(self) -> int:
+        """Rows that a draft begins with: all whose token is known."""
+        return len(self._tokens)
+
+    def lagging(self, rows: int) -> tuple[mx.array, list[int]]:
+        """Take hidden vectors [rows, dim] and tokens of the first `rows` draft rows that lag behind."""
+        hidden, tokens = joined_rows(self._hidden), self._tokens[:rows]
         self._hidden, self._tokens = [hidden[rows:]], self._tokens[rows:]
-        return drafted
+        return hidden[:rows], tokens
 
-    def _draft(self, view: View, depth: int) -> tuple[mx.array, mx.array | None]:
-        """`depth` drafts [depth] int32 and the distributions [depth, vocab] that they were drawn from."""
-        drafts = mx.zeros((0,), dtype=mx.int32)
-        if depth == 0:
-            return drafts, None
-        distributions = []
-        hidden = self._prime(view, len(self._tokens))[-1:]
-        for i in range(depth):
-            probs = distribution(self._family.head(hidden), self._sampling, self._drafted(drafts))
-            token = self._draw(probs, self._cache.length + 1 + i)
-            distributions.append(probs)
-            drafts = mx.concatenate([drafts, token])
-            if i + 1 < depth:
-                hidden = self._steps.draft(hidden, token, self._cache, view)
-        view.keep_draft([0])
-        return drafts, mx.concatenate(distributions)
+    def keep(self, hidden: mx.array) -> None:
+        """Note the target hidden vectors [rows, dim] of rows that became state: draft rows are made of them."""
+        if self.cache.spec.draft_layers:
+            self._hidden.append(hidden)
 
-    def _draw(self, probs: mx.array, position: int) -> mx.array:
-        at = mx.array([position], dtype=mx.int32)
-        if self._is_coupled:
-            return draw_coupled(probs, gumbel(self._seed, at, self._family.vocab))
-        return draw(probs, uniforms(self._seed, at, "draft"))
-
-    def _drafted(self, drafts: mx.array) -> Counts | None:
-        return self._counts._replace(drafts=drafts) if self._counts is not None else None
-
-    def _verdict(self, logits: mx.array, distributions: mx.array | None, drafts: mx.array, position: int) -> tuple[mx.array, ...]:
-        """accepted, token, drafts and finiteness, lazily. logits [depth + 1, vocab]: for the tokens at position, position + 1, ..."""
-        depth = drafts.shape[0]
-        target = distribution(logits, self._sampling, self._drafted(drafts))[None]
-        distributions = distributions if distributions is not None else target[0, :0]
-        at = mx.arange(position, position + depth + 1, dtype=mx.int32)
-        if self._is_coupled:
-            verdict = verify_coupled(target, drafts[None], gumbel(self._seed, at, self._family.vocab)[None])
-        else:
-            # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
-            u_accept, u_next = uniforms(self._seed, at[:depth], "accept"), uniforms(self._seed, at[:1], "next")
-            verdict = verify(target, distributions[None], drafts[None], u_accept[None], u_next)
-        finite = mx.all(mx.concatenate([is_finite(logits), is_finite(target[0]), is_finite(distributions)]))
-        return verdict.accepted, verdict.token, drafts, finite
-
-    def _emit(self, logits: mx.array, verdict: tuple[mx.array, ...]) -> list[int]:
-        """The accepted drafts and the next token: the round's one host synchronisation. Sets their scores."""
-        accepted, token, drafts, finite = verdict
-        requested = self._logprobs(logits, accepted, token, drafts)
-        mx.eval(verdict, requested)
-        if not finite.item():
+    def emitted(self, outcome: Outcome, index: int) -> list[int]:
+        """The accepted drafts and the next token, of an evaluated outcome. Sets their scores. Raises NumericsError."""
+        if not outcome.finite[index].item():
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
-        count = int(np.array(accepted)[0])
-        self.scores = scores(requested)[: count + 1] if requested else []
-        return [*np.array(drafts)[:count].tolist(), int(np.array(token)[0])]
+        count, depth = int(np.array(outcome.verdict.accepted)[index]), outcome.drafts.shape[1]
+        if outcome.logprobs is not None:
+            rows = slice(index * (depth + 1), index * (depth + 1) + count + 1)
+            self.scores = scores(outcome.logprobs._make(x[rows] for x in outcome.logprobs))
+        return [*np.array(outcome.drafts)[index, :count].tolist(), int(np.array(outcome.verdict.token)[index])]
 
-    def _logprobs(self, logits: mx.array, accepted: mx.array, token: mx.array, drafts: mx.array) -> Logprobs | None:
-        """Of the emitted tokens, in the first accepted + 1 rows; other rows are ignored. None: not requested."""
-        if self._num_top is None:
-            return None
-        drafted = mx.arange(logits.shape[0]) < accepted
-        tokens = mx.where(drafted, mx.pad(drafts, (0, 1)), token)
-        return logprobs(logits, tokens, self._num_top)
+
+class Part(NamedTuple):
+    """A sequence's part in a round. `take` gets the emitted tokens and returns how many rows become state: at most as many as it took."""
+
+    rounds: Rounds
+    depth: int
+    take: Callable[[list[int]], int]
+
+
+def run_round(steps: StepTable, parts: Sequence[Part]) -> list[Round | Exception]:
+    """One round of all parts: for each its result, or the exception that ends this sequence alone, whose cache is then broken.
+
+    Raises what a pass raises; then all caches are broken.
+    """
+    start_s, order = time.perf_counter(), grouped([p.rounds.draw for p in parts], [p.depth for p in parts])
+    members = [[parts[i] for i in group] for group in order]
+    results = dict(zip([i for group in order for i in group], _run(steps, members), strict=True))
+    company = tuple((id(p.rounds), p.depth) for p in parts)
+    is_measure = all(p.rounds.before == company for p in parts)
+    for part in parts:
+        part.rounds.before = company
+    seconds = time.perf_counter() - start_s if is_measure else None
+    return [
+        tokens if isinstance(tokens, Exception) else Round(tokens, part.depth, len(tokens) - 1, seconds)
+        for part, tokens in zip(parts, (results[i] for i in range(len(parts))), strict=True)
+    ]
+
+
+def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] | Exception]:
+    """The emitted tokens of each part, or what ended it, in the order of these groups."""
+    parts, caches = [p for group in members for p in group], [p.rounds.cache for group in members for p in group]
+    groups = [_draw_group(group) for group in members]
+    with lend(caches, steps.family.numerics) as view:
+        _draft(steps, members, groups, view)
+        spans = [p.depth + 1 for p in parts]
+        hidden = steps.forward(joined_rows([g.rows() for g in groups]), caches, spans, view)
+        logits = split_rows(steps.family.head(hidden), [len(g.draws) * (g.depth + 1) for g in groups])
+        outcomes = [group.verify(rows) for group, rows in zip(groups, logits, strict=True)]
+        mx.eval(outcomes)
+        results = [_take(p, o, i) for group, o in zip(members, outcomes, strict=True) for i, p in enumerate(group)]
+        kept = [rows for _, rows in results]
+        view.keep(kept, hidden)
+        for part, rows, new in zip(parts, kept, split_rows(hidden, spans), strict=True):
+            part.rounds.keep(new[:rows])
+        # The next draft begins with the last token's row; after a stop string, tokens may have no row at all.
+        lagging = [p.rounds.num_lagging if p.rounds.num_lagging >= PRIME_ROWS else 0 for p in parts]
+        if any(lagging):
+            _prime(steps, [p.rounds for p in parts], lagging, view)
+    for part, (tokens, _) in zip(parts, results, strict=True):
+        part.rounds.cache.is_broken |= isinstance(tokens, Exception)
+    return [tokens for tokens, _ in results]
+
+
+def _draw_group(parts: Sequence[Part]) -> DrawGroup:
+    rounds = [p.rounds for p in parts]
+    return DrawGroup(parts[0].depth, [r.draw for r in rounds], [r.last for r in rounds], [r.cache.length + 1 for r in rounds])
+
+
+def _take(part: Part, outcome: Outcome, index: int) -> tuple[list[int] | Exception, int]:
+    """The part's tokens, and how many of its rows become state."""
+    try:
+        tokens = part.rounds.emitted(outcome, index)
+        return tokens, part.take(tokens)
+    except Exception as error:  # noqa: BLE001 - ends this sequence alone
+        return error, 0
+
+
+def _draft(steps: StepTable, members: Sequence[Sequence[Part]], groups: Sequence[DrawGroup], view: View) -> None:
+    """Draft in lockstep by depth: sequences with fewer drafts drop out."""
+    rounds = [p.rounds for group in members for p in group]
+    depths = [p.depth for group in members for p in group]
+    if not any(depths):
+        return
+    counts = [r.num_primed if depth else 0 for r, depth in zip(rounds, depths, strict=True)]
+    hidden = _last_rows(_prime(steps, rounds, counts, view), counts)
+    for drafted in range(1, max(depths) + 1):
+        active = [g for g in groups if g.depth >= drafted]
+        logits = split_rows(steps.family.head(hidden), [len(g.draws) for g in active])
+        tokens = [group.draft(rows) for group, rows in zip(active, logits, strict=True)]
+        if drafted < max(depths):
+            spans = [int(depth > drafted) for depth in depths]
+            going = [g.depth > drafted for g in active]
+            parts = split_rows(hidden, [len(g.draws) for g in active])
+            rows, ids = ([x for x, goes in zip(each, going, strict=True) if goes] for each in (parts, tokens))
+            hidden = steps.draft(joined_rows(rows), joined_rows(ids), [r.cache for r in rounds], spans, view)
+    view.keep_draft([0] * len(rounds))
+
+
+def _prime(steps: StepTable, rounds: Sequence[Rounds], counts: Sequence[int], view: View) -> mx.array:
+    """Compute and keep the first counts[j] draft rows that lag behind. Returns the hidden vectors [rows, dim] of the draft head."""
+    hidden, tokens = zip(*(r.lagging(n) for r, n in zip(rounds, counts, strict=True) if n), strict=True)
+    ids = mx.array([token for own in tokens for token in own], dtype=mx.int32)
+    drafted = steps.draft(joined_rows(hidden), ids, [r.cache for r in rounds], counts, view)
+    view.keep_draft(counts)
+    return drafted
+
+
+def _last_rows(hidden: mx.array, counts: Sequence[int]) -> mx.array:
+    """The last row of each sequence that has any."""
+    return joined_rows([rows[-1:] for rows in split_rows(hidden, [n for n in counts if n])])

@@ -36,10 +36,10 @@ def _step(steps: StepTable, cache: Cache[Any], rows: int, *, with_draft: bool) -
     """A verification and a draft of `rows` rows, none of which is kept."""
     family, tokens = steps.family, mx.zeros((rows,), dtype=mx.int32)
     with lend([cache], family.numerics) as view:
-        hidden = steps.forward(tokens, cache, view)
+        hidden = steps.forward(tokens, [cache], [rows], view)
         view.keep([0], hidden)
         if with_draft:
-            hidden = steps.draft(hidden, tokens, cache, view)
+            hidden = steps.draft(hidden, tokens, [cache], [rows], view)
             view.keep_draft([0])
         mx.eval(family.head(hidden), cache.arrays())
 

@@ -7,6 +7,8 @@ Only `fresh_seed` is impure.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal
 
@@ -22,30 +24,41 @@ def fresh_seed() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def uniforms(seed: int, positions: mx.array, purpose: Purpose) -> mx.array:
-    """One uniform number in the open interval (0, 1) for each of `positions` [n] integer: [n] float32. Any int is a seed."""
-    return _uniforms(seed, positions, purpose, ())
+def uniforms(seeds: Sequence[int], positions: mx.array, purpose: Purpose) -> mx.array:
+    """One uniform number in the open interval (0, 1) for each of `positions` [b, n] integer, row j under seeds[j]: [b, n] float32.
+
+    Any int is a seed.
+    """
+    return _uniforms(seeds, positions, purpose, ())
 
 
-def gumbel(seed: int, positions: mx.array, vocab: int) -> mx.array:
-    """Standard Gumbel noise [n, vocab] float32, all finite, for each of `positions` [n] integer: what a coupled draw adds to log p."""
+def gumbel(seeds: Sequence[int], positions: mx.array, vocab: int) -> mx.array:
+    """Standard Gumbel noise [b, n, vocab] float32, all finite, for each of `positions` [b, n] integer, row j under seeds[j]: what a coupled
+    draw adds to log p.
+    """
     # log1p(-u), not log(u): large values, which decide the draw, come from small u, where float32 is finest.
-    return -mx.log(-mx.log1p(-_uniforms(seed, positions, "couple", (vocab,))))
+    return -mx.log(-mx.log1p(-_uniforms(seeds, positions, "couple", (vocab,))))
 
 
-def _uniforms(seed: int, positions: mx.array, purpose: Purpose, shape: tuple[int, ...]) -> mx.array:
+def _uniforms(seeds: Sequence[int], positions: mx.array, purpose: Purpose, shape: tuple[int, ...]) -> mx.array:
     def one(key: mx.array) -> mx.array:
         return mx.random.uniform(shape=shape, key=key)
 
     if positions.size == 0:  # MLX divides by zero for zero numbers
-        return mx.zeros((0, *shape))
-    return mx.maximum(mx.vmap(one)(_keys(seed, positions, purpose)), _SMALLEST)
+        return mx.zeros((*positions.shape, *shape))
+    keys = _keys(seeds, positions, purpose).reshape(-1, 2)
+    return mx.maximum(mx.vmap(one)(keys), _SMALLEST).reshape(*positions.shape, *shape)
 
 
-def _keys(seed: int, positions: mx.array, purpose: Purpose) -> mx.array:
-    """Threefry keys [n, 2] uint32: 64 bits of seed and purpose, the position folded in."""
+def _keys(seeds: Sequence[int], positions: mx.array, purpose: Purpose) -> mx.array:
+    """Threefry keys [b, n, 2] uint32: 64 bits of seed and purpose, the position folded in."""
+    high, low = (mx.array(half, dtype=mx.uint32)[:, None] for half in zip(*(_digest(seed, purpose) for seed in seeds), strict=True))
+    lows = positions.astype(mx.uint32) ^ low
+    return mx.stack([mx.broadcast_to(high, lows.shape), lows], axis=-1)
+
+
+@lru_cache(maxsize=64)
+def _digest(seed: int, purpose: Purpose) -> tuple[int, int]:
     raw = seed.to_bytes(seed.bit_length() // 8 + 1, "little", signed=True)
     digest = blake2b(raw, digest_size=8, person=purpose.encode()).digest()
-    high, low = (int.from_bytes(half, "little") for half in (digest[:4], digest[4:]))
-    lows = positions.astype(mx.uint32) ^ mx.array(low, dtype=mx.uint32)
-    return mx.stack([mx.full(lows.shape, high, dtype=mx.uint32), lows], axis=-1)
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

@@ -1,0 +1,131 @@
+"""Draws of one round for sequences that share depth and sampling: drafts, then their verification, a row of arithmetic for each sequence.
+
+Pure and lazy apart from what a group collects. Knows nothing of caches, passes or stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from forerun.sampling.distribution import Counts, distribution, is_finite
+from forerun.sampling.draw import draw, draw_coupled
+from forerun.sampling.logprobs import Logprobs, logprobs
+from forerun.sampling.noise import gumbel, uniforms
+from forerun.sampling.verify import Verdict, verify, verify_coupled
+from forerun.values import Sampling
+
+
+class Draw(NamedTuple):
+    """How a sequence's tokens are drawn. sampling: without its seed; seed: of the noise. is_coupled: drafts share the target's noise.
+
+    counts: for penalties, else None. num_top: number of likeliest tokens that are reported, None for no log-probabilities.
+    """
+
+    sampling: Sampling
+    is_coupled: bool
+    seed: int
+    counts: Counts | None
+    num_top: int | None
+
+
+class Outcome(NamedTuple):
+    """For each sequence [b] of a group: its verdict, drafts [b, depth] int32, whether all its numbers are finite, and log-probabilities."""
+
+    verdict: Verdict
+    drafts: mx.array
+    finite: mx.array
+    logprobs: Logprobs | None
+
+
+@dataclass(slots=True)
+class DrawGroup:
+    """draws, last, positions: of each sequence, its last token and the position after it. Penalties allow one sequence only.
+
+    drafts [b, drafted] int32; drafted_from: the distributions [b, vocab] of each.
+    """
+
+    depth: int
+    draws: list[Draw]
+    last: list[int]
+    positions: list[int]
+    drafts: mx.array = field(init=False)
+    drafted_from: list[mx.array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.drafts = mx.zeros((len(self.draws), 0), dtype=mx.int32)
+
+    def draft(self, logits: mx.array) -> mx.array:
+        """Draw one draft each from the logits [b, vocab] of the draft head. Returns them, [b] int32."""
+        probs, at = distribution(logits, self._common.sampling, self._counts()), self._positions(self.drafts.shape[1], 1)
+        if self._common.is_coupled:
+            tokens = draw_coupled(probs, gumbel(self._seeds, at, probs.shape[-1])[:, 0])
+        else:
+            tokens = draw(probs, uniforms(self._seeds, at, "draft")[:, 0])
+        self.drafted_from.append(probs)
+        self.drafts = mx.concatenate([self.drafts, tokens[:, None]], axis=1)
+        return tokens
+
+    def rows(self) -> mx.array:
+        """The tokens [b * (depth + 1)] int32 of the pass that verifies the drafts: the last one and the drafts of each sequence."""
+        return mx.concatenate([mx.array(self.last, dtype=mx.int32)[:, None], self.drafts], axis=1).reshape(-1)
+
+    def verify(self, logits: mx.array) -> Outcome:
+        """Accepted drafts and the next tokens from the target's logits [b * (depth + 1), vocab]."""
+        num, vocab = len(self.draws), logits.shape[-1]
+        target = distribution(logits, self._common.sampling, self._counts()).reshape(num, -1, vocab)
+        at = self._positions(0, self.depth + 1)
+        if self._common.is_coupled:
+            verdict = verify_coupled(target, self.drafts, gumbel(self._seeds, at, vocab))
+        else:
+            # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
+            u_accept, u_next = uniforms(self._seeds, at[:, : self.depth], "accept"), uniforms(self._seeds, at[:, :1], "next")
+            verdict = verify(target, self._drafted_from(target), self.drafts, u_accept, u_next[:, 0])
+        finite = mx.stack([is_finite(x).reshape(num, -1).all(axis=1) for x in (logits, target, *self.drafted_from)]).all(axis=0)
+        return Outcome(verdict, self.drafts, finite, self._logprobs(logits, verdict))
+
+    @property
+    def _common(self) -> Draw:
+        return self.draws[0]
+
+    @property
+    def _seeds(self) -> list[int]:
+        return [draw.seed for draw in self.draws]
+
+    def _counts(self) -> Counts | None:
+        counts = self._common.counts
+        return counts._replace(drafts=self.drafts[0]) if counts is not None else None
+
+    def _positions(self, start: int, num: int) -> mx.array:
+        """[b, num] int32: of the tokens drawn after the first `start` of the round."""
+        return mx.array(self.positions, dtype=mx.int32)[:, None] + mx.arange(start, start + num, dtype=mx.int32)
+
+    def _drafted_from(self, target: mx.array) -> mx.array:
+        return mx.stack(self.drafted_from, axis=1) if self.drafted_from else target[:, :0]
+
+    def _logprobs(self, logits: mx.array, verdict: Verdict) -> Logprobs | None:
+        """Of the emitted tokens, in the first accepted + 1 rows of each sequence; other rows are ignored."""
+        if self._common.num_top is None:
+            return None
+        drafted = mx.arange(self.depth + 1) < verdict.accepted[:, None]
+        tokens = mx.where(drafted, mx.pad(self.drafts, [(0, 0), (0, 1)]), verdict.token[:, None])
+        return logprobs(logits, tokens.reshape(-1), self._common.num_top)
+
+
+def grouped(draws: Sequence[Draw], depths: Sequence[int]) -> list[list[int]]:
+    """Indices of the sequences that form a group each: equal but for their seeds; one with penalties is alone."""
+    groups: list[list[int]] = []
+    for i, (one, depth) in enumerate(zip(draws, depths, strict=True)):
+        group = next((g for g in groups if depths[g[0]] == depth and _draw_alike(draws[g[0]], one)), None)
+        if group is None:
+            groups.append([i])
+        else:
+            group.append(i)
+    return groups
+
+
+def _draw_alike(one: Draw, other: Draw) -> bool:
+    return one.counts is None and other.counts is None and one._replace(seed=other.seed) == other

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from statistics import median_low
 from typing import Literal
 
@@ -103,6 +104,7 @@ class DepthPolicy:
         self.acceptance = Acceptance()
         self._choices = tuple(choices)
         self._times: dict[int, Times] = {}
+        self._batches: dict[int, DepthPolicy] = {}
         self._depth = self._probe = choices[-1]
         self._probe_rounds = 0
         self._probe_order = list(reversed(choices))
@@ -112,6 +114,34 @@ class DepthPolicy:
     def deepest(self) -> int:
         """The largest depth that may be chosen."""
         return self._choices[-1]
+
+    def choose_all(self, context_tokens: Sequence[int], limits: Sequence[int]) -> list[int]:
+        """The depths of a round of several sequences, each at most its limit. Changes nothing but what a first look at a number makes.
+
+        Drafts of a batch compete with each other for the rows of a pass, so times are measured by the number of sequences: the fuller the
+        batch, the shallower. One sequence alone is `choose`.
+        """
+        depth = self._of(len(limits)).choose(max(context_tokens), max(limits))
+        return [min(depth, limit) for limit in limits]
+
+    def observe_all(self, context_tokens: Sequence[int], done: Sequence[Round]) -> None:
+        """Update from a round with the depths of `choose_all`. Its time counts where all sequences drafted as much."""
+        policy, deepest = self._of(len(done)), max(done, key=lambda r: r.drafted)
+        for other in done:
+            if other is not deepest:
+                self.acceptance.observe(other.drafted, other.accepted)
+        is_uniform = all(r.drafted == deepest.drafted for r in done)
+        policy.observe(max(context_tokens), deepest if is_uniform else replace(deepest, seconds=None))
+
+    def _of(self, num: int) -> DepthPolicy:
+        """The policy of batches of about this many sequences: 1, 2, 3 to 4, 5 to 8 and so on."""
+        if num == 1:
+            return self
+        size = (num - 1).bit_length()
+        if size not in self._batches:
+            self._batches[size] = DepthPolicy(self._choices)
+            self._batches[size].acceptance = self.acceptance
+        return self._batches[size]
 
     def choose(self, context_tokens: int, limit: int) -> int:
         """The depth of the next round, at most `limit`. context_tokens: the length attended to. Changes nothing."""

@@ -1,6 +1,6 @@
-"""One answer: rounds until a stop token, a stop string, the length limit or the caller ends it. Keeps cache and emitted tokens in sync.
+"""Answers: rounds until a stop token, a stop string, the length limit or the caller ends each. Keeps cache and emitted tokens in sync.
 
-Knows tokens and text of one sequence; nothing of requests, tiers or dialects.
+Knows tokens and text of sequences; nothing of requests, tiers or dialects.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
-from forerun.decode.draft_stats import DraftStats
-from forerun.decode.round import Rounds
+from forerun.decode.draft_stats import DraftStats, Round
+from forerun.decode.round import Part, Rounds, run_round
 from forerun.decode.scores import Score
 from forerun.state.cache import Cache
 from forerun.text.answer import Answer
@@ -19,7 +19,7 @@ from forerun.values import Finish, Sampling
 
 
 class Generation:
-    """Iterate for the answer's text, one piece per round; then `finish` is why it ended and `store` returns the tokens in the cache.
+    """One answer: `begin`, then `decode` rounds until `finish` is why it ended; `store` then returns the tokens in the cache.
 
     answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. draft_stats: of all rounds so far.
     num_top: see Rounds; scores: of `sampled`, if requested.
@@ -38,9 +38,9 @@ class Generation:
         policy: DepthPolicy,
         num_top: int | None = None,
     ) -> None:
-        self._rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
-        self.answer, self._cache, self._prompt = answer, cache, prompt
-        self._max_tokens, self._stop_ids, self._policy = max_tokens, stop_ids, policy
+        self.rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
+        self.steps, self.policy, self.answer = steps, policy, answer
+        self._prompt, self._max_tokens, self._stop_ids = prompt, max_tokens, stop_ids
         self._shown = cache.snapshot()  # after the last token that the client saw
         self._text = ""
         self.draft_stats = DraftStats()
@@ -50,17 +50,47 @@ class Generation:
         self.finish: Finish | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """The caller may stop at any piece and then call `store`. With max_tokens 0 there are no pieces."""
+        """The text of the answer decoded alone, one piece per round. With max_tokens 0 there are no pieces. Raises what ends it.
+
+        The caller may stop at any piece and then call `store`.
+        """
+        self.begin()
+        if self._max_tokens:
+            yield self.piece()
+        while self.finish is None:
+            for error in filter(None, decode([self])):
+                raise error
+            yield self.piece()
+
+    def begin(self) -> None:
+        """The first token, which needs no forward. Raises NumericsError."""
         if self._max_tokens == 0:
             self.finish = "length"
-            return
-        self._take([self._rounds.first()])
-        yield self._piece()
-        while self.finish is None:
-            self._round()
-            if self.answer.emitted_tokens == len(self.tokens):
-                self._shown = self._cache.snapshot()
-            yield self._piece()
+        else:
+            self.take([self.rounds.first()])
+
+    @property
+    def cache(self) -> Cache[Any]:
+        """The sequence's state."""
+        return self.rounds.cache
+
+    @property
+    def limit(self) -> int:
+        """How many tokens of a round before the last may still be emitted: more drafts are of no use."""
+        return self._max_tokens - len(self.tokens) - 1
+
+    def note(self, result: Round) -> None:
+        """Count a round that was taken."""
+        self.draft_stats.add(result)
+        if self.answer.emitted_tokens == len(self.tokens):
+            self._shown = self.cache.snapshot()
+
+    def piece(self) -> str:
+        """The text since the last piece."""
+        if self.finish is not None and not self.answer.is_stopped:
+            self._text += self.answer.flush()
+        text, self._text = self._text, ""
+        return text
 
     @property
     def num_sampled(self) -> int:
@@ -73,19 +103,12 @@ class Generation:
 
     def store(self) -> list[int]:
         """Truncate the cache to the emitted tokens and complete its draft rows. Returns the prompt and answer tokens that it now holds."""
-        if self._cache.length > len(self._prompt) + self.num_shown:
-            self._cache.truncate(self._shown)
-        self._rounds.complete_draft_rows()
-        return [*self._prompt, *self.tokens][: self._cache.length]
+        if self.cache.length > len(self._prompt) + self.num_shown:
+            self.cache.truncate(self._shown)
+        self.rounds.complete_draft_rows()
+        return [*self._prompt, *self.tokens][: self.cache.length]
 
-    def _round(self) -> None:
-        """One round, at a depth fixed before anything is drawn. The policy does not observe a failed round."""
-        length = self._cache.length
-        result = self._rounds.run(self._policy.choose(length, self._max_tokens - len(self.tokens) - 1), self._take)
-        self.draft_stats.add(result)
-        self._policy.observe(length, result)
-
-    def _take(self, tokens: list[int]) -> int:
+    def take(self, tokens: list[int]) -> int:
         """Append tokens up to the end of the answer. Returns how many rows of the round may become state."""
         before, taken = len(self.tokens), 0
         for token in tokens:
@@ -99,14 +122,26 @@ class Generation:
             if self.answer.is_stopped or len(self.tokens) >= self._max_tokens:
                 self.finish = "stop" if self.answer.is_stopped else "length"
                 break
-        self._rounds.append(tokens[:taken])
-        self.scores += self._rounds.scores[:taken]
+        self.rounds.append(tokens[:taken])
+        self.scores += self.rounds.scores[:taken]
         if not self.answer.is_stopped:
             return taken
         return min(taken, max(0, self.answer.emitted_tokens - before + 1))
 
-    def _piece(self) -> str:
-        if self.finish is not None and not self.answer.is_stopped:
-            self._text += self.answer.flush()
-        text, self._text = self._text, ""
-        return text
+
+def decode(generations: Sequence[Generation]) -> list[Exception | None]:
+    """One round of all, at depths fixed before anything is drawn. Returns what ended each alone, None for those that go on or finished.
+
+    They share steps and policy. Raises what the pass raises: then the caches of all are broken. The policy does not observe a failure.
+    """
+    policy, contexts = generations[0].policy, [g.cache.length for g in generations]
+    depths = policy.choose_all(contexts, [g.limit for g in generations])
+    parts = [Part(g.rounds, depth, g.take) for g, depth in zip(generations, depths, strict=True)]
+    results = run_round(generations[0].steps, parts)
+    for generation, result in zip(generations, results, strict=True):
+        if isinstance(result, Round):
+            generation.note(result)
+    rounds = [result for result in results if isinstance(result, Round)]
+    if len(rounds) == len(results):
+        policy.observe_all(contexts, rounds)
+    return [result if isinstance(result, Exception) else None for result in results]

@@ -22,6 +22,7 @@ from forerun.decode.verification import Draw, DrawGroup, Outcome, grouped
 from forerun.errors import NumericsError
 from forerun.kernels.row_span import joined_rows, split_rows
 from forerun.sampling.distribution import count_prompt, has_penalty
+from forerun.sampling.logprobs import Logprobs
 from forerun.sampling.noise import fresh_seed
 from forerun.state.cache import Cache, View, lend
 from forerun.values import Sampling
@@ -108,7 +109,7 @@ class Rounds:
         count, depth = int(np.array(outcome.verdict.accepted)[index]), outcome.drafts.shape[1]
         if outcome.logprobs is not None:
             rows = slice(index * (depth + 1), index * (depth + 1) + count + 1)
-            self.scores = scores(outcome.logprobs._make(x[rows] for x in outcome.logprobs))
+            self.scores = scores(Logprobs(*(x[rows] for x in outcome.logprobs)))
         return [*np.array(outcome.drafts)[index, :count].tolist(), int(np.array(outcome.verdict.token)[index])]
 
 

@@ -74,7 +74,8 @@ class ContiguousStore:
         self.buffers[pair] = write(stored_keys, stored_values, keys, values, span.start, span.positions)
 
     def stored(self, layer: int) -> StoredRows:
-        return StoredRows(*self.buffers[2 * layer : 2 * layer + 2])
+        keys, values = self.buffers[2 * layer : 2 * layer + 2]
+        return StoredRows(keys, values)
 
     def take(self, start: int, stop: int) -> list[mx.array]:
         return [a[:, start:stop] for a in self.buffers]

@@ -25,7 +25,7 @@ prepare(Config.model_validate({}))
 from banked.asking import events, running, submit, until_written  # noqa: E402
 from evidence import evidence, interleaved, model_of, ratio_interval, write  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
-from forerun.engine.turn import Turn  # noqa: E402
+from forerun.engine.sequence import RunningSequence  # noqa: E402
 from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
 from forerun.values import Done, TokenPrompt  # noqa: E402
@@ -33,8 +33,8 @@ from forerun.values import Done, TokenPrompt  # noqa: E402
 
 async def ttft_s(engine: LocalEngine, tokens: Sequence[int], *, is_saving: bool) -> tuple[float, int]:
     """Seconds to the first token of a cold prompt, and how many of its tokens were durable by then."""
-    saver = Turn._prefill_saver if is_saving else lambda turn, restored: None
-    with patch.object(Turn, "_prefill_saver", saver):
+    saver = RunningSequence._prefill_saver if is_saving else lambda turn, restored: None
+    with patch.object(RunningSequence, "_prefill_saver", saver):
         *_, (_, done) = [event async for event in events(await submit(engine, TokenPrompt(tuple(tokens)), max_tokens=1, bank="use"))]
     await until_written(engine)
     assert isinstance(done, Done)

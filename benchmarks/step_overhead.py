@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from forerun.decode.depth import DepthPolicy  # noqa: E402
 from forerun.decode.warm_up import warm_up  # noqa: E402
 from forerun.engine.loading import memory_bytes  # noqa: E402
 from forerun.engine.local import LocalEngine  # noqa: E402
-from forerun.engine.turn import Model  # noqa: E402
+from forerun.engine.model import Model  # noqa: E402
 from forerun.engine.worker import Worker  # noqa: E402
 from forerun.kernels import arithmetic  # noqa: E402
 from forerun.models.load import DEMO_MODEL  # noqa: E402
@@ -70,6 +70,9 @@ class Still:
         view.begin(spans)
         return self._hidden(tokens)
 
+    def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
+        yield self.forward(tokens, spans, view)
+
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         view.begin_draft(spans)
         return self._hidden(tokens)
@@ -91,7 +94,7 @@ def engine(vocab: int, depth: int) -> LocalEngine:
         identity = Identity("still", "mtp1", "tokenizer", "template", "float32", HERE.numerics.name)
         bank = Bank(steps.family.spec, identity, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
         prompter = Prompter(Tokenizer.load(DEMO_MODEL), Template.load(DEMO_MODEL))
-        return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), memory_bytes(), ())
+        return Model(steps, bank, prompter, DepthPolicy((depth,)), Limits(CONTEXT, 64), memory_bytes(), 8, ())
 
     info = ModelInfo("still", "still", "cpu", HERE.numerics.name, HERE.kernels, CONTEXT, 0, SAMPLINGS["greedy"], demo=False)
     return LocalEngine(info, Worker(load), {}, None, b"")

@@ -19,7 +19,7 @@ def spoil() -> None:
     """Patch the fault into the package of this process."""
     from forerun.bank import restore
     from forerun.decode.compiled import StepTable
-    from forerun.engine import turn
+    from forerun.engine import sequence
     from forerun.state.conversion import relayout_as_chosen
     from forerun.state.layout import PAGE_TOKENS, Paged
 
@@ -34,7 +34,7 @@ def spoil() -> None:
 
     def falling_back(run: Any) -> Any:
         def step(table: Any, *inputs: Any) -> Any:
-            cache, chosen = inputs[-2], table.eager_reason
+            (cache,), chosen = inputs[-3], table.eager_reason
             table.eager_reason = REASON if isinstance(cache.layout, Paged) else chosen
             try:
                 return run(table, *inputs)
@@ -44,7 +44,7 @@ def spoil() -> None:
         return step
 
     restore._load = load
-    turn.relayout_as_chosen = arrange  # type: ignore[attr-defined]
+    sequence.relayout_as_chosen = arrange  # type: ignore[attr-defined]
     StepTable.forward, StepTable.draft = falling_back(StepTable.forward), falling_back(StepTable.draft)  # type: ignore[method-assign]
 
 

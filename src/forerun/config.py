@@ -97,6 +97,9 @@ class Config(BaseModel):
         ge=16,
         description="longest prompt plus answer, in tokens; default: the model's context, or as much of it as fits into memory",
     )
+    max_running: int | None = Field(
+        None, ge=1, le=64, description="requests that run at once, memory permitting; the others wait; default: 8 on a CPU, 16 on a GPU"
+    )
     draft_depth: Literal["auto"] | Annotated[int, Field(ge=0, le=7)] = Field(
         "auto", union_mode="left_to_right", description="tokens drafted per round: 0 (never) to 7, or auto: the fastest, up to 3"
     )

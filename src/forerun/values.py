@@ -177,6 +177,9 @@ class Report:
     requested_prefill_layout: those chosen; a difference is a fault. paged_blocks: pages in use at the end. steps: decoding passes (verify
     and draft), compiled_steps of them compiled; eager_steps: the others by reason.
 
+    Beside others: others_s passed between start and end for other requests alone. sequences_per_round, rows_per_round: on average, of the
+    passes that its rounds shared (None without rounds).
+
     Drafting: every token but the first comes from one of `rounds` rounds, on average tokens_per_round each (None without rounds).
     drafted[i], accepted[i]: rounds in which a draft at depth i + 1 was made, accepted. depths[k]: rounds with k drafts.
     """
@@ -196,6 +199,9 @@ class Report:
     reused_tokens: int
     computed_tokens: int
     queue_s: float
+    others_s: float
+    sequences_per_round: float | None
+    rows_per_round: float | None
     restore_s: float
     ttft_s: float
     prefill_tok_per_s: float | None

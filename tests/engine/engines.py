@@ -19,8 +19,8 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.engine.engine import Run
 from forerun.engine.local import LocalEngine
+from forerun.engine.model import Model
 from forerun.engine.request_recorder import RequestLog
-from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.models.load import DEMO_MODEL
 from forerun.state.layout import Limits
@@ -86,6 +86,7 @@ class Rig:
         context_tokens: int = CONTEXT,
         dense_tokens: int = 1 << 20,
         memory_bytes: int = 1 << 40,
+        max_running: int = 8,
         forgets: bool = False,
         log: RequestLog | None = None,
         template: Template | None = None,
@@ -103,6 +104,7 @@ class Rig:
                 DepthPolicy((0, 1, 2)),
                 Limits(dense_tokens, 64),
                 memory_bytes,
+                max_running,
                 (),
             )
         )

@@ -20,7 +20,7 @@ from forerun.decode.depth import WARN_ROUNDS, WARNING, DepthPolicy
 from forerun.decode.draft_stats import Round
 from forerun.engine import loading
 from forerun.engine.local import LocalEngine
-from forerun.engine.turn import Model
+from forerun.engine.model import Model
 from forerun.engine.worker import Worker
 from forerun.errors import ConfigError, ForerunError
 from forerun.models.load import DEMO_MODEL
@@ -37,7 +37,7 @@ def model(policy: DepthPolicy, wrong_every: int) -> Model:
     family = FakeFamily(scattered(VOCAB), VOCAB, wrong_every=wrong_every)
     bank = Bank(family.spec, IDENTITY, disk=None, secret=b"secret", ram_limit_bytes=1 << 30)
     prompter = Prompter(tokenizer(), Template.load(DEMO_MODEL))
-    return Model(StepTable(family, eager_reason="test"), bank, prompter, policy, Limits(1 << 20, 64), 1 << 40, ())
+    return Model(StepTable(family, eager_reason="test"), bank, prompter, policy, Limits(1 << 20, 64), 1 << 40, 8, ())
 
 
 def engine(policy: DepthPolicy, wrong_every: int = 1 << 20) -> LocalEngine:

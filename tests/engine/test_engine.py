@@ -256,9 +256,9 @@ def test_a_miss_names_the_edited_message_with_both_texts(tmp_path: Path) -> None
 # --- the queue
 
 
-def test_requests_run_one_at_a_time_in_order_of_arrival() -> None:
+def test_requests_that_may_not_run_yet_run_in_order_of_arrival() -> None:
     async def scenario() -> None:
-        async with running() as rig:
+        async with running(max_running=1) as rig:
             rig.gate.hold()
             runs = [await rig.ask(PROMPT, max_tokens=3)]
             await rig.gate.reached(1)
@@ -592,7 +592,7 @@ def test_closing_cancels_slow_requests_and_stores_their_state(tmp_path: Path, mo
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=count(0.0, -LIMIT_S).__next__))
 
     async def scenario() -> None:
-        rig = Rig(tmp_path / "bank")
+        rig = Rig(tmp_path / "bank", max_running=1)
         rig.gate.hold(after=2)
         run = await rig.ask(LONG)
         waiting = await rig.ask(PROMPT)

@@ -79,8 +79,7 @@ def test_an_import_whose_client_disconnects_is_cancelled(tmp_path: Path) -> None
             app = build(rig.engine, keys={}, host="127.0.0.1")
             serving = asyncio.create_task(app(scope("/v1/forerun/sessions/import"), receive, send))
             await rig.gate.reached(2)
-            request = rig.engine.worker._running
-            assert request
+            request = rig.engine.worker._sequences[0].request
             assert not request.is_cancelled
             gone.set()
             await serving
@@ -107,8 +106,7 @@ def test_a_cancelled_import_leaves_nothing(tmp_path: Path) -> None:
             rig.gate.hold(after=2)
             loading = asyncio.create_task(rig.engine.sessions.load("", io.BytesIO(archive), id="theirs"))
             await rig.gate.reached(3)
-            request = rig.engine.worker._running
-            assert request
+            request = rig.engine.worker._sequences[0].request
             request.cancel()
             rig.gate.open()
             with pytest.raises(ForerunError, match="the client disconnected"):

@@ -70,7 +70,7 @@ def test_a_cancelled_request_is_logged_in_every_phase(tmp_path: Path) -> None:
         await cancel(rig, LONG, after=0)
         await cancel(rig, PROMPT, after=3)
 
-    waiting, prefilling, _, answering = entries(tmp_path, scenario)
+    waiting, prefilling, _, answering = entries(tmp_path, scenario, max_running=1)
     assert {e.outcome for e in (waiting, prefilling, answering)} == {"cancelled"}
     assert (waiting.prefill_progress, waiting.report) == (None, None)
     assert prefilling.prefill_progress

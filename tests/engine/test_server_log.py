@@ -66,7 +66,7 @@ def test_queued_requests_show_their_place(lines: list[str], monkeypatch: pytest.
     monkeypatch.setattr(worker, "QUEUED_S", -1.0)
 
     async def ask() -> list[list[int]]:
-        async with running() as rig:
+        async with running(max_running=1) as rig:
             rig.gate.hold()
             runs = [await rig.ask(range(100, 200))]
             await rig.gate.reached(1)

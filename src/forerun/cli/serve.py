@@ -70,6 +70,7 @@ def serve(
     bank_disk_bytes: Annotated[str | None, option("bank_disk_bytes")] = None,
     bank_daily_write_bytes: Annotated[str | None, option("bank_daily_write_bytes")] = None,
     context: Annotated[int | None, option("context")] = None,
+    max_running: Annotated[int | None, option("max_running")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
     eager: Annotated[bool | None, option("eager")] = None,

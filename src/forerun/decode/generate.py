@@ -13,7 +13,7 @@ from forerun.decode.depth import DepthPolicy
 from forerun.decode.draft_stats import DraftStats, Round
 from forerun.decode.round import Part, Rounds, run_round
 from forerun.decode.scores import Score
-from forerun.state.cache import Cache
+from forerun.state.cache import Cache, Snapshot
 from forerun.text.answer import Answer
 from forerun.values import Finish, Sampling
 
@@ -58,8 +58,9 @@ class Generation:
         if self._max_tokens:
             yield self.piece()
         while self.finish is None:
-            for error in filter(None, decode([self])):
-                raise error
+            (result,) = decode([self])
+            if isinstance(result, Exception):
+                raise result
             yield self.piece()
 
     def begin(self) -> None:
@@ -78,6 +79,21 @@ class Generation:
     def limit(self) -> int:
         """How many tokens of a round before the last may still be emitted: more drafts are of no use."""
         return self._max_tokens - len(self.tokens) - 1
+
+    @property
+    def resumable_at(self) -> set[int]:
+        """Where `resume` needs a snapshot, to cut the answer as the client saw it."""
+        return {self._shown.position}
+
+    def found(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take over those of `resumable_at`, of a cache that is computed again."""
+        self._shown = next((s for s in snapshots if s.position == self._shown.position), self._shown)
+
+    def resume(self, cache: Cache[Any]) -> None:
+        """Continue in a new cache, the state before the last token: that of the old one was lost."""
+        self.rounds.resume(cache)
+        if self._shown.position == cache.length:
+            self._shown = cache.snapshot()
 
     def note(self, result: Round) -> None:
         """Count a round that was taken."""
@@ -129,8 +145,8 @@ class Generation:
         return min(taken, max(0, self.answer.emitted_tokens - before + 1))
 
 
-def decode(generations: Sequence[Generation]) -> list[Exception | None]:
-    """One round of all, at depths fixed before anything is drawn. Returns what ended each alone, None for those that go on or finished.
+def decode(generations: Sequence[Generation]) -> list[Round | Exception]:
+    """One round of all, at depths fixed before anything is drawn: of each its result, or the exception that ends it alone.
 
     They share steps and policy. Raises what the pass raises: then the caches of all are broken. The policy does not observe a failure.
     """
@@ -144,4 +160,4 @@ def decode(generations: Sequence[Generation]) -> list[Exception | None]:
     rounds = [result for result in results if isinstance(result, Round)]
     if len(rounds) == len(results):
         policy.observe_all(contexts, rounds)
-    return [result if isinstance(result, Exception) else None for result in results]
+    return results

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from forerun.decode.compiled import StepTable
+from forerun.decode.compiled import MAX_WIDTH, StepTable
 from forerun.decode.draft_stats import Round
 from forerun.decode.scores import Score, scores
 from forerun.decode.verification import Draw, DrawGroup, Outcome, grouped
@@ -66,6 +66,11 @@ class Rounds:
         self.last = tokens[-1]
         if self.draw.counts is not None:
             self.draw = self.draw._replace(counts=self.draw.counts.extended(mx.array(list(tokens), dtype=mx.int32)))
+
+    def resume(self, cache: Cache[Any]) -> None:
+        """Continue in a new cache, the state before the last appended token, draft rows included."""
+        self.cache, self._hidden, self.before = cache, [cache.hidden[None]], ()
+        self._tokens = [self.last] if cache.spec.draft_layers else []
 
     def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
         """A round of this sequence alone; see `run_round`. Raises NumericsError, and what `take` raises."""
@@ -204,7 +209,10 @@ def _prime(steps: StepTable, rounds: Sequence[Rounds], counts: Sequence[int], vi
     """Compute and keep the first counts[j] draft rows that lag behind. Returns the hidden vectors [rows, dim] of the draft head."""
     hidden, tokens = zip(*(r.lagging(n) for r, n in zip(rounds, counts, strict=True) if n), strict=True)
     ids = mx.array([token for own in tokens for token in own], dtype=mx.int32)
-    drafted = steps.draft(joined_rows(hidden), ids, [r.cache for r in rounds], counts, view)
+    if max(counts) > MAX_WIDTH:  # as in prefill, which is no step
+        drafted = steps.family.draft(joined_rows(hidden), ids, counts, view)
+    else:
+        drafted = steps.draft(joined_rows(hidden), ids, [r.cache for r in rounds], counts, view)
     view.keep_draft(counts)
     return drafted
 

@@ -36,6 +36,11 @@ def needed_bytes(spec: StateSpec, tokens: int) -> int:
     return capacity_for(tokens) * spec.bytes_per_token + _SNAPSHOTS * spec.bytes_per_snapshot + pass_bytes
 
 
+def growth_bytes(spec: StateSpec, tokens: int, held_bytes: int) -> int:
+    """Memory that a running sequence of `held_bytes` is still promised, if it becomes `tokens` long."""
+    return max(0, capacity_for(tokens) * spec.bytes_per_token + _SNAPSHOTS * spec.bytes_per_snapshot - held_bytes)
+
+
 def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int, own: Callable[[], LiveConversation | None]) -> None:
     """Evict live conversations until a request with `tokens` of context fits. Evicts none and raises OutOfMemoryError if it cannot fit.
 

@@ -14,8 +14,8 @@ from forerun.engine.defaults import defaults_of
 from forerun.engine.loading import context_tokens, load_model
 from forerun.engine.local import LocalEngine
 from forerun.engine.metrics import Gauges
+from forerun.engine.model import Model
 from forerun.engine.request_recorder import RequestLog
-from forerun.engine.turn import Model
 from forerun.engine.worker import Worker
 from forerun.hub.catalogue import ModelLocation, locate
 from forerun.kernels.arithmetic import Arithmetic, is_cpu

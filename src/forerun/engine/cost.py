@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from forerun.bank.restore import RestoredState
@@ -31,6 +31,23 @@ class Timing:
     last_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Passes:
+    """The rounds that a sequence took part in. steps: count by "compiled", or else the reason for running eager; sequences, rows: sums over
+    the rounds of what their verifications held.
+    """
+
+    steps: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    sequences: int = 0
+    rows: int = 0
+
+    def add(self, steps: Counter[str], sequences: int, rows: int) -> None:
+        """Count a round."""
+        self.steps.update(steps)
+        self.rounds, self.sequences, self.rows = self.rounds + 1, self.sequences + sequences, self.rows + rows
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutPair:
     """The chosen layout, and that of the cache's arrays."""
@@ -41,18 +58,19 @@ class LayoutPair:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStats:
-    """How an answer was decoded. paged_blocks: of its cache. steps: count by "compiled", or else the reason for running eager."""
+    """How an answer was decoded. paged_blocks: of its cache."""
 
     layout: LayoutPair
     paged_blocks: int
-    steps: Counter[str]
+    passes: Passes
     draft_stats: DraftStats
 
     @property
     def step_kind(self) -> StepKind:
-        if self.steps["compiled"] == 0:
+        steps = self.passes.steps
+        if steps["compiled"] == 0:
             return "eager"
-        return "compiled" if self.steps["compiled"] == self.steps.total() else "mixed"
+        return "compiled" if steps["compiled"] == steps.total() else "mixed"
 
 
 def report(
@@ -65,9 +83,10 @@ def report(
     usage: Usage,
     durable_tokens: int,
     t: Timing,
+    others_s: float,
 ) -> Report:
     """The report of one request."""
-    computed, draft_stats = usage.prompt_tokens - usage.cached_tokens, decode_stats.draft_stats
+    computed, draft_stats, passes = usage.prompt_tokens - usage.cached_tokens, decode_stats.draft_stats, decode_stats.passes
     return Report(
         session=restored.session,
         source=restored.source,
@@ -77,13 +96,16 @@ def report(
         requested_layout=str(decode_stats.layout.requested),
         paged_blocks=decode_stats.paged_blocks,
         step_kind=decode_stats.step_kind,
-        steps=decode_stats.steps.total(),
-        compiled_steps=decode_stats.steps["compiled"],
-        eager_steps={reason: n for reason, n in decode_stats.steps.items() if reason != "compiled"},
+        steps=passes.steps.total(),
+        compiled_steps=passes.steps["compiled"],
+        eager_steps={reason: n for reason, n in passes.steps.items() if reason != "compiled"},
         numerics=family.numerics.name,
         reused_tokens=usage.cached_tokens,
         computed_tokens=computed,
         queue_s=request.started_s - request.arrived_s,
+        others_s=others_s,
+        sequences_per_round=passes.sequences / passes.rounds if passes.rounds else None,
+        rows_per_round=passes.rows / passes.rounds if passes.rounds else None,
         restore_s=t.restored_s - request.started_s,
         ttft_s=t.first_s - request.arrived_s,
         prefill_tok_per_s=computed / (t.prefilled_s - t.restored_s) if computed else None,

@@ -22,7 +22,7 @@ from forerun.decode.compiled import NO_COMPILER, StepTable
 from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.decode.warm_up import warm_up
 from forerun.engine.context import context_of
-from forerun.engine.turn import Model
+from forerun.engine.model import Model
 from forerun.kernels import proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
 from forerun.kernels.numerics import ARRAYS, VERSION
@@ -36,6 +36,7 @@ from forerun.text.prompt import Prompter
 
 log = logging.getLogger(__name__)
 MLX_CACHE_BYTES = 1 << 30
+MAX_RUNNING_CPU, MAX_RUNNING_GPU = 8, 16
 
 
 def load_model(config: Config, folder: Path, arithmetic: Arithmetic, prompter: Prompter, progress: Callable[[str, float], None]) -> Model:
@@ -71,7 +72,7 @@ def _prove(family: Family) -> None:
 def _model(config: Config, loaded: LoadedModel, bank: Bank, prompter: Prompter) -> Model:
     steps = StepTable(loaded.family, eager_reason=_eager_reason(config))
     limits = _limits(config, loaded.family)
-    return Model(steps, bank, prompter, policy(config, loaded.family), limits, memory_bytes(), loaded.notes)
+    return Model(steps, bank, prompter, policy(config, loaded.family), limits, memory_bytes(), max_running(config), loaded.notes)
 
 
 def _bank(config: Config, spec: StateSpec, identity: Identity, index: Index | None) -> Bank:
@@ -112,6 +113,11 @@ def policy(config: Config, family: Family) -> DepthPolicy:
     if not family.spec.draft_layers and config.draft_depth != 0:
         log.warning("the checkpoint has no MTP layers: serving without drafts")
     return policy_for(config.draft_depth if family.spec.draft_layers else 0)
+
+
+def max_running(config: Config) -> int:
+    """How many sequences run at once, memory permitting: more rows on a CPU cost as much together as one after the other."""
+    return config.max_running or (MAX_RUNNING_CPU if is_cpu() else MAX_RUNNING_GPU)
 
 
 def memory_bytes() -> int:

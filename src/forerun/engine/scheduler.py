@@ -1,12 +1,19 @@
-"""Fair-share scheduling between tenants, and admission to the queue. Pure: no threads, no clock, no MLX."""
+"""Who runs: admission to the queue and to the batch, which prompt is prefilled next, and how its time is shared with decoding.
+
+Pure: no threads, no clock, no MLX.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from forerun.engine.request import Request
 
 MAX_WAITING = 16
+PREFILL_FRAC = 0.8  # of the time, for prefill while others decode
+AGING_TOKENS_PER_S = 500  # by which a prompt ranks as shorter for each second since it arrived: short ones cannot pass it for ever
+T = TypeVar("T")
 
 
 def next_request(waiting: Sequence[Request], served_s: Mapping[str, float]) -> Request | None:
@@ -25,3 +32,44 @@ def may_wait(waiting: Sequence[Request], tenant: str) -> bool:
 def retry_after_s(num_waiting: int, mean_request_s: float) -> int:
     """Seconds after which a refused client should retry: the time for half of the queue, between 1 and 60."""
     return max(1, min(60, round(num_waiting * mean_request_s / 2)))
+
+
+class Prompt(NamedTuple):
+    """A prompt that is being prefilled. served_s: when its tenant's last piece was computed; waited_s: since it arrived."""
+
+    tenant: str
+    remaining_tokens: int
+    waited_s: float
+    is_lent: bool
+
+
+def next_prompt(prompts: Sequence[Prompt], served_s: Mapping[str, float]) -> int:
+    """Index of the prompt whose next piece is computed: one whose chunk is begun; else of the least recently served tenant the shortest,
+    where waiting makes shorter.
+    """
+
+    def rank(index: int) -> tuple[bool, float, float]:
+        prompt = prompts[index]
+        shortness = prompt.remaining_tokens - AGING_TOKENS_PER_S * prompt.waited_s
+        return not prompt.is_lent, served_s.get(prompt.tenant, 0.0), shortness
+
+    return min(range(len(prompts)), key=rank)
+
+
+class TimeShare:
+    """Shares time between prefill and decoding while both have work: after a piece of prefill, rounds until decoding has had its part."""
+
+    def __init__(self) -> None:
+        self._owed_s = 0.0
+
+    def is_prefill_due(self, *, can_decode: bool) -> bool:
+        """Whether the next tick prefills, given that there is a prompt."""
+        return not can_decode or self._owed_s <= 0
+
+    def note_prefill(self, seconds: float, *, can_decode: bool) -> None:
+        """A piece was computed while others could decode, or not."""
+        self._owed_s = seconds * (1 - PREFILL_FRAC) / PREFILL_FRAC if can_decode else 0.0
+
+    def note_round(self, seconds: float) -> None:
+        """A round was decoded."""
+        self._owed_s -= seconds

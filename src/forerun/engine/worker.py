@@ -1,4 +1,4 @@
-"""The one thread that touches MLX: loads the model, serves requests one at a time, and captures state for the disk when idle."""
+"""The one thread that touches MLX: loads the model, runs the batch, and captures state for the disk between its ticks and when idle."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import TypeVar
 
 from forerun.decode.depth import WARNING
 from forerun.engine.admission import explain
+from forerun.engine.batch import Batch
+from forerun.engine.model import Model
 from forerun.engine.request import EndedRequest, Failure, Request
 from forerun.engine.scheduler import may_wait, next_request, retry_after_s
-from forerun.engine.turn import Model, RequestCancelled, Turn
+from forerun.engine.sequence import Phase, RunningSequence
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
 from forerun.values import Done, QueuePosition
@@ -29,7 +31,7 @@ SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units 
 
 
 class Worker:
-    """Serves requests one at a time: fair share between tenants, first come first served within one.
+    """Serves requests, several at once: fair share between tenants, first come first served within one.
 
     observers: called with every client request that ended, on any thread. is_storing: a request has ended whose state is not yet pending in
     the bank. failure: why the thread ended other than by `close`; "" while it has not.
@@ -40,7 +42,7 @@ class Worker:
         self._load = load
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
-        self._running: Request | None = None
+        self._batch: Batch | None = None
         self._served_s: dict[str, float] = {}
         self._state = threading.Condition()
         self.is_closing = False
@@ -48,7 +50,7 @@ class Worker:
         self._mean_request_s = 1.0
         self._may_capture_s = self._may_log_s = 0.0
         self._is_draft_failing = False
-        self.is_storing = False
+        self.is_storing = self._is_memory_short = False
         self.failure = ""
         self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
@@ -67,7 +69,7 @@ class Worker:
             if not may_wait(self._waiting, request.job.tenant):
                 wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
                 raise BusyError(f"{len(self._waiting)} requests are waiting already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
-            ahead = len(self._waiting) + (self._running is not None)
+            ahead = len(self._waiting) + (self._batch is None or self._batch.is_full)
             self._waiting.append(request)
             self._state.notify_all()
         if ahead:
@@ -97,7 +99,7 @@ class Worker:
         """Number of requests running and waiting."""
         with self._state:
             self._forget_cancelled()
-            return int(self._running is not None), len(self._waiting)
+            return len(self._sequences), len(self._waiting)
 
     def close(self, limit_s: float) -> None:
         """Refuse new requests, let queued ones run for half of `limit_s`, cancel the rest, and write pending records within `limit_s`."""
@@ -105,11 +107,16 @@ class Worker:
         with self._state:
             self.is_closing = True
             self._state.notify_all()
-            self._state.wait_for(lambda: not self._running and not self._waiting, limit_s / 2)
-            for request in (*self._waiting, *filter(None, [self._running])):
+            self._state.wait_for(lambda: not self._sequences and not self._waiting, limit_s / 2)
+            for request in (*self._waiting, *(s.request for s in self._sequences)):
                 request.cancel()
             self._state.notify_all()
         self._thread.join(max(0.0, self._stop_s - time.monotonic()))
+
+    @property
+    def _sequences(self) -> tuple[RunningSequence, ...]:
+        """Those that run."""
+        return tuple(self._batch.running) if self._batch else ()
 
     def _run(self) -> None:
         try:
@@ -124,13 +131,18 @@ class Worker:
             self._end_all(error)
 
     def _loop(self, model: Model) -> None:
-        while (request := self._next(model)) is not None:
-            self._serve(model, request)
-            self._log_draft_failure(model.policy.acceptance.is_failing)
-            request_id.set("")
-            with self._state:
-                self._running = None
-                self._state.notify_all()
+        self._batch = batch = Batch(model, lambda sequence, error: self._ended(model, sequence, error))
+        while not self._is_done():
+            while self._calls:
+                self._calls.popleft()(model)
+            self._admit(model, batch)
+            if batch.running:
+                batch.tick()
+                self._capture_between(model)
+                self._log_progress(batch)
+            elif not self._capture(model):
+                with self._state:
+                    self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
         if not model.bank.flush(max(0.0, self._stop_s - time.monotonic() - _RELEASE_S)):
             log.warning(
                 "stopped with %d records not written: their tokens will be computed again", model.bank.stats.health().pending_writes
@@ -144,78 +156,104 @@ class Worker:
         with self._state:
             self.failure = f"the MLX thread ended: {type(error).__name__}: {error}"
             self.is_closing = True
-            left = [*filter(None, [self._running]), *self._waiting]
+            left = [*(s.request for s in self._sequences), *self._waiting]
             self._waiting.clear()
-            self._running = None
+            self._batch = None
         for request in left:
             self._fail(EndedRequest(request, "error", None, None, ForerunError(self.failure, hint="the server stops; start it again")))
 
-    def _next(self, model: Model) -> Request | None:
-        """The next request, after all pending calls; captures units for the disk while there is none. None: closing."""
-        while True:
-            while self._calls:
-                self._calls.popleft()(model)
-            with self._state:
-                self._forget_cancelled()
-                request = next_request(self._waiting, self._served_s)
-                if request is not None:
-                    self._waiting.remove(request)
-                    self._served_s[request.job.tenant] = time.monotonic()
-                    self._running = request
-                    for ahead, waiting in enumerate(self._waiting, start=1):
-                        waiting.post(QueuePosition(ahead))
-                    return request
-                if self.is_closing and not self._calls:
-                    return None
-            if not self._capture(model):
-                with self._state:
-                    self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
+    def _is_done(self) -> bool:
+        """Whether the thread may end; wakes whoever waits for that."""
+        with self._state:
+            self._forget_cancelled()
+            self._state.notify_all()
+            return self.is_closing and not (self._waiting or self._calls or self._sequences)
 
-    def _serve(self, model: Model, request: Request) -> None:
+    def _admit(self, model: Model, batch: Batch) -> None:
+        """Start the next request, if there is one that may run now."""
+        with self._state:
+            held = [r for r in self._waiting if batch.is_prefix_coming(r)] if self._waiting else []
+            request = next_request([r for r in self._waiting if r not in held], self._served_s)
+        if request is None or batch.is_full or self._is_memory_short:
+            return
         request_id.set(request.job.id)
         request.start()
-        self._log_start(request)
-        turn = Turn(model, request, between=lambda: self._between(model, request))
         try:
-            done = turn.run()
-        except RequestCancelled as cancelled:
-            usage, report = cancelled.cost or (None, None)
-            self.is_storing = True
-            self._fail(EndedRequest(request, "cancelled", usage, report, self._cancel_error()))
-            self._store(model, turn)
-        except Exception as error:  # ends this request only; its cache is dropped
-            log.exception("the request failed")
-            if request.job.uses_bank:
-                model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that computed it failed")
-            self._fail(EndedRequest(request, "error", None, None, explain(error)))
-        else:
-            self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
-            self.is_storing = True
-            self._end(EndedRequest(request, done.finish, done.usage, done.report, None), done)
-            self._store(model, turn)
+            self._is_memory_short = not batch.admit(request)
+        except Exception as error:  # noqa: BLE001 - ends this request only
+            self._failed(model, request, error)
+        if not self._is_memory_short:
+            self._leaves_queue(request)
+            self._log_start(request)
+        request_id.set("")
 
-    def _store(self, model: Model, turn: Turn) -> None:
+    def _leaves_queue(self, request: Request) -> None:
+        with self._state:
+            self._waiting.remove(request)
+            self._served_s[request.job.tenant] = time.monotonic()
+            for ahead, waiting in enumerate(self._waiting, start=1):
+                waiting.post(QueuePosition(ahead))
+
+    def _ended(self, model: Model, sequence: RunningSequence, error: Exception | None) -> None:
+        """A sequence ended: finished, cancelled (no error, and its phase is another), or failed."""
+        request_id.set(sequence.request.job.id)
+        self._is_memory_short = False
+        try:
+            if error is not None:
+                raise error
+            if sequence.phase is Phase.END:
+                self._finished(sequence)
+            else:
+                self._cancelled(sequence)
+        except Exception as failure:  # noqa: BLE001 - ends this request only; its cache is dropped
+            self._failed(model, sequence.request, failure)
+        else:
+            self._store(model, sequence)
+        self._log_draft_failure(model.policy.acceptance.is_failing)
+        request_id.set("")
+
+    def _finished(self, sequence: RunningSequence) -> None:
+        done, request = sequence.done(), sequence.request
+        self._mean_request_s += _MEAN_WEIGHT * (time.monotonic() - request.started_s - self._mean_request_s)
+        self.is_storing = True
+        self._end(EndedRequest(request, done.finish, done.usage, done.report, None), done)
+
+    def _cancelled(self, sequence: RunningSequence) -> None:
+        usage, report = sequence.cost() or (None, None)
+        self.is_storing = True
+        self._fail(EndedRequest(sequence.request, "cancelled", usage, report, self._cancel_error()))
+
+    def _failed(self, model: Model, request: Request, error: Exception) -> None:
+        log.error("the request failed", exc_info=error)
+        if request.job.uses_bank:
+            model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that computed it failed")
+        self._fail(EndedRequest(request, "error", None, None, explain(error)))
+
+    def _store(self, model: Model, sequence: RunningSequence) -> None:
         """Store the conversation of an ended request. A failure is logged and the reason of a later miss: the answer is out."""
         try:
-            turn.store()
+            sequence.store()
         except Exception:
             log.exception("the conversation could not be stored")
-            model.bank.note_unstored(turn.request.prompt.tokens, turn.request.job.tenant, "it could not be stored")
+            model.bank.note_unstored(sequence.request.prompt.tokens, sequence.request.job.tenant, "it could not be stored")
         finally:
             self.is_storing = False
 
-    def _between(self, model: Model, request: Request) -> None:
-        """Between two chunks of prefill, and two rounds."""
-        self._capture_between(model)
-        progress = request.prefill_progress
-        if progress and progress.done_tokens < progress.total_tokens and time.monotonic() >= self._may_log_s:
-            self._may_log_s = time.monotonic() + LOG_S
-            left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
-            counts = (f"{n:,}" for n in (progress.done_tokens, progress.total_tokens, progress.reused_tokens))
-            log.info("prefill: %s of %s tokens, %s of them reused%s", *counts, left)
+    def _log_progress(self, batch: Batch) -> None:
+        """Every LOG_S, how far the prompts are."""
+        if time.monotonic() < self._may_log_s:
+            return
+        self._may_log_s = time.monotonic() + LOG_S
+        for request in (s.request for s in batch.running if s.phase is Phase.PREFILL):
+            progress = request.prefill_progress
+            if progress and time.monotonic() >= request.started_s + LOG_S:
+                request_id.set(request.job.id)
+                left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
+                counts = (f"{n:,}" for n in (progress.done_tokens, progress.total_tokens, progress.reused_tokens))
+                log.info("prefill: %s of %s tokens, %s of them reused%s", *counts, left)
+        request_id.set("")
 
     def _log_start(self, request: Request) -> None:
-        self._may_log_s = request.started_s + LOG_S
         queue_s = request.started_s - request.arrived_s
         waited = f" after {queue_s:.1f} s in the queue" if queue_s > QUEUED_S else ""
         log.info("starts%s: a prompt of %s tokens", waited, f"{request.prompt_tokens:,}")

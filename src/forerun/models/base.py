@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import mlx.core as mx
@@ -24,6 +24,9 @@ class Family(Protocol):
 
     def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         """Hidden vectors [rows, dim] after the final norm for tokens [rows] int32. Writes new rows, which only `view.keep` makes state."""
+
+    def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
+        """`forward` layer by layer: the rows after each layer, at last its result. Other caches may be passed over in between."""
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits [rows, vocab] float32 for hidden [rows, dim], of the target or of a draft."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,18 +61,22 @@ class DecoderLayer(Protocol):
 
 
 class Decoder:
-    """`forward` and `head` of models/base.py: embedding, layers, final norm and head, which the family sets."""
+    """`passes`, `forward` and `head` of models/base.py: embedding, layers, final norm and head, which the family sets."""
 
     _embedding: Linear
     _layers: Sequence[DecoderLayer]
     _norm: Norm
     _head: Linear
 
-    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+    def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
         positions, x = view.begin(spans), self._embedding.rows(tokens)
         for i, layer in enumerate(self._layers):
             x = layer(x, i, positions, view)
-        return self._norm(x)
+            yield x
+        yield self._norm(x)
+
+    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        return deque(self.passes(tokens, spans, view), maxlen=1)[0]
 
     def head(self, hidden: mx.array) -> mx.array:
         return self._head(hidden).astype(mx.float32)

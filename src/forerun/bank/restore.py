@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic
+from typing import Any, Generic
 
 from forerun.bank import policy
 from forerun.bank.live import NOTHING_UNSAVED, LiveConversations, ReachablePrefix, UnsavedState
@@ -178,14 +178,13 @@ def _forked(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMat
     return RestoredState(cache, position, "ram", miss_reason, snapshots, session, turns, 0, forked_from=live.session)
 
 
-def _turns(context: RestoreContext[L], session: str) -> int:
+def _turns(context: RestoreContext[Any], session: str) -> int:
     """How many turns this conversation has had; if the index fails, none, which is noted in `problems`."""
-    tenant, sources = context.hasher.tenant, context.sources
-    live = [*sources.ram.live.of(tenant, session), *sources.running.of(tenant, session)]
-    if live:
-        return max(x.turns for x in live)
+    tenant, indexes = context.hasher.tenant, (context.sources.ram.live, context.sources.running)
+    in_ram = [live.turns for index in indexes for live in index.of(tenant, session)]
     try:
-        return max((stored.turns for tier in sources.tiers if (stored := tier.index.session(tenant, session))), default=0)
+        stored = [found.turns for tier in context.sources.tiers if (found := tier.index.session(tenant, session))]
+        return max([*in_ram, *stored], default=0)
     except BankError as error:
         context.problems.add(error, None)
         return 0

@@ -24,7 +24,6 @@ from forerun.bank import restore, writer
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.match import PrefixChain
-from forerun.bank.ram import Ram
 from forerun.bank.tier import format
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
@@ -280,24 +279,23 @@ def test_the_same_conversation_under_two_names_is_two(bank: Bank) -> None:
     assert len({tuple(t.stored) for t in result}) == 1
 
 
-def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    offloaded: list[str] = []
-    offload = Ram.offload
-    monkeypatch.setattr(Ram, "offload", lambda ram, live: (offloaded.append(live.session), offload(ram, live)))
+def test_two_names_on_the_same_tokens_are_copied_once(bank: Bank) -> None:
+    forked: list[str] = []
     result = {name: turn(bank, FIRST, session=name) for name in "ab"}
     for number in range(3):
         for name in "ab":
             result[name] = turn(bank, result[name].stored + tiny.words(number, 30), session=name)
             assert result[name].restored.source == "ram"
+            forked += filter(None, [result[name].restored.forked_from])
     assert result["a"].stored == result["b"].stored
-    assert len(offloaded) <= 1
+    assert len(forked) <= 1
 
 
-def test_a_second_conversation_leaves_the_first_one_live_where_records_reach_as_deep(bank: Bank) -> None:
+def test_a_second_conversation_forks_the_first_one_even_where_records_reach_as_deep(bank: Bank) -> None:
     first = turn(bank, FIRST[:31] + tiny.words("one", 500))
     assert bank.flush(LIMIT_S)
     second = turn(bank, FIRST[:31] + tiny.words("two", 60))
-    assert origin(second) == ("ssd", 31)
+    assert (origin(second), second.restored.read_bytes, second.restored.forked_from) == (("ram", 31), 0, first.restored.session)
     assert second.restored.session != first.restored.session
     assert bank.stats.health().sessions == bank.stats.health().live_sessions == 2
     assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
@@ -379,15 +377,16 @@ def test_what_cannot_be_copied_is_skipped_and_counted_and_ends_no_turn(
     assert origin(turn(bank, result.stored, session=names[1])) == ("ssd", len(result.stored))
 
 
-def test_offloaded_records_and_live_conversations_are_evicted_by_one_order(folder: Path) -> None:
+def test_a_fork_and_its_origin_are_evicted_on_their_own(folder: Path) -> None:
     with closing(opened(None)) as bank:
         old = turn(bank, tiny.words("old", 300))
-        both = [turn(bank, FIRST, session=name) for name in "ab"]  # the second needs the first as records
-        assert bank._memory.num_bytes > 0
-        bank._ram_limit_bytes = bank.stats.ram_bytes - 1
-        assert bank.trim() == 1
+        both = [turn(bank, FIRST, session=name) for name in "ab"]
+        assert [result.restored.forked_from for result in both] == ["", "a"]
+        for name in ("old", "a"):
+            bank._ram_limit_bytes = bank.stats.ram_bytes - 1
+            assert bank.trim() == 1, name
         assert origin(turn(bank, old.stored)) == ("cold", 0)
-        assert origin(turn(bank, both[0].stored, session="a"))[0] == "ram"
+        assert origin(turn(bank, both[1].stored, session="b")) == ("ram", len(both[1].stored))
 
 
 def test_one_shots_do_not_evict_a_long_conversation(bank: Bank) -> None:

@@ -23,7 +23,7 @@ from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank
 from forerun.bank.restore import RestoredState
 from forerun.state.cache import Cache
-from forerun.state.conversion import extract, extract_snapshot, materialise, relayout
+from forerun.state.conversion import extract, extract_snapshot, fork, materialise, relayout
 from forerun.state.layout import Contiguous, L, Paged
 from forerun.state.record import SEGMENT_TOKENS
 from forerun.state.store import Arena
@@ -58,7 +58,7 @@ def in_ram_live(folder: Path, stack: ExitStack) -> StoredSession:
     return StoredSession(bank, talk(bank), "ram", None)
 
 
-def in_ram_records(folder: Path, stack: ExitStack) -> StoredSession:
+def in_ram_forked(folder: Path, stack: ExitStack) -> StoredSession:
     bank = stack.enter_context(closing(opened(None)))
     return StoredSession(bank, talk(bank), "ram", "another: the live cache cannot be taken over")
 
@@ -77,7 +77,7 @@ def on_disk_reopened(folder: Path, stack: ExitStack) -> StoredSession:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Variant], StoredSession]]:
-    """Every variant's bank, made once: a restore from records consumes nothing."""
+    """Every variant's bank, made once: a restore from records and a fork consume nothing."""
     with ExitStack() as stack:
 
         @cache
@@ -87,7 +87,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Varian
         yield case
 
 
-@pytest.fixture(params=[in_ram_live, in_ram_records, on_disk, on_disk_reopened], ids=lambda variant: variant.__name__)
+@pytest.fixture(params=[in_ram_live, in_ram_forked, on_disk, on_disk_reopened], ids=lambda variant: variant.__name__)
 def case(request: pytest.FixtureRequest, cases: Callable[[Variant], StoredSession], tmp_path: Path) -> Iterator[StoredSession]:
     variant: Variant = request.param
     with ExitStack() as stack:
@@ -184,6 +184,7 @@ def test_the_original_fault_would_be_seen(case: StoredSession, layout: L, monkey
 
     monkeypatch.setattr(restore_module, "materialise", built)
     monkeypatch.setattr(restore_module, "relayout", lambda cache, requested: relayout(cache, other))
+    monkeypatch.setattr(restore_module, "fork", lambda cache, snapshot, requested, headroom: fork(cache, snapshot, other, headroom))
     with pytest.raises(AssertionError, match=rf"layout {re.escape(str(other))} was not requested"):
         check(case, case.stored, layout, len(case.stored))
 
@@ -201,6 +202,7 @@ def test_the_original_fault_under_the_right_name_would_be_seen(case: StoredSessi
 
     monkeypatch.setattr(restore_module, "materialise", built)
     monkeypatch.setattr(restore_module, "relayout", lambda cache, requested: called(relayout(cache, other), requested))
+    monkeypatch.setattr(restore_module, "fork", lambda cache, at, requested, headroom: called(fork(cache, at, other, headroom), requested))
     with pytest.raises(AssertionError, match="the arrays do not lie as in layout"):
         check(case, case.stored, layout, len(case.stored))
 

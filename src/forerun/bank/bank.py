@@ -1,7 +1,7 @@
 """The bank: the state of conversations in RAM and on disk. Assembles the parts, and stores what a finished turn leaves.
 
-A conversation is in RAM once: as a live cache, or as records. Tiers return records, never caches. Runs on the thread that owns MLX, except
-for `stats`. Knows nothing of models' forward passes or of requests.
+A conversation in RAM is a live cache, finished or running; others fork it. Tiers return records, never caches. Runs on the thread that owns
+MLX, except for `stats`. Knows nothing of models' forward passes or of requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.bank import policy
-from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, LiveConversations, UnsavedState
+from forerun.bank.live import (
+    NOTHING_UNSAVED,
+    LiveConversation,
+    LiveConversations,
+    SharedPrefix,
+    UnsavedState,
+    shared_prefixes,
+)
 from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.prefill_saver import PrefillSaver
@@ -65,10 +72,11 @@ class Bank:
         self._ram_limit_bytes = ram_limit_bytes
         self._memory, self._disk = MemoryTier(), disk
         tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
-        self._live = LiveConversations()
+        self._live, self._running = LiveConversations(), LiveConversations()
         self._saver = DiskSaver(disk, spec, self._live) if disk is not None else None
         self._ram = Ram(self._live, self._memory, self._saver)
-        self._sources = RestoreSources(Arena(spec), self._ram, tiers, self._saver, MissExplainer(tiers, self._live, secret, identity))
+        explainer = MissExplainer(tiers, (self._live, self._running), secret, identity)
+        self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
         self.sessions = SessionStore(self._ram, self._saver, self._hasher)
 
@@ -114,6 +122,24 @@ class Bank:
             self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
         self.trim()
+
+    def run(self, restored: RestoredState[Any], tokens: Sequence[int], snapshots: list[Snapshot], *, tenant: str) -> LiveConversation:
+        """Let others fork the conversation of the prompt `tokens` while a request uses `restored.cache`: at `snapshots`, in order of
+        position, to which the caller appends while it prefills. Until `end_run`; a new cache after a change of layout goes into `cache`.
+        """
+        hasher = self._hasher(tenant)
+        live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns, (), is_running=True)
+        self._running.add(live)
+        return live
+
+    def end_run(self, live: LiveConversation) -> None:
+        """Let nobody fork it any more, before its cache is stored or dropped. May be called again."""
+        if live in self._running:
+            self._running.remove(live)
+
+    def shared_with_running(self, tokens: Sequence[int], *, tenant: str) -> list[SharedPrefix]:
+        """What a prompt that waits shares with each running conversation that is still being prefilled, which it could fork soon."""
+        return shared_prefixes(self._running, tokens, tenant)
 
     def prefill_saver(self, restored: RestoredState[Any], tokens: Sequence[int], *, tenant: str, message_end: int) -> PrefillSaver | None:
         """What saves the prompt `tokens` while `restored.cache` is prefilled with it; None without a disk."""
@@ -186,6 +212,7 @@ class Bank:
         if self._saver is not None:
             self._saver.writer.close()
         self._live.clear()
+        self._running.clear()
         for tier in self._sources.tiers:
             tier.close()
 

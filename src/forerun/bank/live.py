@@ -1,4 +1,5 @@
-"""Conversations whose caches are live in RAM: what each holds, which parts are still to be captured for disk, and look-up by prefix.
+"""Conversations whose caches are live in RAM, finished or running: what each holds, which parts are still to be captured for disk, and
+look-up by prefix.
 
 Runs on the thread that owns MLX. Knows nothing of tiers or disks.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,9 +40,12 @@ class UnsavedState:
 NOTHING_UNSAVED = UnsavedState(frozenset(), ())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LiveConversation:
     """A conversation in RAM. tokens: those that `cache` holds. snapshots: in order of position. turns: how many it has had.
+
+    is_running: a request is using `cache`, which the engine replaces when it changes its layout; `tokens` are the prompt's, of which the
+    cache holds those prefilled so far, and `snapshots` is the engine's list, which grows meanwhile.
 
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
@@ -63,6 +67,7 @@ class LiveConversation:
     title: str = ""
     client: str = ""
     message_end: int = -1
+    is_running: bool = False
     nodes: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +113,11 @@ class LiveConversation:
         return MemoAnchor(self.hasher.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
 
     @property
+    def is_prefilling(self) -> bool:
+        """Whether its cache does not hold all of its tokens yet."""
+        return not self.cache.is_broken and self.cache.length < len(self.tokens)
+
+    @property
     def tenant(self) -> str:
         """Its owner."""
         return self.hasher.tenant
@@ -139,8 +149,24 @@ class ReachablePrefix:
     def can_be_taken_over(self, session: str | None) -> bool:
         """Whether a request for this session (None: any) may continue in the cache itself."""
         live = self.live
+        if live.is_running:
+            return False
         head = max(live.head, live.snapshots[0].position)
         return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, head)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """The first tokens that a prompt has in common with a running conversation."""
+
+    live: LiveConversation
+    num_tokens: int
+
+
+def shared_prefixes(running: Iterable[LiveConversation], tokens: Sequence[int], tenant: str) -> list[SharedPrefix]:
+    """What a prompt shares with each running conversation of its tenant that is still being prefilled."""
+    prompt = list(tokens)
+    return [SharedPrefix(x, num_common(x.tokens, prompt)) for x in running if x.tenant == tenant and x.is_prefilling]
 
 
 class LiveConversations:
@@ -152,6 +178,9 @@ class LiveConversations:
 
     def __iter__(self) -> Iterator[LiveConversation]:
         return iter(list(self._all))
+
+    def __contains__(self, live: LiveConversation) -> bool:
+        return live in self._all
 
     def __len__(self) -> int:
         return len(self._all)

@@ -93,9 +93,9 @@ def miss_reason(
 
 
 class MissExplainer:
-    """Explains the misses of a bank with these tiers, live conversations, secret and identity."""
+    """Explains the misses of a bank with these tiers, conversations in RAM, secret and identity."""
 
-    def __init__(self, tiers: Sequence[Tier], live: LiveConversations, secret: bytes, identity: Identity) -> None:
+    def __init__(self, tiers: Sequence[Tier], live: Sequence[LiveConversations], secret: bytes, identity: Identity) -> None:
         self._tiers, self._live, self._secret, self._identity = tiers, live, secret, identity
 
     def explain(self, problems: RestoreProblems, reused: int, found: PrefixMatch | None, chain: PrefixChain, tenant: str) -> MissReason:
@@ -109,7 +109,8 @@ class MissExplainer:
 
     def _nearest(self, found: PrefixMatch | None, chain: PrefixChain) -> tuple[int, tuple[int, ...]]:
         """Length of the longest prefix that the prompt shares with any conversation, and how that one continues."""
-        shared, following = max(self._live.nearest(chain), found.nearest() if found else (0, ()), key=lambda x: x[0])
+        in_ram = [live.nearest(chain) for live in self._live]
+        shared, following = max(*in_ram, found.nearest() if found else (0, ()), key=lambda x: x[0])
         return shared, following[:SHOWN_TOKENS] if shared < len(chain.tokens) else ()
 
     def _lost(self, chain: PrefixChain) -> LostRecord | None:

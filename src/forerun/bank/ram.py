@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.saver import DiskSaver
-from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import RecordInfo
 
@@ -38,15 +37,6 @@ class Ram:
         if self._saver is not None:
             self._saver.capture_all(live)
         self.live.remove(live)
-
-    def offload(self, live: LiveConversation) -> None:
-        """Turn a live conversation into host records, which several can share. Raises NO_COPY, and then leaves it as it is."""
-        records = [live.capture(unit) for unit in live.units(live.snapshots)]
-        self.release(live)
-        self.memory.index.note_session(live.session_of(record.info.key for record in records))
-        for record in records:
-            self.memory.put(record)
-            self.memory.index.label(record.info.key, RecordLabel(live.session, live.tenant, live.used_s, live.rank_s))
 
     def _evict_one(self, spared: LiveConversation | None) -> bool:
         live = min((x for x in self.live if x is not spared), key=lambda x: x.rank_s, default=None)

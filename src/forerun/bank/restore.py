@@ -1,4 +1,5 @@
-"""The one path that restores a prompt's state: from a live cache, from records, or not at all; always to a cache in the requested layout.
+"""The one path that restores a prompt's state: from a live cache, which is taken over or forked, from records, or not at all; always to a
+cache in the requested layout.
 
 Runs on the thread that owns MLX. Knows nothing of retention policy on disk, of models' forward passes or of requests.
 """
@@ -9,10 +10,10 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic
+from typing import Any, Generic
 
 from forerun.bank import policy
-from forerun.bank.live import NOTHING_UNSAVED, LiveConversation, ReachablePrefix, UnsavedState
+from forerun.bank.live import NOTHING_UNSAVED, LiveConversations, ReachablePrefix, UnsavedState
 from forerun.bank.match import PrefixChain, PrefixMatch, RestorePlan, match
 from forerun.bank.miss_reason import MissExplainer, MissReason, RestoreProblems
 from forerun.bank.ram import Ram
@@ -21,7 +22,7 @@ from forerun.bank.tier.base import Tier
 from forerun.bank.tier.format import file_bytes
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.conversion import materialise, relayout
+from forerun.state.conversion import fork, materialise, relayout
 from forerun.state.layout import L
 from forerun.state.record import PrefixHasher
 from forerun.state.store import Arena
@@ -36,7 +37,8 @@ class RestoredState(Generic[L]):
 
     miss_reason: why no more was reused. snapshots: those that exist already within these tokens. session: the conversation's id.
     turns: how many it has had. read_bytes: of the record files read. unsaved: what of its last turn is not on disk yet.
-    used_s: now, Unix seconds: the time of last use of all that the turn stores, during its prefill and at its end.
+    used_s: now, Unix seconds: the time of last use of all that the turn stores, during its prefill and at its end. forked_from: id of the
+    live conversation that the state was copied from, which continues on its own; "" if none.
     """
 
     cache: Cache[L]
@@ -49,6 +51,7 @@ class RestoredState(Generic[L]):
     read_bytes: int
     unsaved: UnsavedState = NOTHING_UNSAVED
     used_s: float = field(default_factory=time.time)
+    forked_from: str = ""
 
     def apart(self) -> RestoredState[L]:
         """The same state, as a new conversation that only shares the prefix."""
@@ -57,10 +60,13 @@ class RestoredState(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSources:
-    """Where a bank restores from. tiers: RAM, then disk if there is one. saver: None without a disk."""
+    """Where a bank restores from. running: conversations that are forked only. tiers: RAM, then disk if there is one. saver: None without
+    a disk.
+    """
 
     arena: Arena
     ram: Ram
+    running: LiveConversations
     tiers: Sequence[Tier]
     saver: DiskSaver | None
     explainer: MissExplainer
@@ -91,7 +97,7 @@ def restore(context: RestoreContext[L]) -> RestoredState[L]:
     """The state of as many of the prompt's tokens as possible."""
     has_waited = False
     while True:
-        reach = context.sources.ram.live.best(context.chain, context.session, context.problems.failed_live)
+        reach = _in_ram(context)
         due = 0 if has_waited else _due(context)  # before the look-up: what is written in between is found, or waited for in vain
         found, plan = _look_up(context)
         in_ram, stored = reach.snapshot.position if reach else 0, plan.position if plan else 0
@@ -100,8 +106,9 @@ def restore(context: RestoreContext[L]) -> RestoredState[L]:
             context.sources.saver.writer.wait_for(context.chain.reaches, _WRITE_WAIT_S)
         elif reach and reach.value_tokens >= stored and reach.can_be_taken_over(context.session):
             return _taken_over(context, reach, found)
-        elif reach and in_ram > stored:
-            _offload(context, reach.live)
+        elif reach and in_ram >= stored:
+            if forked := _forked(context, reach, found):
+                return forked
         elif plan is None:
             return cold(context.sources.arena, context.session, context.layout, context.rows_after(0), context.miss_reason(0, found))
         elif loaded := _load(context, plan):
@@ -116,6 +123,13 @@ def cold(arena: Arena, session: str | None, layout: L, num_rows: int, miss_reaso
 def new_session() -> str:
     """A random id for a conversation without one."""
     return secrets.token_hex(6)
+
+
+def _in_ram(context: RestoreContext[L]) -> ReachablePrefix | None:
+    """The snapshot of a conversation in RAM that is worth most; of equals one of a finished conversation."""
+    indexes = (context.sources.ram.live, context.sources.running)
+    reaches = (index.best(context.chain, context.session, context.problems.failed_live) for index in indexes)
+    return max(filter(None, reaches), key=lambda reach: reach.value_tokens, default=None)
 
 
 def _look_up(context: RestoreContext[L]) -> tuple[PrefixMatch | None, RestorePlan | None]:
@@ -149,12 +163,31 @@ def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: Prefi
     )
 
 
-def _offload(context: RestoreContext[L], live: LiveConversation) -> None:
-    """Turn a live conversation into records that several can share. One that cannot be copied is not tried again."""
+def _forked(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMatch | None) -> RestoredState[L] | None:
+    """A copy of the live state, whose owner keeps it; None if it cannot be copied, also for lack of memory: noted in `problems`."""
+    live, position = reach.live, reach.snapshot.position
     try:
-        context.sources.ram.offload(live)
+        cache = fork(live.cache, reach.snapshot, context.layout, context.rows_after(position))
     except NO_COPY as error:
         context.problems.skip_live(live, error)
+        return None
+    name = live.session if policy.keeps_name(len(live.tokens), position) else ""
+    session = context.session or name or new_session()
+    turns, miss_reason = _turns(context, session), context.miss_reason(position, found)
+    snapshots = tuple(s for s in live.snapshots if s.position <= position)
+    return RestoredState(cache, position, "ram", miss_reason, snapshots, session, turns, 0, forked_from=live.session)
+
+
+def _turns(context: RestoreContext[Any], session: str) -> int:
+    """How many turns this conversation has had; if the index fails, none, which is noted in `problems`."""
+    tenant, indexes = context.hasher.tenant, (context.sources.ram.live, context.sources.running)
+    in_ram = [live.turns for index in indexes for live in index.of(tenant, session)]
+    try:
+        stored = [found.turns for tier in context.sources.tiers if (found := tier.index.session(tenant, session))]
+        return max([*in_ram, *stored], default=0)
+    except BankError as error:
+        context.problems.add(error, None)
+        return 0
 
 
 def _load(context: RestoreContext[L], plan: RestorePlan) -> tuple[Cache[L], int] | None:

@@ -80,7 +80,8 @@ class Cache(Generic[L]):
         return Snapshot(self.length, tuple(self.recurrent), self.hidden)
 
     def truncate(self, snapshot: Snapshot) -> None:
-        """Drop the state after an earlier snapshot of this same cache."""
+        """Drop the state after an earlier snapshot of this same cache. A fork of it stays as it is."""
+        self.store.own(snapshot.position)
         self.length, self.draft_length = snapshot.position, min(self.draft_length, snapshot.position)
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
 

@@ -68,6 +68,17 @@ class ContiguousStore:
             self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, capacity - self.buffers[i].shape[1]), (0, 0)])
             mx.eval(self.buffers[i])
 
+    def fork(self, stop: int, tokens: int) -> ContiguousStore:
+        """Copies the rows, array by array."""
+        capacity, copies = capacity_for(max(stop, tokens)), list[mx.array]()
+        for a in self.buffers:
+            rest = mx.zeros((a.shape[0], capacity - stop, a.shape[2]), dtype=a.dtype)
+            copies.append(mx.concatenate([a[:, :stop], rest], axis=1))
+            mx.eval(copies[-1])
+        return ContiguousStore(copies)
+
+    def own(self, start: int) -> None: ...
+
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         pair = slice(2 * layer, 2 * layer + 2)
         stored_keys, stored_values = self.buffers[pair]

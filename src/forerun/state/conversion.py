@@ -1,4 +1,5 @@
-"""Conversion between records and caches: `materialise` and `extract`, the only ways. Records have no layout; the caller chooses one.
+"""Conversion between records and caches: `materialise` and `extract`, the only ways; and between caches: `fork` and `relayout`. Records
+have no layout; the caller chooses one.
 
 Knows nothing of tiers, prefix chains or which record is requested.
 """
@@ -17,7 +18,7 @@ from forerun.state.host import NUMPY, Host, copy_to_host, host, is_shared, to_de
 from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record
 from forerun.state.spec import ArraySpec, StateSpec
-from forerun.state.store import Arena
+from forerun.state.store import Arena, Store
 
 _ROWS_AT_ONCE = 4096
 
@@ -60,6 +61,26 @@ def extract_snapshot(snapshot: Snapshot) -> memoryview:
     return _joined([host(a) for a in arrays] if is_shared() else copy_to_host(arrays))
 
 
+def fork(cache: Cache[Any], snapshot: Snapshot, layout: M, headroom_tokens: int) -> Cache[M]:
+    """A new cache in `layout` with the state of `snapshot`, one of `cache`, which stays as it is: both continue on their own.
+
+    Made on the device: rows are copied, or full pages of one pool shared; the snapshot's arrays are shared. `cache` may be lent to a pass
+    that is paused. headroom_tokens: rows that will be added soon. Raises RuntimeError if `cache` is broken or its arrays are in use,
+    ValueError if it does not have all rows of the snapshot, what MLX raises.
+    """
+    if cache.is_broken or not cache.store.buffers:
+        raise RuntimeError("a cache that is broken, or whose arrays are in use, cannot be forked")
+    stop = snapshot.position
+    if stop > min(cache.length, cache.draft_length):
+        raise ValueError(f"a snapshot at {stop} is not within the {cache.length} tokens ({cache.draft_length} drafted) of the cache")
+    if cache.layout == layout:
+        store = cache.store.fork(stop, stop + headroom_tokens)
+    else:
+        store = cache.arena.store(layout, stop + headroom_tokens)
+        _copy_rows(cache.store, store, stop)
+    return Cache(cache.arena, layout, store, snapshot)
+
+
 def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     """The same state in `layout`. Consumes `cache`."""
     if cache.is_lent or cache.is_broken:
@@ -67,8 +88,7 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     store = cache.store
     if cache.layout != layout:
         store = cache.arena.store(layout, store.capacity)
-        for start in range(0, cache.length, _ROWS_AT_ONCE):
-            store.put(start, cache.store.take(start, min(start + _ROWS_AT_ONCE, cache.length)))
+        _copy_rows(cache.store, store, cache.length)
     new = Cache(cache.arena, layout, store, cache.snapshot())
     new.draft_length = cache.draft_length
     # A remaining reference to the consumed cache must not hold a second copy of the conversation.
@@ -83,6 +103,11 @@ def relayout_as_chosen(cache: Cache[Contiguous], layout: Layout) -> Cache[Contig
             return relayout(cache, layout)
         case Paged():
             return relayout(cache, layout)
+
+
+def _copy_rows(source: Store, target: Store, stop: int) -> None:
+    for start in range(0, stop, _ROWS_AT_ONCE):
+        target.put(start, source.take(start, min(start + _ROWS_AT_ONCE, stop)))
 
 
 def _joined(parts: list[Host]) -> memoryview:

@@ -23,8 +23,8 @@ from forerun.state.spec import AttentionSpec
 class Pool:
     """Pages of all attention layers. `buffers`: [kv_heads, pages * block_tokens, head_dim], keys and values of each layer in turn.
 
-    A page has the same number in every layer. Freed pages are allocated first. num_blocks: all pages, used or free; stored separately,
-    since another thread may ask while a step holds the buffers.
+    A page has the same number in every layer. Freed pages are allocated first. Several stores may hold one page: it is free again when the
+    last one frees it. num_blocks: all pages, used or free; stored separately, since another thread may ask while a step holds the buffers.
     """
 
     def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
@@ -32,6 +32,7 @@ class Pool:
         self.bytes_per_block = sum(a.shape[0] * block_tokens * a.shape[2] * a.itemsize for a in buffers)
         self.num_blocks = int(buffers[0].shape[1]) // block_tokens
         self._free: list[int] = []
+        self._num_holders: dict[int, int] = {}
 
     @classmethod
     def empty(cls, specs: Sequence[AttentionSpec], block_tokens: int) -> Pool:
@@ -68,13 +69,31 @@ class Pool:
             self._free += range(self.num_blocks, self.num_blocks + added)
             self.num_blocks += added
         allocated = self._free[:num_blocks]
-        del self._free[:num_blocks]
         self._clear(allocated)
+        del self._free[:num_blocks]
+        self._num_holders |= dict.fromkeys(allocated, 1)
         return allocated
 
+    def share(self, blocks: Sequence[int]) -> None:
+        """Count one more holder of each of these pages."""
+        for block in blocks:
+            self._num_holders[block] += 1
+
+    def is_shared(self, block: int) -> bool:
+        """Whether several stores hold the page."""
+        return self._num_holders[block] > 1
+
     def free(self, blocks: Sequence[int]) -> None:
-        """Return the pages to the pool."""
-        self._free += blocks
+        """Count one holder less of each of these pages; those without one are free."""
+        for block in blocks:
+            self._num_holders[block] -= 1
+            if not self._num_holders[block]:
+                del self._num_holders[block]
+                self._free.append(block)
+
+    def bytes_of(self, blocks: Sequence[int]) -> int:
+        """Bytes of these pages; each holder of a shared page counts an equal part of it."""
+        return round(self.bytes_per_block * sum(1 / self._num_holders.get(block, 1) for block in blocks))
 
     def _clear(self, blocks: Sequence[int]) -> None:
         """Write zeros: the pages may hold numbers that are not finite from a broken cache, and a masked NaN leaks (0 x NaN)."""
@@ -87,16 +106,27 @@ class Pool:
 
 
 class PagedStore:
-    """The pages of one cache; see Store. They are freed with the store. blocks [pages] int32: page numbers in order."""
+    """The pages of one cache; see Store. They are freed with the store. blocks [pages] int32: page numbers in order.
+
+    A page may be shared with other stores if it is full of rows that no store writes again; see `fork` and `own`.
+    """
 
     def __init__(self, pool: Pool, blocks: mx.array) -> None:
         self._pool, self._blocks = pool, blocks
+        self._held: list[int] = []  # the same numbers, where this store is a holder of them
 
     @classmethod
     def empty(cls, pool: Pool, tokens: int) -> PagedStore:
         """A store that holds `tokens`."""
-        store = cls(pool, mx.zeros((0,), dtype=mx.int32))
-        store.reserve(round_up(tokens))
+        return cls._of(pool, [], round_up(tokens))
+
+    @classmethod
+    def _of(cls, pool: Pool, held: list[int], tokens: int) -> PagedStore:
+        """A store of these pages, of which it is a holder already, and of more until it holds `tokens`."""
+        store = cls(pool, mx.array(held, dtype=mx.int32))
+        store._held = held
+        weakref.finalize(store, pool.free, held)
+        store.reserve(tokens)
         return store
 
     @property
@@ -122,15 +152,39 @@ class PagedStore:
 
     @property
     def num_bytes(self) -> int:
-        return self.num_blocks * self._pool.bytes_per_block
+        return self._pool.bytes_of(self._held)
 
     def reserve(self, tokens: int) -> None:
         """Allocate pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
         if tokens > self.capacity:
             wanted = round_up(tokens) // self._pool.block_tokens
-            allocated = self._pool.allocate(wanted - self.num_blocks)
-            weakref.finalize(self, self._pool.free, allocated)
-            self._blocks = mx.concatenate([self._blocks, mx.array(allocated, dtype=mx.int32)])
+            self._held += self._pool.allocate(wanted - self.num_blocks)
+            self._blocks = mx.array(self._held, dtype=mx.int32)
+
+    def fork(self, stop: int, tokens: int) -> PagedStore:
+        """Shares the full pages before `stop`, and copies the rows of the last one if it is not full."""
+        start = stop - stop % self._pool.block_tokens
+        shared, rows = self._held[: start // self._pool.block_tokens], self._evaluated(start, stop)
+        self._pool.share(shared)
+        store = self._of(self._pool, shared, max(stop, tokens))
+        if stop > start:
+            store.put(start, rows)
+        return store
+
+    def own(self, start: int) -> None:
+        """Replaces the shared pages from `start` on; copies the rows before `start` in the first of them."""
+        first = start // self._pool.block_tokens
+        shared = [i for i in range(first, len(self._held)) if self._pool.is_shared(self._held[i])]
+        if not shared:
+            return
+        page_start = first * self._pool.block_tokens
+        rows, fresh = self._evaluated(page_start, start), self._pool.allocate(len(shared))
+        self._pool.free([self._held[i] for i in shared])
+        for i, block in zip(shared, fresh, strict=True):
+            self._held[i] = block
+        self._blocks = mx.array(self._held, dtype=mx.int32)
+        if start > page_start:
+            self.put(page_start, rows)
 
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         self.buffers[2 * layer : 2 * layer + 2] = write_pages(self._pages(layer), keys, values, span.positions)
@@ -160,6 +214,12 @@ class PagedStore:
 
     def constants(self) -> list[mx.array]:
         return [self._blocks]
+
+    def _evaluated(self, start: int, stop: int) -> list[mx.array]:
+        """`take`, evaluated: rows that still refer to the pool's arrays would have the next write copy these whole."""
+        rows = self.take(start, stop)
+        mx.eval(rows)
+        return rows
 
     def _pages(self, layer: int) -> Pages:
         return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._blocks, self._pool.block_tokens)

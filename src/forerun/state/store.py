@@ -38,10 +38,18 @@ class Store(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes occupied."""
+        """Bytes occupied; of what several stores share, an equal part."""
 
     def reserve(self, tokens: int) -> None:
         """Grow to hold `tokens` rows."""
+
+    def fork(self, stop: int, tokens: int) -> Store:
+        """A new store in the same layout with the rows before `stop` that holds `tokens`, made on the device. Both may be written from
+        `stop` on; before rows below that are written again, `own` them. If it fails, no memory stays allocated.
+        """
+
+    def own(self, start: int) -> None:
+        """Make the rows from `start` on this store's alone, to be written. Their values are lost where they were shared."""
 
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         """Write rows [n, kv_heads, head_dim] of attention layer `layer`, in place."""

@@ -178,7 +178,8 @@ class Report:
     and draft), compiled_steps of them compiled; eager_steps: the others by reason.
 
     Beside others: others_s passed between start and end for other requests alone. sequences_per_round, rows_per_round: on average, of the
-    passes that its rounds shared (None without rounds).
+    passes that its rounds shared (None without rounds). forked_from: the running or stored conversation whose state was copied in RAM,
+    "" if none.
 
     Drafting: every token but the first comes from one of `rounds` rounds, on average tokens_per_round each (None without rounds).
     drafted[i], accepted[i]: rounds in which a draft at depth i + 1 was made, accepted. depths[k]: rounds with k drafts.
@@ -202,6 +203,7 @@ class Report:
     others_s: float
     sequences_per_round: float | None
     rows_per_round: float | None
+    forked_from: str
     restore_s: float
     ttft_s: float
     prefill_tok_per_s: float | None

@@ -17,9 +17,7 @@ from forerun.bank.live import (
     NOTHING_UNSAVED,
     LiveConversation,
     LiveConversations,
-    SharedPrefix,
     UnsavedState,
-    shared_prefixes,
 )
 from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
@@ -136,10 +134,6 @@ class Bank:
         """Let nobody fork it any more, before its cache is stored or dropped. May be called again."""
         if live in self._running:
             self._running.remove(live)
-
-    def shared_with_running(self, tokens: Sequence[int], *, tenant: str) -> list[SharedPrefix]:
-        """What a prompt that waits shares with each running conversation that is still being prefilled, which it could fork soon."""
-        return shared_prefixes(self._running, tokens, tenant)
 
     def prefill_saver(self, restored: RestoredState[Any], tokens: Sequence[int], *, tenant: str, message_end: int) -> PrefillSaver | None:
         """What saves the prompt `tokens` while `restored.cache` is prefilled with it; None without a disk."""

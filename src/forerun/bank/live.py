@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,11 +113,6 @@ class LiveConversation:
         return MemoAnchor(self.hasher.root, self.nodes[depth], self.block(depth)[: stop - depth * SEGMENT_TOKENS])
 
     @property
-    def is_prefilling(self) -> bool:
-        """Whether its cache does not hold all of its tokens yet."""
-        return not self.cache.is_broken and self.cache.length < len(self.tokens)
-
-    @property
     def tenant(self) -> str:
         """Its owner."""
         return self.hasher.tenant
@@ -153,20 +148,6 @@ class ReachablePrefix:
             return False
         head = max(live.head, live.snapshots[0].position)
         return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, head)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """The first tokens that a prompt has in common with a running conversation."""
-
-    live: LiveConversation
-    num_tokens: int
-
-
-def shared_prefixes(running: Iterable[LiveConversation], tokens: Sequence[int], tenant: str) -> list[SharedPrefix]:
-    """What a prompt shares with each running conversation of its tenant that is still being prefilled."""
-    prompt = list(tokens)
-    return [SharedPrefix(x, num_common(x.tokens, prompt)) for x in running if x.tenant == tenant and x.is_prefilling]
 
 
 class LiveConversations:

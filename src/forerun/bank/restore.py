@@ -171,7 +171,7 @@ def _forked(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMat
     except NO_COPY as error:
         context.problems.skip_live(live, error)
         return None
-    name = live.session if policy.keeps_name(len(live.tokens), position) else ""
+    name = live.session if not live.is_running and policy.keeps_name(len(live.tokens), position) else ""
     session = context.session or name or new_session()
     turns, miss_reason = _turns(context, session), context.miss_reason(position, found)
     snapshots = tuple(s for s in live.snapshots if s.position <= position)

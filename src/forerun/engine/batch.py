@@ -139,6 +139,7 @@ class Batch:
 
     def _end(self, sequence: RunningSequence, error: Exception | None) -> None:
         self.running.remove(sequence)
+        sequence.leave()
         self._shared.clear()
         self._on_end(sequence, error)
 

@@ -106,6 +106,7 @@ def report(
         others_s=others_s,
         sequences_per_round=passes.sequences / passes.rounds if passes.rounds else None,
         rows_per_round=passes.rows / passes.rounds if passes.rounds else None,
+        forked_from=restored.forked_from,
         restore_s=t.restored_s - request.started_s,
         ttft_s=t.first_s - request.arrived_s,
         prefill_tok_per_s=computed / (t.prefilled_s - t.restored_s) if computed else None,

@@ -68,6 +68,7 @@ class RunningSequence:
         self.generation: Generation | None = None
         self._memo: Memo | None = None
         self._pieces: Iterator[None] | None = self._prefill()
+        self._shared = self._share()
 
     @property
     def context_tokens(self) -> int:
@@ -118,7 +119,21 @@ class RunningSequence:
         tokens = [*self.request.prompt.tokens, *self.generation.sampled[:-1]]
         layout = layout_for("prefill", len(tokens), self.model.limits)
         self.cache = self._restore(tuple(tokens), layout).cache
+        if self._shared:
+            self._shared.cache = self.cache
         self._pieces = self._prefill_again(tokens)
+
+    def leave(self) -> None:
+        """Nobody may fork it any more: it ends."""
+        if self._shared:
+            self.model.bank.end_run(self._shared)
+
+    def _share(self) -> LiveConversation | None:
+        """Let others fork the prompt's state while this runs; None if it does not use the bank."""
+        if self._bypass_reason():
+            return None
+        tokens, tenant = self.request.prompt.tokens, self.request.job.tenant
+        return self.model.bank.run(self.restored, tokens, self.snapshots, tenant=tenant)
 
     def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
@@ -180,6 +195,8 @@ class RunningSequence:
         """Change to the decoding layout; begin the answer, or resume it."""
         self._layout = layout_for("decode", self.cache.length + min(self.request.max_tokens, HEADROOM_TOKENS), self.model.limits)
         self.cache = relayout_as_chosen(self.cache, self._layout)
+        if self._shared:
+            self._shared.cache = self.cache
         if self.generation:
             self.generation.resume(self.cache)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
@@ -31,6 +31,9 @@ class RecordingFamily:
     def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         self._drafting, self._drafted = False, 0
         return self._family.forward(tokens, spans, view)
+
+    def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
+        yield self.forward(tokens, spans, view)
 
     def draft(self, hidden: mx.array, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
         self._drafting = True

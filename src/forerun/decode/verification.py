@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from forerun.sampling.distribution import Counts, distribution, is_finite
+from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite, largest_ids
 from forerun.sampling.draw import draw, draw_coupled
 from forerun.sampling.logprobs import Logprobs, logprobs
 from forerun.sampling.noise import gumbel, uniforms
-from forerun.sampling.verify import Verdict, verify, verify_coupled
+from forerun.sampling.verify import Verdict, verify, verify_chosen
 from forerun.values import Sampling
 
 
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 class DrawGroup:
     """draws, last, positions: of each sequence, its last token and the position after it. Penalties allow one sequence only.
 
-    drafts [b, drafted] int32; drafted_from: the distributions [b, vocab] of each.
+    drafts [b, drafted] int32; drafted_from: the distributions [b, vocab] of each. finite: of all numbers so far, which sequences' are [b].
     """
 
     depth: int
@@ -54,18 +54,20 @@ class DrawGroup:
     positions: list[int]
     drafts: mx.array = field(init=False)
     drafted_from: list[mx.array] = field(default_factory=list)
+    finite: list[mx.array] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.drafts = mx.zeros((len(self.draws), 0), dtype=mx.int32)
 
     def draft(self, logits: mx.array) -> mx.array:
         """Draw one draft each from the logits [b, vocab] of the draft head. Returns them, [b] int32."""
-        probs, at = distribution(logits, self._common.sampling, self._counts()), self._positions(self.drafts.shape[1], 1)
-        if self._common.is_coupled:
-            tokens = draw_coupled(probs, gumbel(self._seeds, at, probs.shape[-1])[:, 0])
+        at = self._positions(self.drafts.shape[1], 1)
+        if self.is_chosen:
+            tokens = self._chosen(logits, at)[:, 0]
         else:
+            probs = self._distribution(logits)
             tokens = draw(probs, uniforms(self._seeds, at, "draft")[:, 0])
-        self.drafted_from.append(probs)
+            self.drafted_from.append(probs)
         self.drafts = mx.concatenate([self.drafts, tokens[:, None]], axis=1)
         return tokens
 
@@ -75,17 +77,40 @@ class DrawGroup:
 
     def verify(self, logits: mx.array) -> Outcome:
         """Accepted drafts and the next tokens from the target's logits [b * (depth + 1), vocab]."""
-        num, vocab = len(self.draws), logits.shape[-1]
-        target = distribution(logits, self._common.sampling, self._counts()).reshape(num, -1, vocab)
         at = self._positions(0, self.depth + 1)
-        if self._common.is_coupled:
-            verdict = verify_coupled(target, self.drafts, gumbel(self._seeds, at, vocab))
+        if self.is_chosen:
+            verdict = verify_chosen(self._chosen(logits, at), self.drafts)
         else:
+            target = self._distribution(logits).reshape(len(self.draws), -1, logits.shape[-1])
+            drafted_from = mx.stack(self.drafted_from, axis=1) if self.drafted_from else target[:, :0]
             # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
             u_accept, u_next = uniforms(self._seeds, at[:, : self.depth], "accept"), uniforms(self._seeds, at[:, :1], "next")
-            verdict = verify(target, self._drafted_from(target), self.drafts, u_accept, u_next[:, 0])
-        finite = mx.stack([is_finite(x).reshape(num, -1).all(axis=1) for x in (logits, target, *self.drafted_from)]).all(axis=0)
-        return Outcome(verdict, self.drafts, finite, self._logprobs(logits, verdict))
+            verdict = verify(target, drafted_from, self.drafts, u_accept, u_next[:, 0])
+        self._check(logits)
+        return Outcome(verdict, self.drafts, mx.stack(self.finite).all(axis=0), self._logprobs(logits, verdict))
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether each row's token is a function of its logits and position, at temperature 0 or with shared noise: drafts are compared."""
+        return self._common.is_coupled or self._common.sampling.temperature == 0
+
+    def _chosen(self, logits: mx.array, at: mx.array) -> mx.array:
+        """The tokens [b, n] int32 of logits [b * n, vocab] for the positions `at` [b, n]."""
+        if self._common.is_coupled:
+            probs = self._distribution(logits).reshape(*at.shape, -1)
+            return draw_coupled(probs, gumbel(self._seeds, at, probs.shape[-1]))
+        logits = adjusted(logits, self._common.sampling, self._counts())
+        self._check(logits)
+        return largest_ids(logits, 1).astype(mx.int32).reshape(at.shape)
+
+    def _distribution(self, logits: mx.array) -> mx.array:
+        probs = distribution(logits, self._common.sampling, self._counts())
+        self._check(probs)
+        return probs
+
+    def _check(self, rows: mx.array) -> None:
+        """Note which sequences' rows [b * n, vocab] are finite."""
+        self.finite.append(is_finite(rows).reshape(len(self.draws), -1).all(axis=1))
 
     @property
     def _common(self) -> Draw:
@@ -102,9 +127,6 @@ class DrawGroup:
     def _positions(self, start: int, num: int) -> mx.array:
         """[b, num] int32: of the tokens drawn after the first `start` of the round."""
         return mx.array(self.positions, dtype=mx.int32)[:, None] + mx.arange(start, start + num, dtype=mx.int32)
-
-    def _drafted_from(self, target: mx.array) -> mx.array:
-        return mx.stack(self.drafted_from, axis=1) if self.drafted_from else target[:, :0]
 
     def _logprobs(self, logits: mx.array, verdict: Verdict) -> Logprobs | None:
         """Of the emitted tokens, in the first accepted + 1 rows of each sequence; other rows are ignored."""

@@ -59,7 +59,7 @@ def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) ->
     top_k tokens survive; temperature 0 is top_k 1. The largest token always survives. A row without a distribution (`is_finite`) holds NaN.
     `counts` may be None only without penalties. Raises BadRequestError if logit_bias names a token outside the vocabulary.
     """
-    logits = _biased(_penalised(logits, sampling, counts), sampling.logit_bias)
+    logits = adjusted(logits, sampling, counts)
     vocab = logits.shape[-1]
     num = 1 if sampling.temperature == 0 else min(sampling.top_k or vocab, vocab)
     largest = mx.max(logits, axis=-1, keepdims=True)
@@ -69,6 +69,11 @@ def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) ->
     ids = largest_ids(logits, num)
     probs = mx.softmax((mx.take_along_axis(logits, ids, axis=-1) - largest) / temperature, axis=-1)
     return mx.put_along_axis(mx.zeros_like(logits), ids, _cut(probs, sampling.top_p, sampling.min_p), axis=-1)
+
+
+def adjusted(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:
+    """`logits` [rows, vocab] after penalties and bias: at temperature 0 the largest of each row is the token."""
+    return _biased(_penalised(logits, sampling, counts), sampling.logit_bias)
 
 
 def largest_ids(values: mx.array, num: int) -> mx.array:

@@ -43,7 +43,11 @@ def verify_coupled(target: mx.array, drafts: mx.array, g: mx.array) -> Verdict:
 
     target [b, k+1, vocab], drafts [b, k], g [b, k+1, vocab].
     """
-    tokens = draw_coupled(target, g)
+    return verify_chosen(draw_coupled(target, g), drafts)
+
+
+def verify_chosen(tokens: mx.array, drafts: mx.array) -> Verdict:
+    """Accept drafts [b, k] while they agree with the target's own `tokens` [b, k+1], each chosen as plain decoding would."""
     accepted = _leading(tokens[:, :-1] == drafts)
     return Verdict(accepted, mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0])
 

@@ -27,7 +27,12 @@ class Unusable(NamedTuple):
 
 def extension() -> Operations | None:
     """The module `forerun._cpu` if it serves the default device, else None: operations then use arrays. `unusable` returns why."""
-    return cast("Operations", import_module("forerun._cpu")) if mx.default_device() == mx.cpu and unusable() is None else None
+    return _module() if mx.default_device() == mx.cpu and unusable() is None else None
+
+
+@cache
+def _module() -> Operations:
+    return cast("Operations", import_module("forerun._cpu"))
 
 
 @cache

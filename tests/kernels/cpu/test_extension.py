@@ -18,8 +18,10 @@ from forerun.kernels import cpu
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     cpu.unusable.cache_clear()
+    cpu._module.cache_clear()
     yield
     cpu.unusable.cache_clear()
+    cpu._module.cache_clear()
 
 
 def swiglu(x: mx.array) -> mx.array:
@@ -60,6 +62,7 @@ def test_none_was_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(cpu, "NOT_BUILT", tmp_path / "not_built.txt")
     assert reason() == "they were not built"
     cpu.unusable.cache_clear()
+    cpu._module.cache_clear()
     cpu.NOT_BUILT.write_text("there was no C++ compiler\n")
     assert reason() == "there was no C++ compiler"
 

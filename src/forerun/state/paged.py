@@ -14,7 +14,7 @@ from forerun.kernels.cached_attention import paged_attention, write_pages
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.paged_attention import Pages
 from forerun.kernels.write_rows import put_rows
-from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
+from forerun.state.contiguous import CAPACITY_STEP_TOKENS, capacity_for, round_up
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
 from forerun.state.row_span import RowSpan
@@ -59,10 +59,13 @@ class Pool:
             mx.eval(self.buffers[i])
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Numbers of free pages, zeroed. The pool grows only if too few are free: by at least a quarter, array by array."""
+        """Numbers of free pages, zeroed. The pool grows only if too few are free: by at least a quarter, to a capacity of the series that
+        all caches share (see capacity_for), array by array.
+        """
         missing = num_blocks - len(self._free)
         if missing > 0:
-            added = max(missing, self.num_blocks // 4)
+            wanted = self.num_blocks + max(missing, self.num_blocks // 4)
+            added = capacity_for(wanted * self.block_tokens) // self.block_tokens - self.num_blocks
             for i in range(len(self.buffers)):
                 self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
                 mx.eval(self.buffers[i])
@@ -88,15 +91,18 @@ class Pool:
 
 
 class PagedStore:
-    """The pages of one cache; see Store. They are freed with the store. blocks [pages] int32: page numbers in order."""
+    """The pages of one cache; see Store. They are freed with the store. blocks: page numbers in order. table [pages] int32: the same, for
+    a capacity of the series that all caches share, so that a compiled step is traced once for each; beyond `blocks` it repeats the first
+    page, whose rows are masked there.
+    """
 
-    def __init__(self, pool: Pool, blocks: mx.array) -> None:
-        self._pool, self._blocks = pool, blocks
+    def __init__(self, pool: Pool, blocks: list[int], table: mx.array) -> None:
+        self._pool, self._blocks, self._table = pool, blocks, table
 
     @classmethod
     def empty(cls, pool: Pool, tokens: int) -> PagedStore:
         """A store that holds `tokens`."""
-        store = cls(pool, mx.zeros((0,), dtype=mx.int32))
+        store = cls(pool, [], mx.zeros((0,), dtype=mx.int32))
         store.reserve(round_up(tokens))
         return store
 
@@ -115,7 +121,7 @@ class PagedStore:
 
     @property
     def num_blocks(self) -> int:
-        return int(self._blocks.shape[0])
+        return len(self._blocks)
 
     @property
     def capacity(self) -> int:
@@ -131,7 +137,9 @@ class PagedStore:
             wanted = round_up(tokens) // self._pool.block_tokens
             allocated = self._pool.allocate(wanted - self.num_blocks)
             weakref.finalize(self, self._pool.free, allocated)
-            self._blocks = mx.concatenate([self._blocks, mx.array(allocated, dtype=mx.int32)])
+            self._blocks = self._blocks + allocated
+            padding = capacity_for(self.capacity) // self._pool.block_tokens - self.num_blocks
+            self._table = mx.array(self._blocks + self._blocks[:1] * padding, dtype=mx.int32)
 
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         self.buffers[2 * layer : 2 * layer + 2] = write_pages(self._pages(layer), keys, values, span.positions)
@@ -160,10 +168,10 @@ class PagedStore:
         self.put(start, [to_device(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
 
     def constants(self) -> list[mx.array]:
-        return [self._blocks]
+        return [self._table]
 
     def _pages(self, layer: int) -> Pages:
-        return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._blocks, self._pool.block_tokens)
+        return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._table, self._pool.block_tokens)
 
     def _rows_of(self, positions: mx.array) -> mx.array:
         return self._pages(0).rows_of(positions)

@@ -187,10 +187,9 @@ class Turn:
         self._store = lambda: self._remember(cache, generation.store(), snapshots, restored, memo)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, parts.reasoning_chars)
         usage = Usage(request.prompt_tokens, restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        described = miss.describe(restored.miss_reason, request.prompt, self.model.tokenizer)
+        request.describe_miss = partial(miss.describe, restored.miss_reason, request.prompt, self.model.tokenizer)
         cost = Cost(
-            usage,
-            report(self.model.family, request, restored, described, prefilled, decode_stats, usage, self._durable_tokens(), self.timing),
+            usage, report(self.model.family, request, restored, prefilled, decode_stats, usage, self._durable_tokens(), self.timing)
         )
         if generation.finish is None:
             raise RequestCancelled(cost)

@@ -7,7 +7,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
@@ -17,7 +18,7 @@ from forerun.engine.scheduler import may_wait, next_request, retry_after_s
 from forerun.engine.turn import Model, RequestCancelled, Turn
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
-from forerun.values import Done, QueuePosition
+from forerun.values import Done, QueuePosition, Report
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
         self._running: Request | None = None
+        self._reporting, self._ending = ThreadPoolExecutor(1, "report"), set[Request]()
         self._served_s: dict[str, float] = {}
         self._state = threading.Condition()
         self.is_closing = False
@@ -94,10 +96,10 @@ class Worker:
         return future
 
     def counts(self) -> tuple[int, int]:
-        """Number of requests running and waiting."""
+        """Number of requests running, those whose end is being reported included, and waiting."""
         with self._state:
             self._forget_cancelled()
-            return int(self._running is not None), len(self._waiting)
+            return len(self._ending.union(filter(None, [self._running]))), len(self._waiting)
 
     def close(self, limit_s: float) -> None:
         """Refuse new requests, let queued ones run for half of `limit_s`, cancel the rest, and write pending records within `limit_s`."""
@@ -110,6 +112,8 @@ class Worker:
                 request.cancel()
             self._state.notify_all()
         self._thread.join(max(0.0, self._stop_s - time.monotonic()))
+        if not self._thread.is_alive():
+            self._reporting.shutdown()
 
     def _run(self) -> None:
         try:
@@ -237,7 +241,25 @@ class Worker:
         self._end(ended, Failure(ended.error.with_traceback(None)))
 
     def _end(self, ended: EndedRequest, last: Done | Failure) -> None:
-        """The one place where requests end, however they end."""
+        """The one place where requests end, however they end. One with a report ends on another thread, which explains its miss."""
+        if ended.report is None:
+            self._report(ended, last)
+            return
+        with self._state:
+            self._ending.add(ended.request)
+        self._reporting.submit(self._report_explained, ended, ended.report, last)
+
+    def _report_explained(self, ended: EndedRequest, report: Report, last: Done | Failure) -> None:
+        try:
+            report = replace(report, miss=ended.request.describe_miss())
+        except Exception:
+            log.exception("a miss could not be explained")
+        last = replace(last, report=report) if isinstance(last, Done) else last
+        self._report(replace(ended, report=report), last)
+        with self._state:
+            self._ending.discard(ended.request)
+
+    def _report(self, ended: EndedRequest, last: Done | Failure) -> None:
         for observe in () if ended.request.archived else self.observers:
             try:
                 observe(ended)

@@ -121,6 +121,7 @@ class Turn:
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = time.monotonic()
+        request.running = restored.running
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
     def _begins_another(self, restored: RestoredState[Contiguous]) -> bool:
@@ -243,7 +244,7 @@ class Turn:
 
     def _learn(self, answered: SampledAnswer, session: str) -> Memo | None:
         """Remember how the answer was sampled, before the client can send it back."""
-        if self._bypass_reason():
+        if self._bypass_reason() or self.request.running.is_removed:
             return None
         return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered, session)
 
@@ -265,7 +266,17 @@ class Turn:
         head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
         names = self._title(), job.client
         turn = FinishedTurn(
-            restored.session, job.tenant, turns, message_end, num_new, memo, restored.unsaved, head, *names, restored.used_s
+            restored.session,
+            job.tenant,
+            turns,
+            message_end,
+            num_new,
+            memo,
+            restored.unsaved,
+            head,
+            *names,
+            restored.used_s,
+            restored.running,
         )
         self.model.bank.remember(cache, tokens, snapshots, turn)
 

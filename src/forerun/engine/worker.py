@@ -189,7 +189,7 @@ class Worker:
             self._store(model, turn)
         except Exception as error:  # ends this request only; its cache is dropped
             log.exception("the request failed")
-            if request.job.uses_bank:
+            if request.job.uses_bank and not request.running.is_removed:
                 model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that computed it failed")
             self._fail(EndedRequest(request, "error", None, None, explain(error)))
         else:

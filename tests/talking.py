@@ -103,7 +103,7 @@ def turn(
     snapshots.append(restored.cache.snapshot())
     head = policy.first_message_end(prompt, message_end, frozenset({tiny.END}))
     num_new, turns = len(snapshots) - num_old, restored.turns + 1
-    finished = FinishedTurn(restored.session, tenant, turns, message_end, num_new, None, restored.unsaved, head)
+    finished = FinishedTurn(restored.session, tenant, turns, message_end, num_new, None, restored.unsaved, head, running=restored.running)
     bank.remember(restored.cache, stored, snapshots, finished)
     return TurnResult(restored, stored, found)
 

@@ -82,7 +82,7 @@ def manifest_with(archive: bytes, **changed: Any) -> bytes:
 
 def imported(folder: Path, archive: bytes, *, tenant: str = "bob") -> Bank:
     bank = opened(folder)
-    bank.sessions.take(tenant, "theirs", Archive.read(io.BytesIO(archive)))
+    bank.sessions.take(tenant, "theirs", Archive.read(io.BytesIO(archive)), lambda: None)
     return bank
 
 
@@ -96,7 +96,7 @@ def test_a_conversation_continues_in_another_bank_bit_for_bit(exported_session: 
         assert differing_state(after.restored.cache, read(FAMILY, tuple(after.stored))) == []
         assert turn(bank, stored, tenant="ann").restored.source == "cold"
         with pytest.raises(BadRequestError, match="there is a conversation 'theirs'"):
-            bank.sessions.take("bob", "theirs", Archive.read(io.BytesIO(archive)))
+            bank.sessions.take("bob", "theirs", Archive.read(io.BytesIO(archive)), lambda: None)
 
 
 def test_an_archive_is_a_tar_that_people_can_read(exported_session: tuple[list[int], bytes]) -> None:
@@ -139,7 +139,7 @@ def full(folder: Path, *, is_pinned: bool) -> Bank:
 def test_an_import_evicts_what_it_needs(exported_session: tuple[list[int], bytes], tmp_path: Path) -> None:
     stored, archive = exported_session
     with closing(full(tmp_path / "bank", is_pinned=False)) as bank:
-        made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
+        made = bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)), lambda: None)
         assert (made.state, made.stored_tokens) == ("ssd", len(stored))
         assert bank._disk.num_bytes == bytes_under(tmp_path / "bank") <= bank._disk.limit_bytes  # type: ignore[union-attr]
 
@@ -147,7 +147,7 @@ def test_an_import_evicts_what_it_needs(exported_session: tuple[list[int], bytes
 def test_an_import_that_does_not_fit_next_to_pins_is_refused_and_leaves_nothing(archive: bytes, tmp_path: Path) -> None:
     with closing(full(tmp_path / "bank", is_pinned=True)) as bank:
         with pytest.raises(BankFullError, match="pinned conversations take"):
-            bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)))
+            bank.sessions.take("", "theirs", Archive.read(io.BytesIO(archive)), lambda: None)
         assert "theirs" not in {session.id for session in bank.sessions.all("", 10)}
         assert bank._disk.num_bytes == bytes_under(tmp_path / "bank")  # type: ignore[union-attr]
 
@@ -279,7 +279,7 @@ def test_what_is_no_archive_is_refused_and_leaves_nothing(archive: bytes, change
     folder = tmp_path / "bank"
     with closing(opened(folder)) as bank:
         with pytest.raises(BadRequestError):
-            bank.sessions.take("", "theirs", Archive.read(io.BytesIO(REFUSED[change](archive))))
+            bank.sessions.take("", "theirs", Archive.read(io.BytesIO(REFUSED[change](archive))), lambda: None)
         assert bank.sessions.all("", 10) == []
         assert bank._disk.index.inventory() == []  # type: ignore[union-attr]
         assert bank._disk.num_bytes == bytes_under(folder)  # type: ignore[union-attr]

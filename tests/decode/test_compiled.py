@@ -14,6 +14,7 @@ from tests.running import differing, read
 from forerun.decode.compiled import StepTable
 from forerun.decode.warm_up import warm_up
 from forerun.state.cache import Cache, lend
+from forerun.state.contiguous import capacity_for
 from forerun.state.conversion import relayout, relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Paged
 
@@ -115,6 +116,17 @@ def test_changing_layouts_and_capacities_changes_no_logits() -> None:
         decoded = decoded + TOKENS[:5]  # whatever was decoded: only the number counts
         capacities.add(moved.store.capacity)
     assert len(capacities) > 3
+
+
+@pytest.mark.parametrize("layout", [Contiguous(), Paged(16), Paged(256)], ids=str)
+def test_a_growing_conversation_is_traced_once_per_capacity_of_the_series(layout: Layout) -> None:
+    family, tokens = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB), tiny.words("growing", 4100)
+    steps, cache = StepTable(family, eager_reason=""), relayout_as_chosen(read(family, tokens[:100]), layout)
+    while cache.length < 4000:
+        cache = read(family, tokens[: cache.length + 49], cache)
+        decode(cache, steps, (1,), 0)
+    assert cache.layout == layout
+    assert steps.num_traces() == 2 * len({capacity_for(tokens) for tokens in range(100, 4001)})
 
 
 def test_a_thousand_steps_trace_nothing_again() -> None:

@@ -28,7 +28,8 @@ from forerun.engine.scheduler import MAX_WAITING
 from forerun.engine.worker import SAVING_FRAC, Worker
 from forerun.errors import BadRequestError, BusyError, ContextLengthError, ForerunError, ModelError
 from forerun.state.record import Record
-from forerun.values import GREEDY, Chat, Content, Done, Event, PrefillProgress, QueuePosition
+from forerun.text.prompt_locations import PromptLocator
+from forerun.values import GREEDY, Chat, Content, Done, Event, PrefillProgress, QueuePosition, Report
 
 PROMPT = [(11 * i + i // 3) % 6000 for i in range(40)]
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
@@ -238,20 +239,49 @@ def test_sampled_tokens_are_reused_after_a_restart(num: int, tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_a_miss_names_the_edited_message_with_both_texts(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path / "bank") as rig:
+def diverging(folder: Path) -> Report:
+    """The report of a prompt that diverges from a stored one in its second message."""
+
+    async def scenario() -> Report:
+        async with running(folder) as rig:
             for question in ("What is red?", "What is green?"):
                 messages = ({"role": "system", "content": "You help."}, {"role": "user", "content": question})
                 received = done(await events(await rig.ask([], prompt=Chat(messages, (), {}))))
-            missed = received.report.miss
-            assert missed is not None
-            assert (missed.kind, missed.where, missed.field) == ("differs", "message 1 (user)", "content")
-            assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
-            assert "red?" in missed.stored_text
-            assert "diverges after" in received.report.reason
+            return received.report
 
-    asyncio.run(scenario())
+    return asyncio.run(scenario())
+
+
+def test_a_miss_names_the_edited_message_with_both_texts(tmp_path: Path) -> None:
+    report = diverging(tmp_path)
+    missed = report.miss
+    assert missed is not None
+    assert (missed.kind, missed.where, missed.field) == ("differs", "message 1 (user)", "content")
+    assert ("What is " + missed.prompt_text).startswith(("What is green?", "What is  green?"))
+    assert "red?" in missed.stored_text
+    assert "diverges after" in report.reason
+
+
+def test_the_thread_that_serves_renders_nothing_to_explain_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, rendered = set[str](), PromptLocator._text
+
+    def noted(locator: PromptLocator, chat: Chat) -> str:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return rendered(locator, chat)
+
+    monkeypatch.setattr(PromptLocator, "_text", noted)
+    assert diverging(tmp_path).miss
+    assert threads == {"report"}
+
+
+def test_a_miss_that_cannot_be_explained_is_logged_and_costs_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PromptLocator, "_text", lambda locator, chat: 1 / 0)
+    report = diverging(tmp_path)
+    assert report.miss is None
+    assert "diverges after" in report.reason
+    assert "a miss could not be explained" in caplog.text
 
 
 # --- the queue

@@ -49,7 +49,7 @@ def load(tier: DiskTier) -> None:
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
-    keep(EvictingDisk(tier, lambda: ()), archive, PrefixHasher(b"another secret", "", IDENTITY), "", "again", 1.0)
+    keep(EvictingDisk(tier, lambda: ()), archive, PrefixHasher(b"another secret", "", IDENTITY), "", "again", 1.0, lambda: None)
 
 
 ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -15,13 +16,14 @@ from tests.serve.asking import serving
 from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, wait_for
 
-from forerun.serve import sse
+from forerun.serve import http_protocol, sse
 
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
 # Passes that a request may make: its prompt takes three; the call has no name yet, so that nothing of it can be sent.
 PASSES = {"prefill": 1, "decode": 6, "buffering": 12}
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 CALL = '<tool_call>{"arguments": {"path": "' + "never sent " * 500
+SMALL_BYTES, connection_made = 1 << 14, http_protocol.Protocol.connection_made
 SIGNS = {"/v1/chat/completions": b": keepalive\n", "/v1/messages": b"event: ping\n", "/v1/responses": b"event: response.in_progress\n"}
 
 
@@ -58,8 +60,8 @@ def body(path: str, name: str, *, stream: bool) -> dict[str, Any]:
     return bodies[path] | {"stream": stream, "max_tokens": 2000, "max_output_tokens": 2000, "temperature": 0}
 
 
-def sent(port: int, path: str, name: str, *, stream: bool) -> socket.socket:
-    content = json.dumps(body(path, name, stream=stream)).encode()
+def sent(port: int, path: str, name: str, *, stream: bool, **more: Any) -> socket.socket:
+    content = json.dumps(body(path, name, stream=stream) | more).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     client = socket.create_connection(("127.0.0.1", port))
     client.sendall(head.encode() + content)
@@ -76,6 +78,12 @@ def writing(text: str) -> Script:
         return ids[(position - begun[0]) % len(ids)]
 
     return script
+
+
+def with_small_buffer(connection: http_protocol.Protocol, transport: asyncio.Transport) -> None:
+    """`connection_made` of a connection of which the kernel holds few bytes."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
+    connection_made(connection, transport)
 
 
 def num_cancelled(rig: Rig) -> float:
@@ -133,6 +141,24 @@ def test_a_client_that_left_is_logged_with_499(rig: Rig, port: int, path: str, s
         wait_for(lambda: f"POST {path}: " in caplog.text)
     assert f"POST {path}: 499 after " in caplog.text
     wait_for(lambda: is_free(rig))
+
+
+def test_a_client_that_stops_reading_is_cut_off_logged_and_counted(
+    rig: Rig, port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(http_protocol, "STALL_LIMIT_S", 0.2)
+    monkeypatch.setattr(http_protocol.Protocol, "connection_made", with_small_buffer)
+    before, rig.family.script = num_cancelled(rig), lambda position, token, total: 33
+    rig.gate.open()
+    large = {"logprobs": True, "top_logprobs": 20}  # a kilobyte or more a token
+    with sent(port, PATHS[0], "stalls", stream=True, **large) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
+        wait_for(lambda: num_cancelled(rig) == before + 1)
+        wait_for(lambda: is_free(rig))
+        wait_for(lambda: f"POST {PATHS[0]}: 499 after " in caplog.text)
+    (line,) = (record for record in caplog.records if "took nothing of its response for 0.2 s" in record.message)
+    assert line.levelno == logging.WARNING
 
 
 @pytest.mark.parametrize("path", SIGNS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.bank import policy
@@ -24,6 +24,7 @@ from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.ram import Ram
 from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
+from forerun.bank.running_turns import RunningTurn, RunningTurns
 from forerun.bank.saver import DiskSaver
 from forerun.bank.session_store import SessionStore
 from forerun.bank.stats import BankStats
@@ -46,7 +47,8 @@ class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
-    head: tokens of the first message, 0 if unknown. title, client: of the conversation, see `Session`. used_s: see `RestoredState`.
+    head: tokens of the first message, 0 if unknown. title, client: of the conversation, see `Session`. used_s, running: as
+    of `RestoredState`.
     """
 
     session: str
@@ -60,6 +62,7 @@ class FinishedTurn:
     title: str = ""
     client: str = ""
     used_s: float = field(default_factory=time.time)
+    running: RunningTurn = field(default_factory=RunningTurn)
 
 
 class Bank:
@@ -76,12 +79,14 @@ class Bank:
         explainer = MissExplainer(tiers, (self._live, self._running), secret, identity)
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
-        self.sessions = SessionStore(self._ram, self._saver, self._hasher)
+        self._turns = RunningTurns()
+        self.sessions = SessionStore(self._ram, self._saver, self._hasher, self._turns)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
         hasher = self._hasher(tenant)
-        return restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
+        restored = restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
+        return replace(restored, running=self._turns.begin(tenant, restored.session))
 
     def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The longest prefix that `tokens` share with a conversation on disk, and how that one continues. May be called from any thread.
@@ -105,7 +110,12 @@ class Bank:
         return cold(self._sources.arena, session, layout, prompt_tokens + headroom_tokens, MissReason("bypass", reason, 0, ()))
 
     def remember(self, cache: Cache[Any], tokens: Sequence[int], snapshots: Sequence[Snapshot], turn: FinishedTurn) -> None:
-        """Store the conversation. cache: the state after `tokens`, consumed. snapshots: within them, in order. Raises ValueError."""
+        """Store the conversation, unless it was removed since `restore`. cache: the state after `tokens`, consumed. snapshots: within them,
+        in order. Raises ValueError.
+        """
+        if turn.running.is_removed:
+            log.info("a turn of a conversation that was removed meanwhile is not stored")
+            return
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
         by_position = {s.position: s for s in snapshots}
@@ -119,6 +129,7 @@ class Bank:
             wanted = [by_position[p] for p in sorted(policy.for_disk(new, turn.message_end))]
             self._saver.begin(live, wanted, turn.unsaved)
         self._live.add(live)
+        self._turns.end(turn.running)
         self.trim()
 
     def run(self, restored: RestoredState[Any], tokens: Sequence[int], snapshots: list[Snapshot], *, tenant: str) -> LiveConversation:
@@ -142,7 +153,7 @@ class Bank:
         hasher, snapshots = self._hasher(tenant), list(restored.snapshots)
         live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns + 1, ())
         live.used_s, live.message_end = restored.used_s, message_end
-        return PrefillSaver(self._saver, live, message_end)
+        return PrefillSaver(self._saver, live, message_end, restored.running)
 
     def durable_tokens(self, tokens: Sequence[int], *, tenant: str) -> int:
         """How many of the first `tokens` could be restored after a crash now; 0 if the index fails."""

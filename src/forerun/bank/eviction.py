@@ -5,6 +5,7 @@ Knows no queue and no cache.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,13 +22,18 @@ _LOOKED_UP = 8  # records at once, as what pinned and live conversations need is
 
 
 class EvictingDisk:
-    """A disk tier that evicts. live: rows of the conversations that are live in RAM."""
+    """A disk tier that evicts; for all threads, one record at a time. live: rows of the conversations that are live in RAM."""
 
     def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
         self.disk, self._live = disk, live
+        self._lock = threading.Lock()
 
     def put(self, record: Record, label: RecordLabel) -> None:
         """Write the record, evicting others if needed. Raises BankError; BankFullError if nothing may be evicted for it."""
+        with self._lock:
+            self._put(record, label)
+
+    def _put(self, record: Record, label: RecordLabel) -> None:
         while True:
             try:
                 self.disk.put(record)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 from forerun.bank import policy
 from forerun.bank.live import CaptureUnit, LiveConversation
+from forerun.bank.running_turns import RunningTurn
 from forerun.bank.saver import DiskSaver
 from forerun.errors import BankError
 from forerun.state.cache import Snapshot
@@ -22,10 +23,11 @@ class PrefillSaver:
     """Saves one prompt's rows, and its snapshots up to `message_end`.
 
     live: holds all tokens of the prompt; its cache holds those prefilled so far, and `save` adds its snapshots. Never restored from.
+    running: its turn, of which nothing more is saved once its conversation is removed.
     """
 
-    def __init__(self, saver: DiskSaver, live: LiveConversation, message_end: int) -> None:
-        self._saver, self._live, self._message_end = saver, live, message_end
+    def __init__(self, saver: DiskSaver, live: LiveConversation, message_end: int, running: RunningTurn) -> None:
+        self._saver, self._live, self._message_end, self._running = saver, live, message_end, running
         segments = list(live.units([]))
         self._keys = [unit.info.key for unit in segments]
         try:
@@ -38,6 +40,8 @@ class PrefillSaver:
 
     def save(self, snapshots: Collection[Snapshot]) -> None:
         """Capture the units that the cache holds by now, within SAVING_FRAC of the time since the start. snapshots: new ones, in order."""
+        if self._running.is_removed:
+            return
         self._live.snapshots += snapshots
         wanted = policy.for_disk([s.position for s in snapshots], self._message_end)
         self._snapshots += [self._live.snapshot_unit(s) for s in snapshots if s.position in wanted and s.position <= self._message_end]

@@ -17,6 +17,7 @@ from forerun.bank.live import NOTHING_UNSAVED, LiveConversations, ReachablePrefi
 from forerun.bank.match import PrefixChain, PrefixMatch, RestorePlan, match
 from forerun.bank.miss_reason import MissExplainer, MissReason, RestoreProblems
 from forerun.bank.ram import Ram
+from forerun.bank.running_turns import RunningTurn
 from forerun.bank.saver import NO_COPY, DiskSaver
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.format import file_bytes
@@ -38,7 +39,8 @@ class RestoredState(Generic[L]):
     miss_reason: why no more was reused. snapshots: those that exist already within these tokens. session: the conversation's id.
     turns: how many it has had. read_bytes: of the record files read. unsaved: what of its last turn is not on disk yet.
     used_s: now, Unix seconds: the time of last use of all that the turn stores, during its prefill and at its end. forked_from: id of the
-    live conversation that the state was copied from, which continues on its own; "" if none.
+    live conversation that the state was copied from, which continues on its own; "" if none. running: whether its conversation was removed
+    since.
     """
 
     cache: Cache[L]
@@ -52,10 +54,12 @@ class RestoredState(Generic[L]):
     unsaved: UnsavedState = NOTHING_UNSAVED
     used_s: float = field(default_factory=time.time)
     forked_from: str = ""
+    running: RunningTurn = field(default_factory=RunningTurn)
 
     def apart(self) -> RestoredState[L]:
         """The same state, as a new conversation that only shares the prefix."""
-        return replace(self, session=new_session(), turns=0)
+        self.running.session = new_session()
+        return replace(self, session=self.running.session, turns=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a 
 
 
 class DiskSaver:
-    """Has live conversations written to a disk tier. evicting: the same disk, for what else writes there while `writer` is idle."""
+    """Has live conversations written to a disk tier. evicting: the same disk, for what else writes there."""
 
     def __init__(self, disk: DiskTier, spec: StateSpec, live: LiveConversations) -> None:
+        self._live = live
         self.disk, self.evicting = disk, EvictingDisk(disk, lambda: [x.session_row for x in live if x.session_row])
         self.writer = Writer(self.evicting)
         self._snapshot_cost_tokens = spec.snapshot_tokens
@@ -58,6 +59,16 @@ class DiskSaver:
         queued = {record.info.key for record in self.writer.waiting()}  # before the index: what is written in between is found there
         wanted = list(keys)
         return queued.intersection(wanted) | self.disk.index.present(wanted)
+
+    def write_again(self) -> None:
+        """Make pending again what live conversations need and the disk has no more: it was removed with another conversation."""
+        for live in self._live:
+            keys = live.session_row.keys if live.session_row else ()
+            gone = set(keys) - self.stored_keys(keys)
+            wanted = [s for s in live.snapshots if live.snapshot_unit(s).info.key in gone]
+            if not gone.issubset(unit.info.key for unit in live.pending):
+                live.pending.clear()
+                self.begin(live, wanted, NOTHING_UNSAVED)
 
     def forget_root(self, root: str) -> None:
         """Have the identity of the chains under `root` noted again with the next turn: it was removed from the index."""

@@ -1,6 +1,10 @@
 """The bank's conversations, wherever they are stored: list, name, pin, fork, import, remove.
 
-Runs on the thread that owns MLX while no request runs, except for `all` and `one`. Knows nothing of prompts or of restoring state.
+`all` and `one` may be called from any thread at any time; the others from any thread, one at a time, while requests run. What they do to
+live conversations runs on the thread that owns MLX, in short calls; nothing waits for the disk there. Knows nothing of prompts or of
+restoring state.
+
+A turn that runs while its conversation is removed ends, and is not stored. A fork, a name and an archive are of what is stored.
 """
 
 from __future__ import annotations
@@ -8,29 +12,41 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from forerun.bank import stored, transfer
 from forerun.bank.archive import Archive
 from forerun.bank.live import LiveConversation
 from forerun.bank.ram import Ram
 from forerun.bank.restore import new_session
+from forerun.bank.running_turns import RunningTurns
 from forerun.bank.saver import DiskSaver
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import Index
 from forerun.errors import BadRequestError, BankError, UnknownSessionError
-from forerun.state.record import PrefixHasher
+from forerun.state.record import PrefixHasher, RecordInfo
 from forerun.values import SessionInfo
 
 _FLUSH_S = 30.0
 _ALL = -1  # SQLite's LIMIT for all rows
+T = TypeVar("T")
+
+
+class OnOwner(Protocol):
+    """Runs a call on the thread that owns MLX. Returns what it returns, and raises what it raises."""
+
+    def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
 class SessionStore:
-    """Conversations of one bank. saver: None without a disk. hasher_of: the hasher of a tenant."""
+    """Conversations of one bank. saver: None without a disk. hasher_of: the hasher of a tenant. on_owner: set where others than the owner
+    of MLX call.
+    """
 
-    def __init__(self, ram: Ram, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher]) -> None:
-        self._live, self._memory, self._saver, self._hasher_of = ram.live, ram.memory, saver, hasher_of
+    def __init__(self, ram: Ram, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher], running: RunningTurns) -> None:
+        self._live, self._memory, self._saver, self._hasher_of, self._running = ram.live, ram.memory, saver, hasher_of, running
+        self.on_owner: OnOwner = _at_once
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         """The tenant's conversations, last used first, at most `limit`. May be called from any thread."""
@@ -84,11 +100,17 @@ class SessionStore:
         differing = self._hasher_of("").identity.differing(archive.manifest.identity)
         return f"its state is of another model: {' and '.join(differing)} differ" if differing else ""
 
-    def take(self, tenant: str, id: str, archive: Archive) -> SessionInfo:
-        """Import an archive with its state under this id. Raises BadRequestError."""
+    def take(self, tenant: str, id: str, archive: Archive, check: Callable[[], object]) -> SessionInfo:
+        """Import an archive with its state under this id, wholly or not at all. check: called before each record; what it raises ends the
+        import. Raises BadRequestError.
+        """
         self.check_new(tenant, id, archive)
-        self._flush()
-        transfer.keep(self._with_disk().evicting, archive, self._hasher_of(tenant), tenant, id, time.time())
+        saver = self._with_disk()
+        try:
+            transfer.keep(saver.evicting, archive, self._hasher_of(tenant), tenant, id, time.time(), check)
+        except BaseException:
+            self.on_owner(saver.write_again)
+            raise
         return self.one(tenant, id)
 
     def announce(self, address: str) -> None:
@@ -98,33 +120,42 @@ class SessionStore:
 
     def remove(self, tenant: str, id: str) -> None:
         """Remove a conversation, and its records that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
-        self.one(tenant, id)
-        self._drop(self._live.of(tenant, id))
-        others = {key for live in self._live if live.session_row for key in live.session_row.keys}
-        stored.remove(self._memory, tenant, id, others)
-        self._memory.index.scrub()
-        if self._saver:
-            removed = stored.remove(self._saver.disk, tenant, id, others)
-            self._saver.disk.scrub([info.key for info in removed])
+        if not self._running.of(tenant, id):
+            self.one(tenant, id)
+        with self._running.removing(tenant, id):
+            self.on_owner(lambda: self._drop(self._live.of(tenant, id)))
+            stored.remove(self._memory, tenant, id, self.on_owner(self._live_keys))
+            self._memory.index.scrub()
+            self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
 
     def wipe(self, tenant: str) -> int:
         """Remove all of the tenant's conversations. Returns their number. Raises BankError, after which it can be repeated."""
-        num_sessions = len(self._ids(tenant, _ALL))
-        self._drop([live for live in self._live if live.tenant == tenant])
-        root = self._hasher_of(tenant).root
-        stored.wipe(self._memory, tenant, [root])
-        self._memory.index.scrub()
-        if self._saver:
-            removed = stored.wipe(self._saver.disk, tenant, [root])
-            self._saver.forget_root(root)
-            self._saver.disk.scrub([info.key for info in removed])
+        num_sessions, root = len(self._ids(tenant, _ALL)), self._hasher_of(tenant).root
+        with self._running.removing(tenant, None):
+            self.on_owner(lambda: self._drop([live for live in self._live if live.tenant == tenant]))
+            stored.wipe(self._memory, tenant, [root])
+            self._memory.index.scrub()
+            self._remove_from_disk(lambda disk: stored.wipe(disk, tenant, [root]))
+            if self._saver:
+                self._saver.forget_root(root)
         return num_sessions
 
+    def _remove_from_disk(self, remove: Callable[[DiskTier], list[RecordInfo]]) -> None:
+        """Remove from the disk, once all that was captured before is written; leave no trace there."""
+        if self._saver:
+            self._flush()
+            removed = remove(self._saver.disk)
+            self.on_owner(self._saver.write_again)
+            self._saver.disk.scrub([info.key for info in removed])
+
+    def _live_keys(self) -> set[str]:
+        """Keys of the records that live conversations need."""
+        return {key for live in self._live if live.session_row for key in live.session_row.keys}
+
     def _drop(self, conversations: Sequence[LiveConversation]) -> None:
-        """Remove live conversations; nothing of them is pending afterwards."""
+        """Remove live conversations, with what is pending of them."""
         for live in conversations:
             self._live.remove(live)
-        self._flush()
 
     def _ids(self, tenant: str, limit: int) -> set[str]:
         """Ids of the tenant's conversations: at least the `limit` last used."""
@@ -173,16 +204,28 @@ class SessionStore:
 
     def _flushed(self, tenant: str, id: str) -> DiskTier:
         """The disk, once all that is pending of the conversation is written. Raises UnknownSessionError, BadRequestError."""
-        self.one(tenant, id)
+        self.on_owner(lambda: self.one(tenant, id))  # there, a turn that has ended is stored by now
         saver = self._with_disk()
-        for live in self._live.of(tenant, id):
-            saver.capture_all(live)
+        while self.on_owner(lambda: self._capture_one(saver, tenant, id)):
+            if saver.writer.is_full:
+                self._flush()
         self._flush()
         return saver.disk
+
+    def _capture_one(self, saver: DiskSaver, tenant: str, id: str) -> bool:
+        """Capture one pending unit of the conversation, if the writer has capacity for it. Returns whether there was one."""
+        live = next((live for live in self._live.of(tenant, id) if live.pending), None)
+        if live and not saver.writer.is_full:
+            saver.capture(live)
+        return live is not None
 
     def _flush(self) -> None:
         if self._saver and not self._saver.writer.flush(_FLUSH_S):
             raise BankError(f"the disk did not finish pending writes within {_FLUSH_S:.0f} s", hint="try again later")
+
+
+def _at_once(call: Callable[[], T], /) -> T:
+    return call()
 
 
 def _skip_reason(index: Index, alive: list[LiveConversation]) -> str:

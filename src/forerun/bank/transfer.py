@@ -79,12 +79,21 @@ def unpack(archive: Archive, hasher: PrefixHasher, put: Callable[[Record], objec
     return tuple(keys)
 
 
-def keep(evicting: EvictingDisk, archive: Archive, hasher: PrefixHasher, tenant: str, id: str, now_s: float) -> None:
-    """Store an archive's conversation on disk, with its state. A failed import leaves nothing behind. Raises BadRequestError, BankError."""
+def keep(
+    evicting: EvictingDisk, archive: Archive, hasher: PrefixHasher, tenant: str, id: str, now_s: float, check: Callable[[], object]
+) -> None:
+    """Store an archive's conversation on disk, with its state. A failed import leaves nothing behind. check: called before each record; may
+    raise. Raises BadRequestError, BankError.
+    """
     manifest, disk = archive.manifest, evicting.disk
     label = RecordLabel(id, tenant, now_s, policy.rank_s(now_s, manifest.turns, 1.0))
+
+    def put(record: Record) -> None:
+        check()
+        evicting.put(record, label)
+
     try:
-        keys = unpack(archive, hasher, lambda record: evicting.put(record, label))
+        keys = unpack(archive, hasher, put)
     except BaseException:
         stored.remove(disk, tenant, id, ())
         raise

@@ -109,9 +109,9 @@ class Writer:
         return self._queued_bytes
 
     def flush(self, limit_s: float) -> bool:
-        """Wait until the queue is empty, at most `limit_s` seconds. Returns whether it is."""
+        """Wait until what is queued now is done, at most `limit_s` seconds. Returns whether it is."""
         with self._state:
-            return self._state.wait_for(lambda: not self._queue, limit_s)
+            return self._state.wait_for(partial(self._has_done_more, self._num_done + len(self._queue) - 1), limit_s)
 
     def waiting(self) -> list[Record]:
         """Queued records, the one being written included."""

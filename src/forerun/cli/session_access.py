@@ -77,7 +77,7 @@ class FolderSessions:
         if self.tier.index.session(tenant, id):
             raise stored.id_taken(id)
         hasher = PrefixHasher(secret(self.folder), tenant, manifest.identity)
-        keep(EvictingDisk(self.tier, lambda: ()), read, hasher, tenant, id, time.time())
+        keep(EvictingDisk(self.tier, lambda: ()), read, hasher, tenant, id, time.time(), lambda: None)
         return ImportResult(await self.one(tenant, id), "imported", "")
 
     async def wipe(self, tenant: str) -> int:

@@ -138,10 +138,10 @@ class Batch:
             request_id.set("")
 
     def _end(self, sequence: RunningSequence, error: Exception | None) -> None:
-        self.running.remove(sequence)
         sequence.leave()
-        self._shared.clear()
         self._on_end(sequence, error)
+        self.running.remove(sequence)  # last: until then it counts as running
+        self._shared.clear()
 
     def _in(self, phase: Phase) -> list[RunningSequence]:
         return [s for s in self.running if s.phase is phase]

@@ -11,7 +11,7 @@ from forerun.decode.draft_stats import DraftStats
 from forerun.engine.request import Request
 from forerun.models.base import Family
 from forerun.state.layout import Layout
-from forerun.values import Miss, Report, StepKind, Usage
+from forerun.values import Report, StepKind, Usage
 
 
 class Cost(NamedTuple):
@@ -77,7 +77,6 @@ def report(
     family: Family,
     request: Request,
     restored: RestoredState[Any],
-    miss: Miss | None,
     prefill: LayoutPair,
     decode_stats: DecodeStats,
     usage: Usage,
@@ -85,7 +84,7 @@ def report(
     t: Timing,
     others_s: float,
 ) -> Report:
-    """The report of one request."""
+    """The report of one request, without its miss: see `Request.describe_miss`."""
     computed, draft_stats, passes = usage.prompt_tokens - usage.cached_tokens, decode_stats.draft_stats, decode_stats.passes
     return Report(
         session=restored.session,
@@ -117,7 +116,7 @@ def report(
         accepted=tuple(draft_stats.accepted[: draft_stats.deepest]),
         depths=tuple(draft_stats.depths[: draft_stats.deepest + 1]),
         reason=restored.miss_reason.text,
-        miss=miss,
+        miss=None,
         rendering=request.prompt.notes,
         read_bytes=restored.read_bytes,
         durable_tokens=durable_tokens,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from forerun.bank.running_turns import RunningTurn
 from forerun.text.prompt import Prompt
-from forerun.values import ArchivedConversation, Done, Event, Job, PrefillProgress, Report, Usage
+from forerun.values import ArchivedConversation, Done, Event, Job, Miss, PrefillProgress, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class EndedRequest:
 class Request:
     """Iterate its events on the event loop that created it. Times are of time.monotonic().
 
-    prefill_progress: the latest, None before prefill. answer_text: the raw answer so far.
+    prefill_progress: the latest, None before prefill. answer_text: the raw answer so far. describe_miss: the miss of its report; it
+    renders the prompt several times, so it is not called on the thread that serves. running: set once the bank is asked for its state.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
@@ -43,6 +45,8 @@ class Request:
         self.is_cancelled = False
         self.prefill_progress: PrefillProgress | None = None
         self.answer_text = ""
+        self.running = RunningTurn()
+        self.describe_miss: Callable[[], Miss | None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Failure] = asyncio.Queue()
 

@@ -17,7 +17,7 @@ from forerun.values import Report
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """The request log of one model. with_content: log prompts and answers too."""
+    """The request log of one model. with_content: log prompts and answers too, but of conversations that were removed meanwhile."""
 
     file: LogFile
     model: str
@@ -33,6 +33,7 @@ class RequestLog:
 
     def _entry(self, ended: EndedRequest) -> Entry:
         request, job = ended.request, ended.request.job
+        with_content = self.with_content and not request.running.is_removed
         return Entry(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             id=job.id,
@@ -44,8 +45,8 @@ class RequestLog:
             prompt_tokens=request.prompt_tokens,
             prefill_progress=request.prefill_progress,
             usage=ended.usage,
-            report=ended.report if self.with_content or ended.report is None else _without_text(ended.report),
-            content=Content(job.prompt, request.answer_text) if self.with_content else None,
+            report=ended.report if with_content or ended.report is None else _without_text(ended.report),
+            content=Content(job.prompt, request.answer_text) if with_content else None,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -147,6 +148,7 @@ class RunningSequence:
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = self.timing.restored_s or time.monotonic()
+        request.running = restored.running
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
     def _begins_another(self, restored: RestoredState[Contiguous]) -> bool:
@@ -239,14 +241,13 @@ class RunningSequence:
         self._memo = self._learn(SampledAnswer(shown, request.answer_text, self._message.value()), self.restored.session)
         reasoning_tokens = self.model.tokenizer.num_within(generation.tokens, self._parser.reasoning_chars)
         usage = Usage(request.prompt_tokens, self.restored.reused_tokens, generation.num_sampled, reasoning_tokens)
-        described = miss.describe(self.restored.miss_reason, request.prompt, self.model.tokenizer)
+        request.describe_miss = partial(miss.describe, self.restored.miss_reason, request.prompt, self.model.tokenizer)
         return Cost(
             usage,
             report(
                 self.model.family,
                 request,
                 self.restored,
-                described,
                 self.prefilled,
                 decoded,
                 usage,
@@ -297,7 +298,7 @@ class RunningSequence:
 
     def _learn(self, answered: SampledAnswer, session: str) -> Memo | None:
         """Remember how the answer was sampled, before the client can send it back."""
-        if self._bypass_reason():
+        if self._bypass_reason() or self.request.running.is_removed:
             return None
         return prompt_encoding.learn(self.model.prompter, self.request.job, self.request.prompt, answered, session)
 
@@ -312,7 +313,17 @@ class RunningSequence:
         head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
         names = self._title(), job.client
         turn = FinishedTurn(
-            restored.session, job.tenant, turns, message_end, num_new, self._memo, restored.unsaved, head, *names, restored.used_s
+            restored.session,
+            job.tenant,
+            turns,
+            message_end,
+            num_new,
+            self._memo,
+            restored.unsaved,
+            head,
+            *names,
+            restored.used_s,
+            restored.running,
         )
         self.model.bank.remember(cache, tokens, snapshots, turn)
 

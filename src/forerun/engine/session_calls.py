@@ -1,4 +1,5 @@
-"""The stored conversations of this process's engine: reads go to the bank from any thread, changes run on the thread that owns it.
+"""The stored conversations of this process's engine: reads go to the bank from any thread, changes run one after the other on a thread of
+their own, which waits for the disk, and call the thread that owns MLX for what they do to caches.
 
 Knows no HTTP, no disk and no cache.
 """
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import dataclass, field
 from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
@@ -19,10 +22,12 @@ from forerun.bank.transfer import pack
 from forerun.engine.engine import Run
 from forerun.engine.request_recorder import RequestLog
 from forerun.engine.worker import Worker
+from forerun.errors import ForerunError
 from forerun.text.prompt import Prompter
 from forerun.values import GREEDY, ArchivedConversation, ImportResult, Job, SessionInfo
 
 T = TypeVar("T")
+_FAILED_S = 1.0  # between two checks that the thread that owns MLX lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,10 @@ class LocalSessions:
     log: RequestLog | None
     archive_key: bytes
     submit: Callable[[Job], Awaitable[Run]]
+    _changes: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sessions"), init=False)
+
+    def __post_init__(self) -> None:
+        self.worker.model().bank.sessions.on_owner = self._on_owner
 
     async def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         return await asyncio.to_thread(self.worker.model().bank.sessions.all, tenant, limit)
@@ -56,7 +65,19 @@ class LocalSessions:
         id, refusal = id or read.manifest.id, sessions.refusal(read, self.archive_key)
         if refusal:
             return ImportResult(await self._compute(read, tenant, id), "computed", refusal)
-        return ImportResult(await self._change(lambda sessions: sessions.take(tenant, id, read)), "imported", "")
+        return ImportResult(await self._take(tenant, id, read), "imported", "")
+
+    async def _take(self, tenant: str, id: str, archive: Archive) -> SessionInfo:
+        is_wanted = True
+
+        def check() -> None:
+            if not is_wanted:
+                raise ForerunError("the client disconnected")
+
+        try:
+            return await self._change(lambda sessions: sessions.take(tenant, id, archive, check))
+        finally:
+            is_wanted = False
 
     async def _compute(self, archive: Archive, tenant: str, id: str) -> SessionInfo:
         """Prefill the tokens up to the last snapshot, queued as a request. An import that fails or is cancelled leaves nothing."""
@@ -81,7 +102,15 @@ class LocalSessions:
         return num_sessions
 
     async def _change(self, work: Callable[[SessionStore], T]) -> T:
-        return await asyncio.wrap_future(self.worker.call(lambda model: work(model.bank.sessions)))
+        context, sessions = copy_context(), self.worker.model().bank.sessions
+        return await asyncio.get_running_loop().run_in_executor(self._changes, lambda: context.run(work, sessions))
+
+    def _on_owner(self, call: Callable[[], T], /) -> T:
+        future = self.worker.call(lambda _: call())
+        while not wait([future], _FAILED_S).done:
+            if self.worker.failure:
+                raise ForerunError(self.worker.failure, hint="the server stops; start it again")
+        return future.result()
 
     async def _forget(self, tenant: str, is_gone: Callable[[str], bool]) -> None:
         """Drop the copies of removed conversations outside the bank. is_gone: whether a conversation was removed, by its id."""

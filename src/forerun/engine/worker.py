@@ -7,7 +7,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
@@ -19,7 +20,7 @@ from forerun.engine.scheduler import may_wait, next_request, retry_after_s
 from forerun.engine.sequence import Phase, RunningSequence
 from forerun.errors import BusyError, ForerunError
 from forerun.log import request_id
-from forerun.values import Done, QueuePosition
+from forerun.values import Done, QueuePosition, Report
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
         self._batch: Batch | None = None
+        self._reporting, self._ending = ThreadPoolExecutor(1, "report"), set[Request]()
         self._served_s: dict[str, float] = {}
         self._state = threading.Condition()
         self.is_closing = False
@@ -96,10 +98,10 @@ class Worker:
         return future
 
     def counts(self) -> tuple[int, int]:
-        """Number of requests running and waiting."""
+        """Number of requests running, those whose end is being reported included, and waiting."""
         with self._state:
             self._forget_cancelled()
-            return len(self._sequences), len(self._waiting)
+            return len(self._ending.union(s.request for s in self._sequences)), len(self._waiting)
 
     def close(self, limit_s: float) -> None:
         """Refuse new requests, let queued ones run for half of `limit_s`, cancel the rest, and write pending records within `limit_s`."""
@@ -112,6 +114,8 @@ class Worker:
                 request.cancel()
             self._state.notify_all()
         self._thread.join(max(0.0, self._stop_s - time.monotonic()))
+        if not self._thread.is_alive():
+            self._reporting.shutdown()
 
     @property
     def _sequences(self) -> tuple[RunningSequence, ...]:
@@ -225,7 +229,7 @@ class Worker:
 
     def _failed(self, model: Model, request: Request, error: Exception) -> None:
         log.error("the request failed", exc_info=error)
-        if request.job.uses_bank:
+        if request.job.uses_bank and not request.running.is_removed:
             model.bank.note_unstored(request.prompt.tokens, request.job.tenant, "the request that computed it failed")
         self._fail(EndedRequest(request, "error", None, None, explain(error)))
 
@@ -275,7 +279,25 @@ class Worker:
         self._end(ended, Failure(ended.error.with_traceback(None)))
 
     def _end(self, ended: EndedRequest, last: Done | Failure) -> None:
-        """The one place where requests end, however they end."""
+        """The one place where requests end, however they end. One with a report ends on another thread, which explains its miss."""
+        if ended.report is None:
+            self._report(ended, last)
+            return
+        with self._state:
+            self._ending.add(ended.request)
+        self._reporting.submit(self._report_explained, ended, ended.report, last)
+
+    def _report_explained(self, ended: EndedRequest, report: Report, last: Done | Failure) -> None:
+        try:
+            report = replace(report, miss=ended.request.describe_miss())
+        except Exception:
+            log.exception("a miss could not be explained")
+        last = replace(last, report=report) if isinstance(last, Done) else last
+        self._report(replace(ended, report=report), last)
+        with self._state:
+            self._ending.discard(ended.request)
+
+    def _report(self, ended: EndedRequest, last: Done | Failure) -> None:
         for observe in () if ended.request.archived else self.observers:
             try:
                 observe(ended)

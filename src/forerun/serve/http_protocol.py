@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from typing import Any
 
@@ -22,6 +23,8 @@ STALL_LIMIT_S = 30.0  # with bytes to send of which the client takes none
 UNAUTHORISED_LIMIT = 256  # connections
 FIRST_PROBE_S, PROBE_GROWTH = 0.1, 10  # few probes: some clients take five interim responses at most
 INTERIM, COMMENT = b"HTTP/1.1 100 Continue\r\n\r\n", b":\n"
+
+log = logging.getLogger(__name__)
 
 
 class Protocol(H11Protocol):
@@ -115,6 +118,7 @@ class Protocol(H11Protocol):
         if (now_bytes := self.transport.get_write_buffer_size()) < unsent_bytes:
             self._await_progress(now_bytes)
         else:
+            log.warning("the client took nothing of its response for %g s: its connection is closed", STALL_LIMIT_S)
             self.transport.abort()
 
     def _stop_stall_timer(self) -> None:

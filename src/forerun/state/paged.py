@@ -14,7 +14,7 @@ from forerun.kernels.cached_attention import StoredRows, write_pages
 from forerun.kernels.paged_attention import Pages
 from forerun.kernels.row_span import RowSpan
 from forerun.kernels.write_rows import put_rows
-from forerun.state.contiguous import CAPACITY_STEP_TOKENS, round_up
+from forerun.state.contiguous import CAPACITY_STEP_TOKENS, capacity_for, round_up
 from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
 from forerun.state.spec import AttentionSpec
@@ -59,10 +59,13 @@ class Pool:
             mx.eval(self.buffers[i])
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Numbers of free pages, zeroed. The pool grows only if too few are free: by at least a quarter, array by array."""
+        """Numbers of free pages, zeroed. The pool grows only if too few are free: by at least a quarter, to a capacity of the series that
+        all caches share (see capacity_for), array by array.
+        """
         missing = num_blocks - len(self._free)
         if missing > 0:
-            added = max(missing, self.num_blocks // 4)
+            wanted = self.num_blocks + max(missing, self.num_blocks // 4)
+            added = capacity_for(wanted * self.block_tokens) // self.block_tokens - self.num_blocks
             for i in range(len(self.buffers)):
                 self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
                 mx.eval(self.buffers[i])
@@ -106,14 +109,15 @@ class Pool:
 
 
 class PagedStore:
-    """The pages of one cache; see Store. They are freed with the store. blocks [pages] int32: page numbers in order.
+    """The pages of one cache; see Store. They are freed with the store. blocks: page numbers in order. table [pages] int32: the same, for
+    a capacity of the series that all caches share, so that a compiled step is traced once for each; beyond `blocks` it repeats the first
+    page, whose rows are masked there.
 
     A page may be shared with other stores if it is full of rows that no store writes again; see `fork` and `own`.
     """
 
-    def __init__(self, pool: Pool, blocks: mx.array) -> None:
-        self._pool, self._blocks = pool, blocks
-        self._held: list[int] = []  # the same numbers, where this store is a holder of them
+    def __init__(self, pool: Pool, blocks: list[int], table: mx.array) -> None:
+        self._pool, self._blocks, self._table = pool, blocks, table
 
     @classmethod
     def empty(cls, pool: Pool, tokens: int) -> PagedStore:
@@ -121,11 +125,11 @@ class PagedStore:
         return cls._of(pool, [], round_up(tokens))
 
     @classmethod
-    def _of(cls, pool: Pool, held: list[int], tokens: int) -> PagedStore:
+    def _of(cls, pool: Pool, blocks: list[int], tokens: int) -> PagedStore:
         """A store of these pages, of which it is a holder already, and of more until it holds `tokens`."""
-        store = cls(pool, mx.array(held, dtype=mx.int32))
-        store._held = held
-        weakref.finalize(store, pool.free, held)
+        store = cls(pool, blocks, mx.zeros((0,), dtype=mx.int32))
+        weakref.finalize(store, pool.free, blocks)
+        store._tabulate()
         store.reserve(tokens)
         return store
 
@@ -144,7 +148,7 @@ class PagedStore:
 
     @property
     def num_blocks(self) -> int:
-        return int(self._blocks.shape[0])
+        return len(self._blocks)
 
     @property
     def capacity(self) -> int:
@@ -152,19 +156,19 @@ class PagedStore:
 
     @property
     def num_bytes(self) -> int:
-        return self._pool.bytes_of(self._held)
+        return self._pool.bytes_of(self._blocks)
 
     def reserve(self, tokens: int) -> None:
         """Allocate pages, CAPACITY_STEP_TOKENS at a time; no row moves."""
         if tokens > self.capacity:
             wanted = round_up(tokens) // self._pool.block_tokens
-            self._held += self._pool.allocate(wanted - self.num_blocks)
-            self._blocks = mx.array(self._held, dtype=mx.int32)
+            self._blocks += self._pool.allocate(wanted - self.num_blocks)
+            self._tabulate()
 
     def fork(self, stop: int, tokens: int) -> PagedStore:
         """Shares the full pages before `stop`, and copies the rows of the last one if it is not full."""
         start = stop - stop % self._pool.block_tokens
-        shared, rows = self._held[: start // self._pool.block_tokens], self._evaluated(start, stop)
+        shared, rows = self._blocks[: start // self._pool.block_tokens], self._evaluated(start, stop)
         self._pool.share(shared)
         store = self._of(self._pool, shared, max(stop, tokens))
         if stop > start:
@@ -174,17 +178,21 @@ class PagedStore:
     def own(self, start: int) -> None:
         """Replaces the shared pages from `start` on; copies the rows before `start` in the first of them."""
         first = start // self._pool.block_tokens
-        shared = [i for i in range(first, len(self._held)) if self._pool.is_shared(self._held[i])]
+        shared = [i for i in range(first, len(self._blocks)) if self._pool.is_shared(self._blocks[i])]
         if not shared:
             return
         page_start = first * self._pool.block_tokens
         rows, fresh = self._evaluated(page_start, start), self._pool.allocate(len(shared))
-        self._pool.free([self._held[i] for i in shared])
+        self._pool.free([self._blocks[i] for i in shared])
         for i, block in zip(shared, fresh, strict=True):
-            self._held[i] = block
-        self._blocks = mx.array(self._held, dtype=mx.int32)
+            self._blocks[i] = block
+        self._tabulate()
         if start > page_start:
             self.put(page_start, rows)
+
+    def _tabulate(self) -> None:
+        padding = capacity_for(self.capacity) // self._pool.block_tokens - self.num_blocks
+        self._table = mx.array(self._blocks + self._blocks[:1] * padding, dtype=mx.int32)
 
     def write(self, layer: int, span: RowSpan, keys: mx.array, values: mx.array) -> None:
         self.buffers[2 * layer : 2 * layer + 2] = write_pages(self._pages(layer), keys, values, span.positions)
@@ -213,7 +221,7 @@ class PagedStore:
         self.put(start, [to_device(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
 
     def constants(self) -> list[mx.array]:
-        return [self._blocks]
+        return [self._table]
 
     def _evaluated(self, start: int, stop: int) -> list[mx.array]:
         """`take`, evaluated: rows that still refer to the pool's arrays would have the next write copy these whole."""
@@ -222,7 +230,7 @@ class PagedStore:
         return rows
 
     def _pages(self, layer: int) -> Pages:
-        return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._blocks, self._pool.block_tokens)
+        return Pages(self.buffers[2 * layer], self.buffers[2 * layer + 1], self._table, self._pool.block_tokens)
 
     def _rows_of(self, positions: mx.array) -> mx.array:
         return self._pages(0).rows_of(positions)

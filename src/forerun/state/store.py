@@ -105,4 +105,4 @@ def traced_store(layout: Layout, buffers: list[mx.array], constants: list[mx.arr
     """A store over the arrays of a step that is being traced."""
     if isinstance(layout, Contiguous):
         return ContiguousStore(buffers)
-    return PagedStore(Pool(layout.block_tokens, buffers), constants[0])
+    return PagedStore(Pool(layout.block_tokens, buffers), [], constants[0])

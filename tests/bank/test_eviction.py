@@ -11,6 +11,7 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import policy
 from forerun.bank.eviction import EvictingDisk
+from forerun.bank.protection import Protections
 from forerun.bank.stored import usable
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
@@ -36,7 +37,7 @@ def tier(tmp_path: Path) -> Iterator[DiskTier]:
 
 @pytest.fixture
 def writer(tier: DiskTier, live: list[Session]) -> Iterator[Writer]:
-    writer = Writer(EvictingDisk(tier, lambda: live))
+    writer = Writer(EvictingDisk(tier, lambda: live, Protections()))
     yield writer
     writer.close()
 
@@ -155,3 +156,52 @@ def test_a_shorter_end_stays_for_the_conversation_that_ends_there(tier: DiskTier
     write(writer, "second", 1, 2, 3, 4, rank_s=3.0)
     assert usable(tier.index, ends_here).infos[0].tokens == (1, 2)
     assert sorted(info.tokens for info in tier.index.inventory() if info.kind == "segment") == [(1, 2), (1, 2, 3, 4)]
+
+
+def test_of_equal_rank_a_snapshot_goes_before_the_segment_that_it_needs(tier: DiskTier, writer: Writer) -> None:
+    """A segment whose eviction makes its snapshots useless would take their bytes too."""
+    own = [
+        record(kind, tokens=[1, 2, 3][:stop], num_bytes=RECORD_BYTES) for kind, stop in (("segment", 3), ("snapshot", 2), ("snapshot", 3))
+    ]
+    for each in own:
+        writer.put(each, RecordLabel("whole", "", 1.0, 1.0))
+    assert writer.flush(LIMIT_S)
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES + RECORD_BYTES
+    writer.put(record("segment", tokens=[99], num_bytes=3 * RECORD_BYTES // 2), RecordLabel("new", "", 99.0, 99.0))
+    assert writer.flush(LIMIT_S)
+    assert writer.skipped == {}
+    assert usable(tier.index, Session("", "whole", "", 1.0, 1, 3, False, tuple(each.info.key for each in own))).position == 2
+
+
+def test_nothing_is_evicted_for_a_record_that_would_not_fit_even_then(tier: DiskTier, writer: Writer) -> None:
+    low = [write(writer, f"low {number}", number, rank_s=1.0) for number in range(CAPACITY // 2)]
+    high = [write(writer, f"high {number}", 50 + number, rank_s=1000.0) for number in range(CAPACITY // 2)]
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    writer.put(record("segment", tokens=[99], num_bytes=(CAPACITY // 2 + 1) * RECORD_BYTES), RecordLabel("large", "", 99.0, 99.0))
+    assert writer.flush(LIMIT_S)
+    assert writer.skipped == {"no disk capacity: quota": 1}
+    assert [usable(tier.index, each).position for each in (*low, *high)] == [1] * CAPACITY
+
+
+def test_what_a_live_conversation_needs_is_evicted_no_more_than_the_rest_leaves_missing(
+    tier: DiskTier, writer: Writer, live: list[Session]
+) -> None:
+    live += [write(writer, f"live {number}", 1 + number, rank_s=1.0 + number) for number in range(CAPACITY // 2)]
+    rest = [write(writer, f"rest {number}", 50 + number, rank_s=10.0 + number) for number in range(CAPACITY // 2)]
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    writer.put(record("segment", tokens=[99], num_bytes=(CAPACITY // 2 + 1) * RECORD_BYTES), RecordLabel("large", "", 99.0, 99.0))
+    assert writer.flush(LIMIT_S)
+    assert writer.skipped == {}
+    assert {usable(tier.index, each).position for each in rest} == {0}
+    assert [usable(tier.index, each).position for each in live][-1] == 1
+
+
+def test_a_record_that_needs_more_than_are_looked_up_at_first_takes_them(tier: DiskTier, writer: Writer) -> None:
+    for number in range(50):
+        writer.put(record("snapshot", tokens=[number], num_bytes=4000), RecordLabel("small", "", 1.0, 1.0))
+    assert writer.flush(LIMIT_S)
+    tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
+    writer.put(record("segment", tokens=[99], num_bytes=RECORD_BYTES * 3 // 4), RecordLabel("new", "", 99.0, 99.0))
+    assert writer.flush(LIMIT_S)
+    assert writer.skipped == {}
+    assert any(info.kind == "segment" for info in tier.index.inventory())

@@ -24,6 +24,7 @@ from tests.records import IDENTITY, opened
 from forerun.bank import stored
 from forerun.bank.archive import Archive
 from forerun.bank.eviction import EvictingDisk
+from forerun.bank.protection import Protections
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import secret
 from forerun.bank.tier.history import Session
@@ -49,7 +50,15 @@ def load(tier: DiskTier) -> None:
     session = tier.index.session("", "mine")
     assert session
     archive = Archive.read(BytesIO(b"".join(pack(tier, session, b"key", with_state=True))))
-    keep(EvictingDisk(tier, lambda: ()), archive, PrefixHasher(b"another secret", "", IDENTITY), "", "again", 1.0, lambda: None)
+    keep(
+        EvictingDisk(tier, lambda: (), Protections()),
+        archive,
+        PrefixHasher(b"another secret", "", IDENTITY),
+        "",
+        "again",
+        1.0,
+        lambda: None,
+    )
 
 
 ACTS: Mapping[str, Callable[[DiskTier], None]] = {"remove": remove, "wipe": wipe, "load": load}

@@ -22,6 +22,7 @@ from forerun.bank.live import (
 from forerun.bank.match import PrefixChain, match, recall
 from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.prefill_saver import PrefillSaver
+from forerun.bank.protection import ProtectedPrompt, Protections
 from forerun.bank.ram import Ram
 from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
 from forerun.bank.running_turns import RunningTurn, RunningTurns
@@ -74,8 +75,9 @@ class Bank:
         self._memory, self._disk = MemoryTier(), disk
         tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
         self._live, self._running = LiveConversations(), LiveConversations()
-        self._saver = DiskSaver(disk, spec, self._live) if disk is not None else None
-        self._ram = Ram(self._live, self._memory, self._saver)
+        self._protections = Protections()
+        self._saver = DiskSaver(disk, spec, self._live, self._protections) if disk is not None else None
+        self._ram = Ram(self._live, self._memory, self._saver, self._protections)
         explainer = MissExplainer(tiers, (self._live, self._running), secret, identity)
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
@@ -87,6 +89,19 @@ class Bank:
         hasher = self._hasher(tenant)
         restored = restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
         return replace(restored, running=self._turns.begin(tenant, restored.session))
+
+    def protect(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> ProtectedPrompt:
+        """Evict nothing from RAM or disk that `restore` would use for these tokens, also if it is stored later. Until `unprotect`. May be
+        called from any thread.
+        """
+        hasher = self._hasher(tenant)
+        prompt = ProtectedPrompt(PrefixChain.of(hasher, tokens), hasher, session)
+        self._protections.add(prompt)
+        return prompt
+
+    def unprotect(self, prompt: ProtectedPrompt) -> None:
+        """End a protection. May be called again, and from any thread."""
+        self._protections.remove(prompt)
 
     def recall(self, tokens: tuple[int, ...], *, tenant: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The longest prefix that `tokens` share with a conversation on disk, and how that one continues. May be called from any thread.
@@ -183,22 +198,22 @@ class Bank:
 
     def trim(self) -> int:
         """Evict until RAM is within its limit, capturing for the disk first. Returns the number of conversations and records."""
-        return self._shrink(self._ram_limit_bytes)
+        return self._shrink(self._ram_limit_bytes, ())
 
     def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
         """The live conversation whose cache `restore` would take over for these tokens, unless records reach further."""
         reach = self._live.best(PrefixChain.of(self._hasher(tenant), tokens), session, ())
         return reach.live if reach and reach.can_be_taken_over(session) else None
 
-    def free(self, num_bytes: int, spared: LiveConversation | None) -> int:
-        """As `trim`, until `num_bytes` are freed or only `spared` is left."""
+    def free(self, num_bytes: int, spared: Collection[LiveConversation]) -> int:
+        """As `trim`, until `num_bytes` are freed or only `spared` and protected conversations are left."""
         return self._shrink(self._ram.held_bytes - num_bytes, spared)
 
     def release_free_pages(self) -> None:
         """Give back the memory of the pages that no cache uses, as far as they are the last ones."""
         self._sources.arena.shrink()
 
-    def _shrink(self, limit_bytes: int, spared: LiveConversation | None = None) -> int:
+    def _shrink(self, limit_bytes: int, spared: Collection[LiveConversation]) -> int:
         num_evicted = self._ram.shrink(limit_bytes, spared)
         if num_evicted:
             self.release_free_pages()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain, takewhile
 
+from forerun.bank.protection import Protections
 from forerun.bank.stored import usable_keys
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.format import file_bytes
@@ -18,14 +20,16 @@ from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.errors import BankFullError
 from forerun.state.record import Record, RecordInfo
 
-_LOOKED_UP = 8  # records at once, as what pinned and live conversations need is looked up each time
+_LOOKED_UP = 8  # records at first; twice as many each time that these do not suffice
 
 
 class EvictingDisk:
-    """A disk tier that evicts; for all threads, one record at a time. live: rows of the conversations that are live in RAM."""
+    """A disk tier that evicts; for all threads, one record at a time. live: rows of the conversations that are live in RAM. protections:
+    what requests that wait would restore.
+    """
 
-    def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]]) -> None:
-        self.disk, self._live = disk, live
+    def __init__(self, disk: DiskTier, live: Callable[[], Iterable[Session]], protections: Protections) -> None:
+        self.disk, self._live, self._protections = disk, live, protections
         self._lock = threading.Lock()
 
     def put(self, record: Record, label: RecordLabel) -> None:
@@ -69,21 +73,43 @@ class EvictingDisk:
         return [info for info in found if not index.is_end_of_another(info, label.tenant, label.session)]
 
     def _evict(self, num_bytes: int, below_rank_s: float) -> bool:
-        """Free bytes until a record of `num_bytes` fits, or some of them: the quarantine first, then what ranks lowest. Nothing of a rank
-        as high as that of the record to be written (a conversation larger than the quota would evict its own beginning), nothing that a
-        pinned conversation needs, and what a live one needs only if there is nothing else. Returns whether anything was freed.
+        """Free bytes until a record of `num_bytes` fits, but for what the index grows by: the quarantine first, then what ranks lowest.
+        Returns whether anything was freed.
         """
         if self.disk.quarantined:
             self.disk.clear_quarantine()
             return True
         index = self.disk.index
-        pinned = usable_keys(index, index.pinned_sessions())
-        groups = (index.lowest(_LOOKED_UP, spared) for spared in (pinned | usable_keys(index, self._live()), pinned))
-        lowest = next(filter(None, ([entry for entry in group if entry.rank_s < below_rank_s] for group in groups)), [])
-        evicted = list(self._delete_until_fits(num_bytes, lowest))
+        evicted = list(self._delete_until_fits(num_bytes, self._victims(num_bytes, below_rank_s)))
         index.note_lost([entry.info for entry in evicted], "evicted", "the disk quota was reached", time.time())
         index.forget_empty_sessions({(entry.tenant, entry.session) for entry in evicted})
         return bool(evicted)
+
+    def _victims(self, num_bytes: int, below_rank_s: float) -> list[Entry]:
+        """What is evicted for a record of `num_bytes`, the lowest rank first; nothing if it would not fit even then.
+
+        Nothing of a rank as high as that of the record (a conversation larger than the quota would evict its own beginning), nothing that a
+        pinned conversation or a waiting request needs, and what a live one needs only if there is nothing else.
+        """
+        index, missing_bytes, victims = self.disk.index, self.disk.missing_bytes(num_bytes), list[Entry]()
+        pinned, live = usable_keys(index, index.pinned_sessions()), usable_keys(index, self._live())
+        is_protected, of_live = self._protections.of(self.disk), (e for e in self._lowest(pinned, below_rank_s) if e.info.key in live)
+        for entry in chain(self._lowest(pinned | live, below_rank_s), of_live):
+            if not is_protected(entry.info):
+                victims.append(entry)
+                missing_bytes -= file_bytes(entry.info)
+            if missing_bytes <= 0:
+                return victims
+        return []
+
+    def _lowest(self, spared: Collection[str], below_rank_s: float) -> Iterator[Entry]:
+        """Entries below this rank, the lowest first, without these keys."""
+        num_seen, limit = 0, _LOOKED_UP
+        while entries := self.disk.index.lowest(limit, spared)[num_seen:]:
+            yield from takewhile(lambda entry: entry.rank_s < below_rank_s, entries)
+            if entries[-1].rank_s >= below_rank_s:
+                return
+            num_seen, limit = num_seen + len(entries), 2 * limit
 
     def _delete_until_fits(self, num_bytes: int, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Delete these records one by one until one of `num_bytes` fits. Yields the deleted ones."""

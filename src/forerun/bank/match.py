@@ -34,6 +34,13 @@ class PrefixChain:
             return False
         return self.nodes[info.start // SEGMENT_TOKENS] == info.parent and self.tokens[info.start : info.stop] == info.tokens
 
+    def meets(self, info: RecordInfo) -> bool:
+        """Whether the record hangs from a node of the chain and begins as the prompt continues there: whether it could be restored from."""
+        depth = info.start // SEGMENT_TOKENS
+        if depth >= len(self.nodes) or self.nodes[depth] != info.parent:
+            return False
+        return not info.tokens or info.tokens[:1] == self.rest(depth)[:1]
+
     def start(self, depth: int) -> int:
         """Tokens before the node of this depth."""
         return depth * SEGMENT_TOKENS

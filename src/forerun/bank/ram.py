@@ -6,29 +6,32 @@ Runs on the thread that owns MLX. Knows nothing of prompts or of the RAM limit.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from forerun.bank.live import LiveConversation, LiveConversations
+from forerun.bank.protection import Protections
 from forerun.bank.saver import DiskSaver
 from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import RecordInfo
 
 
 class Ram:
-    """What one bank holds in RAM. saver: None without a disk."""
+    """What one bank holds in RAM. saver: None without a disk. protections: what requests that wait or run would restore."""
 
-    def __init__(self, live: LiveConversations, memory: MemoryTier, saver: DiskSaver | None) -> None:
-        self.live, self.memory, self._saver = live, memory, saver
+    def __init__(self, live: LiveConversations, memory: MemoryTier, saver: DiskSaver | None, protections: Protections) -> None:
+        self.live, self.memory, self._saver, self._protections = live, memory, saver, protections
 
     @property
     def held_bytes(self) -> int:
         """Bytes of live conversations and of records."""
         return sum(x.num_bytes for x in self.live) + self.memory.num_bytes
 
-    def shrink(self, limit_bytes: int, spared: LiveConversation | None) -> int:
-        """Evict conversations and records, except `spared`, until at most `limit_bytes` are held. Returns how many were evicted."""
-        num_evicted = 0
-        while self.held_bytes > limit_bytes and self._evict_one(spared):
+    def shrink(self, limit_bytes: int, spared: Collection[LiveConversation]) -> int:
+        """Evict conversations and records, except `spared` and protected ones, until at most `limit_bytes` are held. Returns how many were
+        evicted.
+        """
+        num_evicted, kept = 0, {*spared, *(self._protections.in_ram(self.live) if self.held_bytes > limit_bytes else ())}
+        while self.held_bytes > limit_bytes and self._evict_one(kept):
             num_evicted += 1
         return num_evicted
 
@@ -38,8 +41,8 @@ class Ram:
             self._saver.capture_all(live)
         self.live.remove(live)
 
-    def _evict_one(self, spared: LiveConversation | None) -> bool:
-        live = min((x for x in self.live if x is not spared), key=lambda x: x.rank_s, default=None)
+    def _evict_one(self, spared: Collection[LiveConversation]) -> bool:
+        live = min((x for x in self.live if x not in spared), key=lambda x: x.rank_s, default=None)
         record = next(iter(self.memory.index.lowest(1, ())), None)
         if record and (live is None or record.rank_s <= live.rank_s):
             self.memory.delete(record.info.key)

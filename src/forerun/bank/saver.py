@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from forerun.bank import policy
 from forerun.bank.eviction import EvictingDisk
 from forerun.bank.live import NOTHING_UNSAVED, CaptureUnit, LiveConversation, LiveConversations, UnsavedState
+from forerun.bank.protection import Protections
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.index import RecordLabel
 from forerun.bank.writer import Writer
@@ -25,9 +26,9 @@ NO_COPY = (MemoryError, RuntimeError, ValueError)  # what copying rows out of a 
 class DiskSaver:
     """Has live conversations written to a disk tier. evicting: the same disk, for what else writes there."""
 
-    def __init__(self, disk: DiskTier, spec: StateSpec, live: LiveConversations) -> None:
+    def __init__(self, disk: DiskTier, spec: StateSpec, live: LiveConversations, protections: Protections) -> None:
         self._live = live
-        self.disk, self.evicting = disk, EvictingDisk(disk, lambda: [x.session_row for x in live if x.session_row])
+        self.disk, self.evicting = disk, EvictingDisk(disk, lambda: [x.session_row for x in live if x.session_row], protections)
         self.writer = Writer(self.evicting)
         self._snapshot_cost_tokens = spec.snapshot_tokens
         self._noted_roots: set[str] = set()

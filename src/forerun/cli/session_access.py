@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 from forerun.bank import stored
 from forerun.bank.archive import Archive
 from forerun.bank.eviction import EvictingDisk
+from forerun.bank.protection import Protections
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, holder, secret
 from forerun.bank.tier.history import Session
@@ -77,7 +78,7 @@ class FolderSessions:
         if self.tier.index.session(tenant, id):
             raise stored.id_taken(id)
         hasher = PrefixHasher(secret(self.folder), tenant, manifest.identity)
-        keep(EvictingDisk(self.tier, lambda: ()), read, hasher, tenant, id, time.time(), lambda: None)
+        keep(EvictingDisk(self.tier, lambda: (), Protections()), read, hasher, tenant, id, time.time(), lambda: None)
         return ImportResult(await self.one(tenant, id), "imported", "")
 
     async def wipe(self, tenant: str) -> int:

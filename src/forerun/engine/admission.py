@@ -56,7 +56,7 @@ def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int,
     limit_bytes += own_bytes
     excess_bytes = mx.get_active_memory() - limit_bytes
     if 0 < excess_bytes <= bank.stats.ram_bytes - own_bytes:
-        bank.free(excess_bytes, live)
+        bank.free(excess_bytes, [live] if live else [])
         mx.clear_cache()
     if (used_bytes := mx.get_active_memory()) > limit_bytes:
         needed, used, total = (decimal(n) for n in (needed_bytes(spec, tokens), used_bytes, memory_bytes))

@@ -37,6 +37,7 @@ class Request:
 
     prefill_progress: the latest, None before prefill. answer_text: the raw answer so far. describe_miss: the miss of its report; it
     renders the prompt several times, so it is not called on the thread that serves. running: set once the bank is asked for its state.
+    unprotect: lets go of what it would restore, once it no longer waits.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
@@ -46,6 +47,7 @@ class Request:
         self.prefill_progress: PrefillProgress | None = None
         self.answer_text = ""
         self.running = RunningTurn()
+        self.unprotect: Callable[[], None] = lambda: None
         self.describe_miss: Callable[[], Miss | None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Failure] = asyncio.Queue()

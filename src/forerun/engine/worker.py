@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from forerun.decode.depth import WARNING
@@ -63,20 +64,42 @@ class Worker:
         return self._model.result()
 
     def submit(self, request: Request) -> None:
-        """Queue the request. Raises BusyError: the queue is full, or the server is stopping."""
-        with self._state:
-            self._forget_cancelled()
-            if self.is_closing:
-                raise BusyError("the server is stopping", retry_after_s=10)
-            if not may_wait(self._waiting, request.job.tenant):
-                wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
-                raise BusyError(f"{len(self._waiting)} requests are waiting already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
-            ahead = len(self._waiting) + (self._batch is None or self._batch.is_full)
-            self._waiting.append(request)
-            self._state.notify_all()
+        """Queue the request. What it would restore is not evicted while it waits. Raises BusyError: the queue is full, or the server is
+        stopping.
+        """
+        if self._num_ahead():
+            self._protect(request)
+        try:
+            with self._state:
+                self._check_queue(request)
+                ahead = self._num_ahead()
+                self._waiting.append(request)
+                self._state.notify_all()
+        except BusyError:
+            request.unprotect()
+            raise
         if ahead:
             log.info("waits for %d other request%s", ahead, "s" * (ahead > 1))
             request.post(QueuePosition(ahead))
+
+    def _num_ahead(self) -> int:
+        """How many requests must start or end before a new one starts."""
+        return len(self._waiting) + (self._batch is None or self._batch.is_full)
+
+    def _protect(self, request: Request) -> None:
+        if request.job.uses_bank:
+            bank = self.model().bank
+            prompt = bank.protect(request.prompt.tokens, tenant=request.job.tenant, session=request.job.session)
+            request.unprotect = partial(bank.unprotect, prompt)
+
+    def _check_queue(self, request: Request) -> None:
+        """Raises BusyError."""
+        self._forget_cancelled()
+        if self.is_closing:
+            raise BusyError("the server is stopping", retry_after_s=10)
+        if not may_wait(self._waiting, request.job.tenant):
+            wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
+            raise BusyError(f"{len(self._waiting)} requests are waiting already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
 
     def call(self, work: Callable[[Model], T]) -> Future[T]:
         """Run `work` on this thread before the next request. Raises BusyError if the server is stopping."""
@@ -192,6 +215,7 @@ class Worker:
         request_id.set("")
 
     def _leaves_queue(self, request: Request) -> None:
+        request.unprotect()
         with self._state:
             self._waiting.remove(request)
             self._served_s[request.job.tenant] = time.monotonic()
@@ -323,4 +347,5 @@ class Worker:
     def _forget_cancelled(self) -> None:
         for request in [r for r in self._waiting if r.is_cancelled]:
             self._waiting.remove(request)
+            request.unprotect()
             self._fail(EndedRequest(request, "cancelled", None, None, self._cancel_error()))

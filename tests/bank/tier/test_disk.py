@@ -16,6 +16,7 @@ from tests.records import IDENTITY, bytes_under, files_under, opened, path_of, r
 from tests.waiting import LIMIT_S
 
 from forerun.bank.eviction import EvictingDisk
+from forerun.bank.protection import Protections
 from forerun.bank.tier import database, disk, files, reconcile
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, secret, view
@@ -414,7 +415,7 @@ def test_a_quota_that_is_reached_removes_an_earlier_format_first(tmp_path: Path)
     tier.put(TWO)
     tier.limit_bytes = tier.num_bytes + INDEX_SLACK_BYTES
     three = record(tokens=[3])
-    EvictingDisk(tier, lambda: ()).put(three, RecordLabel("", "", 1.0, 1.0))
+    EvictingDisk(tier, lambda: (), Protections()).put(three, RecordLabel("", "", 1.0, 1.0))
     assert tier.index.present([TWO.info.key, three.info.key]) == {TWO.info.key, three.info.key}
     assert tier.quarantined == 0
     tier.close()

@@ -145,7 +145,11 @@ class DiskTier:
 
     def fits(self, num_bytes: int) -> bool:
         """Whether a record file of this size fits next to what the folder holds now."""
-        return num_bytes + INDEX_SLACK_BYTES <= self.limit_bytes - self.num_bytes
+        return self.missing_bytes(num_bytes) <= 0
+
+    def missing_bytes(self, num_bytes: int) -> int:
+        """Bytes that must be freed for a record file of this size to fit; negative: that stay free beside it."""
+        return num_bytes + INDEX_SLACK_BYTES + self.num_bytes - self.limit_bytes
 
     @property
     def written_today_bytes(self) -> int:

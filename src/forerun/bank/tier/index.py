@@ -183,8 +183,11 @@ class Index(History):
         return next((row.tokens for row in self._infos("WHERE parent = ? AND kind = 'segment' ORDER BY rank_s DESC LIMIT 1", node)), ())
 
     def lowest(self, limit: int, sparing: Collection[str]) -> list[Entry]:
-        """The `limit` entries of lowest rank, without the keys `sparing`; of equals those later in a conversation first."""
-        where = "WHERE key NOT IN (SELECT value FROM json_each(?)) ORDER BY rank_s, start DESC LIMIT ?"
+        """The `limit` entries of lowest rank, without the keys `sparing`; of equals those later in a conversation first, and a snapshot
+        before the segment that it needs.
+        """
+        order = "ORDER BY rank_s, start DESC, kind DESC, length(tokens) DESC"
+        where = f"WHERE key NOT IN (SELECT value FROM json_each(?)) {order} LIMIT ?"
         return self._entries(where, json.dumps(sorted(sparing)), limit)
 
     def owned(self, tenant: str, session: str) -> list[RecordInfo]:

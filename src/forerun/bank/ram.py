@@ -23,8 +23,9 @@ class Ram:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of live conversations and of records."""
-        return sum(x.num_bytes for x in self.live) + self.memory.num_bytes
+        """Bytes of live conversations and of records; a snapshot that forks share counts once."""
+        snapshots = {id(s): s.num_bytes for live in self.live for s in live.snapshots}
+        return sum(live.cache.num_bytes for live in self.live) + sum(snapshots.values()) + self.memory.num_bytes
 
     def shrink(self, limit_bytes: int, spared: Collection[LiveConversation]) -> int:
         """Evict conversations and records, except `spared` and protected ones, until at most `limit_bytes` are held. Returns how many were

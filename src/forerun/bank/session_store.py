@@ -27,10 +27,10 @@ _ALL = -1  # SQLite's LIMIT for all rows
 
 
 class SessionStore:
-    """Conversations of one bank. saver: None without a disk. hasher_of: the hasher of a tenant."""
+    """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant."""
 
-    def __init__(self, ram: Ram, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher]) -> None:
-        self._live, self._memory, self._saver, self._hasher_of = ram.live, ram.memory, saver, hasher_of
+    def __init__(self, ram: Ram, losses: Index, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher]) -> None:
+        self._live, self._losses, self._saver, self._hasher_of = ram.live, losses, saver, hasher_of
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
         """The tenant's conversations, last used first, at most `limit`. May be called from any thread."""
@@ -101,8 +101,7 @@ class SessionStore:
         self.one(tenant, id)
         self._drop(self._live.of(tenant, id))
         others = {key for live in self._live if live.session_row for key in live.session_row.keys}
-        stored.remove(self._memory, tenant, id, others)
-        self._memory.index.scrub()
+        self._losses.scrub()
         if self._saver:
             removed = stored.remove(self._saver.disk, tenant, id, others)
             self._saver.disk.scrub([info.key for info in removed])
@@ -112,8 +111,7 @@ class SessionStore:
         num_sessions = len(self._ids(tenant, _ALL))
         self._drop([live for live in self._live if live.tenant == tenant])
         root = self._hasher_of(tenant).root
-        stored.wipe(self._memory, tenant, [root])
-        self._memory.index.scrub()
+        self._losses.scrub()
         if self._saver:
             removed = stored.wipe(self._saver.disk, tenant, [root])
             self._saver.forget_root(root)
@@ -128,15 +126,14 @@ class SessionStore:
 
     def _ids(self, tenant: str, limit: int) -> set[str]:
         """Ids of the tenant's conversations: at least the `limit` last used."""
-        indexes = [self._memory.index, *([self._saver.disk.index] if self._saver else [])]
-        ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
+        ids = {session.id for session in self._saver.disk.index.sessions_of(tenant, limit)} if self._saver else set()
         return ids | {session.id for session in self._newer_than_index() if session.tenant == tenant}
 
     def _find(self, tenant: str, id: str) -> Session | None:
         """The conversation as it is now: a live one may be newer than its row."""
         written = self._saver.disk.index.session(tenant, id) if self._saver else None
         here = [session for session in self._newer_than_index() if (session.tenant, session.id) == (tenant, id)]
-        found = here[-1] if here else self._memory.index.session(tenant, id) or written
+        found = here[-1] if here else written
         title = (written and written.title) or (found.title if found else "")
         return replace(found, name=written.name, is_pinned=written.is_pinned, title=title) if found and written else found
 
@@ -145,11 +142,10 @@ class SessionStore:
         return [*(self._saver.writer.noting() if self._saver else ()), *(live.session_row or live.session_of(()) for live in self._live)]
 
     def _info(self, session: Session) -> SessionInfo:
-        alive, in_ram = self._live.of(session.tenant, session.id), self._memory.index.session(session.tenant, session.id)
-        records = self._memory.index.find(in_ram.keys).values() if in_ram else ()
-        ram_bytes = sum(x.num_bytes for x in alive) + sum(info.num_bytes for info in records)
+        alive = self._live.of(session.tenant, session.id)
+        ram_bytes = sum(x.num_bytes for x in alive)
         if self._saver is None:
-            info = stored.session_info(self._memory.index, session)
+            info = stored.session_info(self._losses, session)
             return replace(info, ram_bytes=ram_bytes, disk_bytes=0, stored_tokens=0, state="ram", reason="")
         is_writing = self._is_writing(alive, session)  # before the index, which then has what was written in between
         info = replace(stored.session_info(self._saver.disk.index, session), ram_bytes=ram_bytes)

@@ -284,6 +284,39 @@ def test_what_was_wiped_can_begin_again(bank: Bank) -> None:
         bank.sessions.wipe("")
 
 
+# --- a damaged index
+
+
+LAST = "WHERE rowid = (SELECT max(rowid) FROM record)"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"record SET tokens = x'010000' {LAST}",
+        f"record SET tokens = 5 {LAST}",
+        f"record SET start = -1024 {LAST}",
+        "identity SET fields = '[]'",
+        "session SET keys = 5",
+    ],
+)
+def test_a_damaged_row_is_a_miss_with_the_reason_and_costs_no_later_turn(folder: Path, damage: str) -> None:
+    with closing(opened(folder)) as bank:
+        result = talk(bank, "mine", 300)
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        disk_of(bank).index._connection.execute(f"UPDATE {damage}")
+        prompts = [[*stored, *tiny.words(number, 50)] for number, stored in enumerate([SYSTEM, result.stored] * 2)]
+        reasons = [turn(bank, prompt, session=f"n{len(prompt)}").restored.miss_reason.text for prompt in prompts]
+        assert sum("a row is damaged" in reason for reason in reasons) == 1
+        assert bank.flush(LIMIT_S)
+        bank.sessions.all("", 10)
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        assert reused(turn(bank, result.stored, session="mine")) == ("ssd", len(result.stored))
+
+
 # --- while a turn runs
 
 

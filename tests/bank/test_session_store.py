@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from tests import records, talking, tiny
 from tests.fake_family import FakeFamily, scattered
@@ -24,6 +25,7 @@ from forerun.bank.tier.folder import hold, holder
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.decode.prefill import prefill
 from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.state.layout import Paged
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
@@ -282,6 +284,26 @@ def test_what_was_wiped_can_begin_again(bank: Bank) -> None:
         assert bank.flush(LIMIT_S)
         assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
         bank.sessions.wipe("")
+
+
+# --- lost pages
+
+
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "ram"])
+def test_conversations_whose_pages_are_lost_are_restored_from_elsewhere_with_the_reason(
+    folder: Path, has_disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(folder if has_disk else None)) as bank:
+        result = turn(bank, [*SYSTEM, *tiny.words("mine", 200)], session="mine", layout=Paged(16))
+        assert bank.flush(LIMIT_S)
+        (live,) = bank._live
+        with monkeypatch.context() as context:
+            context.setattr(mx, "eval", lambda arrays: 1 / 0)
+            live.cache.store.recover()
+        again = turn(bank, result.stored, session="mine", layout=Paged(16))
+        assert reused(again) == (("ssd", len(result.stored)) if has_disk else ("cold", 0))
+        assert "its pages were lost with a failed step" in again.restored.miss_reason.text
+        assert reused(on(bank, again, "mine")) == ("ram", len(again.stored))
 
 
 # --- a damaged index

@@ -99,7 +99,10 @@ def restore(context: RestoreContext[L]) -> RestoredState[L]:
         due = 0 if has_waited else _due(context)  # before the look-up: what is written in between is found, or waited for in vain
         found, plan = _look_up(context)
         in_ram, stored = reach.snapshot.position if reach else 0, plan.position if plan else 0
-        if context.sources.saver and due > max(in_ram, stored):
+        if reach and reach.live.cache.is_broken:
+            context.sources.ram.release(reach.live)
+            context.problems.skip_live(reach.live, RuntimeError("its pages were lost with a failed step"))
+        elif context.sources.saver and due > max(in_ram, stored):
             has_waited = True
             context.sources.saver.writer.wait_for(context.chain.reaches, _WRITE_WAIT_S)
         elif reach and reach.value_tokens >= stored and reach.can_be_taken_over(context.session):

@@ -166,7 +166,8 @@ def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] 
         if any(lagging):
             _prime(steps, [p.rounds for p in parts], lagging, view)
     for part, (tokens, _) in zip(parts, results, strict=True):
-        part.rounds.cache.is_broken |= isinstance(tokens, Exception)
+        if isinstance(tokens, Exception):
+            part.rounds.cache.drop()
     return [tokens for tokens, _ in results]
 
 

@@ -73,7 +73,16 @@ class Cache(Generic[L]):
         self.store = store
         self.length = self.draft_length = snapshot.position
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
-        self.is_lent = self.is_broken = False
+        self.is_lent = self._has_failed = False
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the state is gone: its own pass failed, or that of another cache whose memory it shares."""
+        return self._has_failed or self.store.is_lost
+
+    def drop(self) -> None:
+        """The state is gone, or another cache's from now on."""
+        self._has_failed = True
 
     def snapshot(self) -> Snapshot:
         """The fixed-size state at the current length. No copy: recurrent arrays are replaced, never written in place."""
@@ -236,12 +245,18 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     try:
         yield View(caches, numerics)
     except BaseException:
-        for cache in caches:
-            cache.is_broken = True
+        _drop(caches)
         raise
     finally:
         for cache in caches:
             cache.is_lent = False
+
+
+def _drop(caches: Sequence[Cache[Any]]) -> None:
+    for cache in caches:
+        cache.drop()
+    for cache in caches:
+        cache.store.recover()
 
 
 def _slots(spec: StateSpec) -> list[int]:

@@ -40,6 +40,13 @@ class Store(Protocol):
     def num_bytes(self) -> int:
         """Bytes occupied; of what several stores share, an equal part."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the rows are gone: another cache's pass failed, and left the memory that they share unusable."""
+
+    def recover(self) -> None:
+        """After a failed pass of this cache: see to it that others can use the memory that they share with it, or are lost."""
+
     def reserve(self, tokens: int) -> None:
         """Grow to hold `tokens` rows."""
 
@@ -84,7 +91,8 @@ class Arena:
         """An empty store in `layout` that holds `tokens`."""
         if isinstance(layout, Contiguous):
             return ContiguousStore.empty(self.spec.attention, tokens)
-        if layout.block_tokens not in self._pools:
+        pool = self._pools.get(layout.block_tokens)
+        if pool is None or pool.is_lost:
             self._pools[layout.block_tokens] = Pool.empty(self.spec.attention, layout.block_tokens)
         return PagedStore.empty(self._pools[layout.block_tokens], tokens)
 

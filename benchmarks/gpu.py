@@ -132,7 +132,7 @@ def run_batches(report: Report, demo: Any, scale: Scale, *, is_tiny: bool) -> No
     report.part("batch", "bundled_drafts", lambda: batch.drafts(demo, tokenizer, prompts, scale.answer, scale.repeats))
     family, context = random_family(SHAPES["tiny-4bit" if is_tiny else "27B-4bit"]), 64 if is_tiny else batch.CONTEXT
     for layout in (Contiguous(), Paged(PAGE_TOKENS)):
-        report.part("batch", f"rounds_{layout}", lambda at=layout: batch.plain(family, at, context, scale.repeats))
+        report.part("batch", f"rounds_{layout}", lambda at=layout: batch.plain(family, at, context, 2 * scale.repeats))
         free()
 
 

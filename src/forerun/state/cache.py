@@ -16,8 +16,9 @@ from forerun.kernels.cached_attention import attention
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.row_span import RowSpan, joined_rows, split_rows
 from forerun.state.layout import L
+from forerun.state.paged import PoolPass
 from forerun.state.spec import AttentionSpec, StateSpec
-from forerun.state.store import Arena, Store
+from forerun.state.store import Arena, Store, constants_of
 
 Arrays = tuple[mx.array, ...]
 Rule = Callable[[Sequence[Arrays], Arrays, Sequence[int]], tuple[mx.array, list[Arrays]]]
@@ -41,10 +42,12 @@ class Snapshot:
 
 
 class PassResult(NamedTuple):
-    """hidden [rows, dim]; per recurrent layer its arrays after all rows and its rule's inputs; the buffers for the next pass."""
+    """hidden [rows, dim]; per recurrent layer its arrays after all rows of each sequence, and its rule's inputs; the buffers for the next
+    pass.
+    """
 
     hidden: mx.array
-    after: list[Arrays]
+    after: list[list[Arrays]]
     rule_inputs: list[Arrays]
     buffers: list[mx.array]
 
@@ -55,7 +58,12 @@ class CompiledFunction(Protocol):
     rules: list[Rule]
 
     def __call__(
-        self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
+        self,
+        inputs: Sequence[mx.array],
+        starts: Sequence[int],
+        recurrent: Sequence[Sequence[Arrays]],
+        buffers: list[mx.array],
+        constants: list[mx.array],
     ) -> PassResult: ...
 
 
@@ -114,6 +122,7 @@ class View:
         self._spans: Sequence[int] = ()
         self._starts: list[int] = []  # arrays while a pass is traced
         self._row_spans: list[RowSpan] = []
+        self._pool_pass: PoolPass | None = None
         self._first = 0
         self._is_draft = False
         self._inputs: dict[int, tuple[Rule, Arrays]] = {}
@@ -135,7 +144,10 @@ class View:
 
         Layers are numbered target first, then draft. Draft layers mask position 0, which has no row. Returns [rows, heads, dim].
         """
-        slot, parts = self._slots[layer], [split_rows(x, self._spans) for x in (k, v)]
+        slot = self._slots[layer]
+        if self._pool_pass:
+            return self._pool_pass.attend(slot, q, k, v, self._first)
+        parts = [split_rows(x, self._spans) for x in (k, v)]
         active = [j for j, n in enumerate(self._spans) if n]
         stores, spans = [self._caches[j].store for j in active], [self._row_spans[j] for j in active]
         for j, store, span in zip(active, stores, spans, strict=True):
@@ -152,26 +164,26 @@ class View:
         y, self._after[slot] = rule([c.recurrent[slot] for c in self._caches], inputs, self._spans)
         return y
 
-    def run(self, compiled: CompiledFunction, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
-        """Run a compiled pass of `rows` rows over the one lent cache, instead of `begin` and the layers. Returns the pass's result."""
-        (cache,) = self._caches
-        (self.begin_draft if is_draft else self.begin)([rows])
-        buffers, cache.store.buffers = cache.store.buffers, []
+    def run(self, compiled: CompiledFunction, spans: Sequence[int], *inputs: mx.array, is_draft: bool) -> mx.array:
+        """Run a compiled pass over the one lent cache, or several in one pool, instead of `begin` and the layers. Returns its result."""
+        (self.begin_draft if is_draft else self.begin)(spans)
+        store, constants = self._caches[0].store, constants_of([c.store for c in self._caches])
+        buffers, store.buffers = store.buffers, []
+        self._pool_pass = None  # it holds the buffers too
         try:
-            result = compiled(inputs, self._starts[0], cache.recurrent, buffers, cache.store.constants())
+            result = compiled(inputs, self._starts, [c.recurrent for c in self._caches], buffers, constants)
         except BaseException:
-            cache.store.buffers = buffers
+            store.buffers = buffers
             raise
-        cache.store.buffers = result.buffers
-        self._after = {slot: [after] for slot, after in enumerate(result.after)}
+        store.buffers = result.buffers
+        self._after = dict(enumerate(result.after))
         self._inputs = dict(enumerate(zip(compiled.rules, result.rule_inputs, strict=True)))
         return result.hidden
 
-    def recurrence(self) -> tuple[list[Arrays], list[Arrays], list[Rule]]:
-        """For each recurrent layer of the first sequence: its arrays after all rows, the inputs of its rule, and the rule."""
+    def recurrence(self) -> tuple[list[list[Arrays]], list[Arrays], list[Rule]]:
+        """For each recurrent layer: its arrays after all rows of each sequence, the inputs of its rule, and the rule."""
         slots = sorted(self._after)
-        after, rule_inputs = [self._after[s][0] for s in slots], [self._inputs[s][1] for s in slots]
-        return after, rule_inputs, [self._inputs[s][0] for s in slots]
+        return [self._after[s] for s in slots], [self._inputs[s][1] for s in slots], [self._inputs[s][0] for s in slots]
 
     def snapshot(self, j: int, position: int, hidden: mx.array) -> Snapshot:
         """The state of sequence j after `position` tokens, within the new rows of this pass. hidden [rows, dim]: what the pass returned.
@@ -204,7 +216,9 @@ class View:
             if isinstance(start, int):
                 cache.store.reserve(start + n)
         self._row_spans = [RowSpan(start, mx.arange(n, dtype=mx.int32) + start) for start, n in zip(starts, spans, strict=True)]
-        return joined_rows([span.positions for span in self._row_spans])
+        positions = joined_rows([span.positions for span in self._row_spans])
+        self._pool_pass = PoolPass.of([c.store for c in self._caches], spans, positions)
+        return positions
 
     def _hidden_at(self, j: int, rows: int, hidden: mx.array) -> mx.array:
         """The hidden vector [dim] of sequence j after its first `rows` new rows; hidden [rows, dim]."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from forerun.kernels.cached_attention import StoredRows, write_pages
-from forerun.kernels.paged_attention import Pages
+from forerun.kernels.cached_attention import StoredRows, attention_in_one_pool, write_pages
+from forerun.kernels.cuda_source import is_cuda
+from forerun.kernels.paged_attention import MAX_ROWS, Pages
 from forerun.kernels.row_span import RowSpan
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, capacity_for, round_up
@@ -257,6 +258,17 @@ class PagedStore:
     def constants(self) -> list[mx.array]:
         return [self._table]
 
+    @property
+    def pool(self) -> Pool:
+        """Where its pages are."""
+        return self._pool
+
+    def table(self, num_pages: int) -> mx.array:
+        """Its page numbers in order, [num_pages] int32, at least as many as it has; beyond them the first is repeated."""
+        if self._table.shape[0] != num_pages:
+            self._table = mx.array(self._blocks + self._blocks[:1] * (num_pages - self.num_blocks), dtype=mx.int32)
+        return self._table
+
     def _evaluated(self, start: int, stop: int) -> list[mx.array]:
         """`take`, evaluated: rows that still refer to the pool's arrays would have the next write copy these whole."""
         rows = self.take(start, stop)
@@ -268,3 +280,40 @@ class PagedStore:
 
     def _rows_of(self, positions: mx.array) -> mx.array:
         return self._pages(0).rows_of(positions)
+
+
+class PoolPass:
+    """A pass over several caches of one pool: rows of all are written and attended to by one operation each.
+
+    tables [sequences, pages] int32; positions [rows] int32 of the new rows, spans[j] of sequence j.
+    """
+
+    def __init__(self, pool: Pool, tables: mx.array, spans: Sequence[int], positions: mx.array) -> None:
+        self._pool, self._tables, self._spans, self._positions = pool, tables, spans, positions
+        owners = mx.array([j for j, n in enumerate(spans) for _ in range(n)], dtype=mx.int32)
+        size = pool.block_tokens
+        self._at = tables[owners, positions // size] * size + positions % size
+
+    @classmethod
+    def of(cls, stores: Sequence[object], spans: Sequence[int], positions: mx.array) -> PoolPass | None:
+        """None unless there are several stores in one pool, and a kernel that takes them together."""
+        if len(stores) == 1 or max(spans) > MAX_ROWS or not is_cuda():
+            return None
+        paged = [store for store in stores if isinstance(store, PagedStore)]
+        if len(paged) < len(stores) or len({id(store.pool) for store in paged}) > 1:
+            return None
+        return cls(paged[0].pool, mx.stack(tables(paged)), spans, positions)
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, first: int) -> mx.array:
+        """Write k and v [rows, kv_heads, dim]; then each row of q [rows, heads, dim] attends as in `View.attend`."""
+        buffers = self._pool.buffers
+        for i, rows in ((2 * layer, k), (2 * layer + 1, v)):
+            buffers[i] = put_rows(buffers[i], rows.swapaxes(0, 1), self._at)
+        pages = Pages(buffers[2 * layer], buffers[2 * layer + 1], self._tables, self._pool.block_tokens)
+        return attention_in_one_pool(q, pages, self._positions, self._spans, first)
+
+
+def tables(stores: Sequence[PagedStore]) -> list[mx.array]:
+    """The page tables of stores in one pass, of one length."""
+    num_pages = max(store.constants()[0].shape[0] for store in stores)
+    return [store.table(num_pages) for store in stores]

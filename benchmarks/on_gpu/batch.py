@@ -13,7 +13,9 @@ from forerun.decode.depth import DepthPolicy, policy_for
 from forerun.decode.generate import Generation, decode
 from forerun.decode.round import Part, Rounds, run_round
 from forerun.models.base import Family
-from forerun.state.layout import Layout
+from forerun.state.cache import Cache
+from forerun.state.layout import Contiguous, Layout
+from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import GREEDY
@@ -27,7 +29,8 @@ WARM_ROUNDS = 12  # more than a new batch runs eager
 def plain(family: Family, layout: Layout, context: int, repeats: int) -> dict[str, Any]:
     """Milliseconds of a round without drafts, and tokens a second, by the number of sequences; the gain over one sequence."""
     table, found = StepTable(family, eager_reason=""), dict[str, Any]()
-    rounds = [_begun(table, family, layout, context, i) for i in range(max(COUNTS))]
+    arena = Arena(family.spec)
+    rounds = [_begun(table, arena, layout, context, i) for i in range(max(COUNTS))]
     for num in COUNTS:
         parts = [Part(r, 0, _taking(r)) for r in rounds[:num]]
         first = [_seconds(table, parts) for _ in range(WARM_ROUNDS)]
@@ -40,8 +43,11 @@ def plain(family: Family, layout: Layout, context: int, repeats: int) -> dict[st
     return found | {"gain": {n: round(found[n]["tok_per_s"] / found["1"]["tok_per_s"], 2) for n in found}}
 
 
-def _begun(table: StepTable, family: Family, layout: Layout, context: int, seed: int) -> Rounds:
-    rounds = Rounds(table, filled(family, layout, context, HEADROOM), [seed], GREEDY)
+def _begun(table: StepTable, arena: Arena, layout: Layout, context: int, seed: int) -> Rounds:
+    """Rounds over a cache of random rows; those in pages share a pool."""
+    whole, store = filled(table.family, Contiguous(), context, 0), arena.store(layout, context + HEADROOM)
+    store.put(0, whole.store.take(0, context))
+    rounds = Rounds(table, Cache(arena, layout, store, whole.snapshot()), [seed], GREEDY)
     rounds.append([rounds.first()])
     return rounds
 

@@ -83,7 +83,7 @@ def test_the_report_adds_up(tmp_path: Path) -> None:
             assert report.rounds + sum(report.accepted) == 9
             await until(lambda: not rig.engine.health().bank.pending_writes)
             again = done(await events(await rig.ask(PROMPT)))
-            assert (again.report.source, again.report.reused_tokens, again.report.computed_tokens) == ("ssd", len(PROMPT), 0)
+            assert (again.report.source, again.report.reused_tokens, again.report.computed_tokens) == ("ram", len(PROMPT), 0)
             assert again.report.prefill_tok_per_s is None
             assert again.report.session == report.session
             one = done(await events(await rig.ask(PROMPT, max_tokens=1)))

@@ -131,7 +131,7 @@ def test_stored_state_changes_no_probability(tmp_path: Path) -> None:
                     received = await events(await rig.ask(LONG, logprobs=REQUESTED))
                     returned.append((last(received).report.source, tokens_of(received)))
                     await until(lambda engine=rig.engine: engine.health().bank.pending_writes == 0)
-        assert [source for source, _ in returned] == ["cold", "ram", "cold", "ssd", "ssd", "ssd"]
+        assert [source for source, _ in returned] == ["cold", "ram", "cold", "ram", "ssd", "ram"]
         assert all(tokens == returned[0][1] for _, tokens in returned)
         assert len(returned[0][1]) == 10
 

@@ -74,6 +74,7 @@ def test_its_checks_hold(result: dict[str, Any]) -> None:
     correct, bundled = result["sections"]["correct"], result["sections"]["bundled"]
     assert correct["contiguous_against_paged"]["difference"] == 0
     assert correct["out_and_back_contiguous"] == correct["out_and_back_paged(64)"] == {"contiguous": True, "paged(64)": True}
+    assert correct["fork_contiguous"] == correct["fork_paged(64)"] == {"contiguous": True, "paged(64)": True}
     assert correct["chunked_delta_rule"]["y_float32"] < 1e-5
     assert bundled["reference_outputs"]["logit_error"] < 0.5
     assert result["sections"]["shape-27B"]["keep_on_ssd"]["is_safe"]

@@ -204,12 +204,13 @@ class History(Database):
 
 def _session(row: tuple[Any, ...]) -> Session:
     tenant, id, name, used_s, turns, num_tokens, is_pinned, data, title, client = row
-    names, counts = (checked(each, str) for each in (tenant, id, name)), (checked(each, int) for each in (turns, num_tokens))
     keys = tuple(key.hex() for key in _each_key(checked(data, bytes)))
     if len(data) % 16:
         raise ValueError(f"keys of {len(data)} bytes")
-    rest = (checked(each, str) for each in (title, client))
-    return Session(*names, checked(used_s, float), *counts, bool(is_pinned), keys, *rest)
+    for text in (tenant, id, name, title, client):
+        checked(text, str)
+    counts = checked(turns, int), checked(num_tokens, int)
+    return Session(tenant, id, name, checked(used_s, float), counts[0], counts[1], bool(is_pinned), keys, title, client)
 
 
 def _lost(row: tuple[Any, ...]) -> tuple[tuple[int, ...], LostRecord]:

@@ -275,13 +275,13 @@ def _insertion(infos: Iterable[RecordInfo], now_s: float) -> tuple[str, list[Any
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:
     kind, key, root, parent, start, tokens, num_bytes = row
-    names = (checked(name, str) for name in (key, root, parent))
-    info = RecordInfo(kind, *names, checked(start, int), tokens_of(checked(tokens, bytes)), checked(num_bytes, int))
+    names = [checked(name, str) for name in (key, root, parent)]
+    info = RecordInfo(kind, names[0], names[1], names[2], checked(start, int), tokens_of(checked(tokens, bytes)), checked(num_bytes, int))
     if kind not in get_args(Kind) or start % SEGMENT_TOKENS or len(info.tokens) > SEGMENT_TOKENS:
         raise ValueError(f"{kind!r} of {len(info.tokens)} tokens at {start}")
     return info
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    times, (uses, session, tenant) = (checked(time_s, float) for time_s in row[7:10]), row[10:]
-    return Entry(_info(row[:7]), *times, checked(uses, int), checked(session, str), checked(tenant, str))
+    times, (uses, session, tenant) = [checked(time_s, float) for time_s in row[7:10]], row[10:]
+    return Entry(_info(row[:7]), times[0], times[1], times[2], checked(uses, int), checked(session, str), checked(tenant, str))

@@ -13,7 +13,8 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.errors import DamagedRecordError
-from forerun.state.cache import Arrays, Cache, Snapshot
+from forerun.kernels.states import Arrays
+from forerun.state.cache import Cache, Snapshot
 from forerun.state.host import NUMPY, Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record

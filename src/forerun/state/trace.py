@@ -11,7 +11,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from forerun.kernels.numerics import Numerics
-from forerun.state.cache import Arrays, Cache, PassResult, Rule, View
+from forerun.kernels.states import Arrays, StateRef
+from forerun.state.cache import Cache, PassResult, Rule, View, restored_form
 from forerun.state.layout import Layout
 from forerun.state.spec import StateSpec
 from forerun.state.store import Store, traced_stores
@@ -34,13 +35,13 @@ class CompiledPass:
         self,
         inputs: Sequence[mx.array],
         starts: Sequence[int],
-        recurrent: Sequence[Sequence[Arrays]],
+        recurrent: Sequence[Arrays],
         buffers: list[mx.array],
         constants: list[mx.array],
     ) -> PassResult:
         """Run the pass after starts[j] rows of each. Takes over the buffers: written in place if the caller holds no other reference."""
         at = [mx.array(start, dtype=mx.int32) for start in starts]
-        return PassResult(*self._step(list(inputs), at, [list(r) for r in recurrent], buffers, constants))
+        return PassResult(*self._step(list(inputs), at, list(recurrent), buffers, constants))
 
     def release(self) -> None:
         """Release the compiled function. Call it on the thread that ran it: a thread that ends with an entry in its cache of compiled
@@ -52,14 +53,15 @@ class CompiledPass:
         self,
         inputs: list[mx.array],
         starts: list[mx.array],
-        recurrent: list[list[Arrays]],
+        recurrent: list[Arrays],
         buffers: list[mx.array],
         constants: list[mx.array],
-    ) -> tuple[mx.array, list[list[Arrays]], list[Arrays], list[mx.array]]:
+    ) -> tuple[mx.array, list[Arrays], list[Arrays], list[mx.array]]:
         self.num_traces += 1
         stores = traced_stores(self._layout, list(buffers), constants)
-        parts = zip(stores, starts, recurrent, strict=True)
-        caches = [_TracedCache(self._spec, store, start, [tuple(r) for r in arrays]) for store, start, arrays in parts]
+        states = [restored_form(tuple(arrays), len(stores)) for arrays in recurrent]
+        parts = enumerate(zip(stores, starts, strict=True))
+        caches = [_TracedCache(self._spec, store, start, [(each, j) for each in states]) for j, (store, start) in parts]
         view = View(cast("list[Cache[Any]]", caches), self._numerics)
         hidden = self._run(*inputs, view)
         after, rule_inputs, self.rules = view.recurrence()
@@ -69,6 +71,6 @@ class CompiledPass:
 class _TracedCache:
     """The attributes of a cache that a View uses."""
 
-    def __init__(self, spec: StateSpec, store: Store, start: mx.array, recurrent: list[Arrays]) -> None:
-        self.spec, self.store, self.recurrent = spec, store, recurrent
+    def __init__(self, spec: StateSpec, store: Store, start: mx.array, states: list[StateRef]) -> None:
+        self.spec, self.store, self.states = spec, store, states
         self.length = self.draft_length = start

@@ -69,7 +69,8 @@ def test_a_failed_proof_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_are_right_here() -> None:
     errors = proof.prove()
     layers = {"DeltaNet layer", "inputs of attention", "attention over stored rows"}
-    on_cpu = layers | {"quantised products", "products", "products with GGUF blocks"} if proof.cpu.extension() else set()
+    logits = {"log-softmax", "the largest values"}
+    on_cpu = layers | logits | {"quantised products", "products", "products with GGUF blocks"} if proof.cpu.extension() else set()
     assert set(errors) == {"attention"} | on_cpu, "the others need CUDA"
     assert max(errors.values()) < 1e-4
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite, largest_ids
+from forerun.kernels.largest import largest_ids
+from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite
 from forerun.sampling.draw import draw, draw_coupled
 from forerun.sampling.logprobs import Logprobs, logprobs
 from forerun.sampling.noise import gumbel, uniforms

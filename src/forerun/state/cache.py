@@ -42,7 +42,7 @@ class Snapshot:
 
 
 class PassResult(NamedTuple):
-    """hidden [rows, dim]; per recurrent layer its arrays after all rows (see `stored_form`), and its rule's inputs; the next pass's buffers."""
+    """hidden [rows, dim]; per recurrent layer its arrays after all rows (`stored_form`), and its rule's inputs; the next pass's buffers."""
 
     hidden: mx.array
     after: list[Arrays]

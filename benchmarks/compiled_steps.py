@@ -2,7 +2,8 @@
 
     python benchmarks/compiled_steps.py [--context 2000] [--repeats 60] [--dry-run] [--out FILE]
 
-A step is a pass over some rows and its logits; its rows are not kept, so that every sample does the same.
+A step is a pass over some rows and its logits; its rows are not kept, so that every sample does the same. Also counts the operations of a
+compiled pass, embedding and last norm included, over the model's layers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +48,21 @@ def step(steps: StepTable, cache: Cache[Any], rows: int) -> float:
     return time.perf_counter() - start_s
 
 
+def operations(steps: StepTable, cache: Cache[Any], rows: int) -> dict[str, int]:
+    """How many operations of each name a pass has, as MLX runs it."""
+    text = StringIO()
+    with lend([cache], steps.family.numerics) as view:
+        hidden = steps.forward(mx.arange(rows, dtype=mx.int32) + 100, [cache], [rows], view)
+        mx.export_to_dot(text, hidden)
+        view.keep([0], hidden)
+    return dict(Counter(line.split('"')[1] for line in text.getvalue().splitlines() if "shape=rectangle" in line))
+
+
 def measure(loaded: LoadedModel, context_tokens: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each layout and width: samples of both ways, their medians, eager over compiled; seconds of the first compiled step."""
     compiled, eager = StepTable(loaded.family, eager_reason=""), StepTable(loaded.family, eager_reason="compared")
     tokens = [int(t) for t in mx.random.randint(0, 8000, (context_tokens,), key=mx.random.key(1)).tolist()]  # type: ignore[union-attr, arg-type]
-    rows = []
+    rows, num_layers = list[dict[str, Any]](), len(loaded.family.spec.layers)
     for layout in LAYOUTS:
         cache = materialise(Arena(loaded.family.spec), [], None, Contiguous(), context_tokens)
         for _ in prefill(loaded.family, cache, tokens, ()):
@@ -62,7 +75,16 @@ def measure(loaded: LoadedModel, context_tokens: int, repeats: int) -> list[dict
             }
             first_s = variants["compiled"]()
             interleaved(variants, 5)
-            rows.append({"layout": str(layout), "rows": width, "first_compiled_s": first_s, **compared(interleaved(variants, repeats))})
+            counts = operations(compiled, arranged, width)
+            per_layer = sum(counts.values()) / num_layers
+            row = {
+                "layout": str(layout),
+                "rows": width,
+                "first_compiled_s": first_s,
+                "operations": counts,
+                "operations_per_layer": per_layer,
+            }
+            rows.append(row | compared(interleaved(variants, repeats)))
     return rows
 
 
@@ -91,7 +113,8 @@ def main() -> None:
     for row in rows:
         gain = row["eager_over_compiled"]
         spread = f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
-        print(f"{row['layout']:11} {row['rows']} rows: compiled {row['compiled_ms']:.2f} ms, eager {row['eager_ms']:.2f} ms: {spread}")
+        times = f"compiled {row['compiled_ms']:.2f} ms, eager {row['eager_ms']:.2f} ms: {spread}"
+        print(f"{row['layout']:11} {row['rows']} rows: {times}; {row['operations_per_layer']:.1f} operations a layer")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,22 +17,31 @@ from typing import Any
 
 import httpx
 
-from forerun.models.load import DEMO_MODEL
+START_LIMIT_S, STOP_LIMIT_S = 120.0, 20.0
 
-ANSWER_TOKENS = 128
-END_TOKENS = (8183, 8185)
-START_LIMIT_S = 120.0
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a request: tokens of its answer, its seconds, and the tokens that may not end it."""
+
+    answer_tokens: int
+    request_s: float
+    end_tokens: list[int]
 
 
 @dataclass
 class Server:
-    """kind: "forerun" or "llama". It runs between `__enter__` and `__exit__`."""
+    """kind: "forerun" or "llama". It runs between `__enter__` and `__exit__`.
+
+    llama.cpp is stopped between its requests: under an active wait policy its idle threads would keep the processors from the other arms.
+    """
 
     name: str
     kind: str
     command: list[str]
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
+    checkpoint_bytes: int = 0
 
     def __enter__(self) -> Server:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -41,27 +52,41 @@ class Server:
         log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen([*self.command, "--port", str(port)], stdout=log, stderr=log, env=os.environ | self.environ)
         self._wait()
+        self.loaded_bytes = self._rss_bytes()
+        self._signal(signal.SIGSTOP)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._signal(signal.SIGCONT)
         self.process.terminate()
-        self.process.wait(60)
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
-    def ask(self, tokens: list[int]) -> dict[str, Any]:
-        """One greedy answer: tokens a second of prefill (to the first piece) and of decoding, processor seconds, resident bytes, text."""
-        path, body = self._request(tokens)
+    def ask(self, tokens: list[int], limits: Limits) -> dict[str, Any]:
+        """One greedy answer: tokens a second of prefill (to the first piece) and of decoding, processor seconds, resident bytes, text.
+
+        If it takes longer than its limit: {"over_limit_s": limit, "tokens": those that came}; the request is given up.
+        """
+        self._signal(signal.SIGCONT)
+        try:
+            return self._answer(tokens, limits)
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _answer(self, tokens: list[int], limits: Limits) -> dict[str, Any]:
         pieces: list[tuple[float, str]] = []
         start, cpu_start, num_tokens = time.perf_counter(), self._cpu_s(), 0
-        with httpx.stream("POST", self.url + path, json=body, timeout=600) as response:
-            if response.status_code != 200:
-                raise RuntimeError(f"{self.name}: {response.read().decode()}")
-            for line in response.iter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                text, num = self._piece(json.loads(line[6:]))
+        try:
+            for event in self._events(tokens, limits):
+                text, num = self._piece(event)
                 num_tokens = num or num_tokens
                 if text:
                     pieces.append((time.perf_counter() - start, text))
+        except TimeoutError:
+            return {"over_limit_s": limits.request_s, "tokens": len(pieces)}
         first_s, last_s = pieces[0][0], pieces[-1][0]
         return {
             "prefill_tok_per_s": len(tokens) / first_s,
@@ -71,11 +96,33 @@ class Server:
             "text": "".join(text for _, text in pieces),
         }
 
-    def _request(self, tokens: list[int]) -> tuple[str, dict[str, Any]]:
+    def _events(self, tokens: list[int], limits: Limits) -> Iterator[dict[str, Any]]:
+        """The events of a stream. Raises TimeoutError at the limit."""
+        path, body = self._request(tokens, limits)
+        deadline = time.monotonic() + limits.request_s
+        try:
+            with httpx.stream("POST", self.url + path, json=body, timeout=limits.request_s) as response:
+                if response.status_code != 200:
+                    raise RuntimeError(f"{self.name}: {response.read().decode()}")
+                for line in response.iter_lines():
+                    if time.monotonic() > deadline:
+                        raise TimeoutError
+                    if line.startswith("data: {"):
+                        yield json.loads(line[6:])
+        except httpx.TimeoutException as error:
+            raise TimeoutError from error
+
+    def _request(self, tokens: list[int], limits: Limits) -> tuple[str, dict[str, Any]]:
         if self.kind == "llama":
-            return "/completion", {"prompt": tokens, "n_predict": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
-        body = {"model": "demo", "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True}
-        bans = {str(token): -100 for token in END_TOKENS}
+            return "/completion", {
+                "prompt": tokens,
+                "n_predict": limits.answer_tokens,
+                "temperature": 0,
+                "stream": True,
+                "ignore_eos": True,
+            }
+        body = {"model": "any", "prompt": tokens, "max_tokens": limits.answer_tokens, "temperature": 0, "stream": True}
+        bans = {str(token): -100 for token in limits.end_tokens}
         return "/v1/completions", body | {"stream_options": {"include_usage": True}, "logit_bias": bans}
 
     def _piece(self, event: dict[str, Any]) -> tuple[str, int]:
@@ -95,6 +142,10 @@ class Server:
                 time.sleep(0.1)
         raise RuntimeError(f"{self.name} did not start: {(self.folder / 'log').read_text()[-2000:]}")
 
+    def _signal(self, number: int) -> None:
+        if self.kind == "llama":
+            self.process.send_signal(number)
+
     def _cpu_s(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -103,21 +154,16 @@ class Server:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def forerun(name: str, folder: Path, *, depth: str) -> Server:
-    """forerun with the bundled model, storing as by default."""
+def forerun(name: str, model: Path, folder: Path, *, depth: str) -> Server:
+    """forerun, storing as by default."""
     own = folder / name.replace(" ", "-")
     options = ["--draft-depth", depth, "--bank-dir", str(own / "bank"), "--request-log", str(own / "requests.jsonl")]
-    return Server(name, "forerun", [sys.executable, "-m", "forerun.cli", "serve", *options], own)
+    return Server(name, "forerun", [sys.executable, "-m", "forerun.cli", "serve", str(model), *options], own)
 
 
-def llama(name: str, program: Path, gguf_py: Path, weights: str, folder: Path, *, threads: int, wait_policy: str) -> Server:
-    """llama-server with the bundled model, weights "f32", "bf16" or "q8_0"; its keys and values are float16, as by default."""
-    model = folder / f"demo-{weights}.gguf"
-    if not model.exists():
-        environ = os.environ | {"PYTHONPATH": str(gguf_py)}
-        writer = Path(__file__).with_name("gguf_of_demo.py")
-        subprocess.run([sys.executable, writer, DEMO_MODEL, model, weights], env=environ, check=True)
-    options = ["-t", str(threads), "-tb", str(threads), "-c", "32768", "-np", "1", "--no-webui"]
+def llama(name: str, program: Path, model: Path, folder: Path, *, threads: int, context: int, wait_policy: str) -> Server:
+    """llama-server with this GGUF file; its keys and values are float16, as by default, for `context` tokens."""
+    options = ["-t", str(threads), "-tb", str(threads), "-c", str(context), "-np", "1", "--no-webui"]
     environ = {} if wait_policy == "default" else {"OMP_WAIT_POLICY": wait_policy}
     return Server(
         name, "llama", [str(program), "-m", str(model), "--host", "127.0.0.1", *options], folder / name.replace(" ", "-"), environ

@@ -13,6 +13,7 @@ from forerun.decode.depth import PROBE_FRAC, WARN_AFTER, WARN_ROUNDS, Acceptance
 from forerun.decode.draft_stats import DraftStats, Round
 
 STEPS = (1.0, 1.3, 1.75, 2.4, 2.9, 3.3, 3.6, 3.9)  # seconds of a round with 0, 1, ... drafts
+SLOW = (1.0, 1.8, 2.4, 2.9, 3.4, 3.9, 4.4, 4.9)  # where each row costs: long contexts on a CPU
 AUTO = range(4)
 
 
@@ -74,8 +75,10 @@ def test_it_converges_to_the_best_depth(pays: int) -> None:
     assert draft_stats.depths[pays] > 0.9 * draft_stats.rounds
 
 
-def test_seven_drafts_where_they_pay() -> None:
-    draft_stats = Machine(DepthPolicy(range(8)), lambda position: [0.97] * 7).run(6000)
+def test_seven_drafts_where_they_pay_though_three_pay_less_than_two() -> None:
+    machine = Machine(DepthPolicy(range(8)), lambda position: [0.97] * 7)
+    machine.run(3000)
+    draft_stats = machine.run(9000)
     assert draft_stats.depths[7] > 0.8 * draft_stats.rounds
 
 
@@ -90,11 +93,51 @@ def test_a_head_that_is_always_wrong_costs_less_than_3_percent(noise: float) -> 
         assert machine.seconds - start_s < (1.005 + PROBE_FRAC) * 10_000 * (1 + noise)
 
 
-def test_every_depth_is_probed_at_once_and_repeatedly() -> None:
+def test_depth_1_is_probed_at_once_and_every_depth_repeatedly() -> None:
     machine = Machine(DepthPolicy(AUTO), lambda position: (0, 0, 0))
-    assert set(machine.run(20).depths[:4]) & {0} == set()
+    assert machine.run(20).depths[:4] == [14, 6, 0, 0]
     for _ in range(10):
         assert all(machine.run(machine.position + 2500).depths[:4])
+
+
+def test_it_climbs_while_drafts_pay() -> None:
+    machine = Machine(DepthPolicy(AUTO), lambda position: (1, 1, 1))
+    assert all(machine.run(60).depths[:4])
+
+
+def test_a_first_short_answer_pays_for_few_probes() -> None:
+    machines = [Machine(DepthPolicy(AUTO), lambda position: (0.4, 0.3, 0.2), lambda position: SLOW, seed=seed) for seed in range(20)]
+    for machine in machines:
+        machine.run(128)
+    assert sum(machine.seconds for machine in machines) < 1.03 * sum(machine.position for machine in machines)
+
+
+def test_disturbed_rounds_do_not_keep_it_at_drafts_that_do_not_pay() -> None:
+    for seed in range(100):
+        noise = random.Random(seed)
+        machine = Machine(DepthPolicy(AUTO), lambda position: (0.4, 0.3, 0.2), seed=seed)
+        machine.steps = lambda position, noise=noise: [s * (noise.uniform(2, 10) if noise.random() < 0.1 else 1) for s in SLOW]
+        machine.run(128)
+        before = len(machine.depths)
+        machine.run(640)
+        assert sum(SLOW[depth] for depth in machine.depths[before:]) < 1.06 * 512
+
+
+def test_short_and_long_contexts_have_their_own_acceptance() -> None:
+    def chances(position: int) -> Sequence[float]:
+        return (0.4, 0.3, 0.2) if position > 8192 else (0.9, 0.9, 0.9)
+
+    seconds = {0: 0.0, 10_000: 0.0}
+    for seed in range(10):
+        machine = Machine(DepthPolicy(AUTO), chances, lambda position: SLOW, seed=seed)
+        for turn in range(10):
+            for start in seconds:
+                machine.position, start_s = start, machine.seconds
+                machine.run(start + 128)
+                seconds[start] += (machine.seconds - start_s) * (turn >= 5)
+    tokens = 10 * 5 * 128
+    assert seconds[0] < tokens / 1.12
+    assert seconds[10_000] < tokens * 1.02
 
 
 def test_it_adapts_when_drafts_become_accepted() -> None:
@@ -164,7 +207,7 @@ def test_acceptance_counts_drafts_after_accepted_ones() -> None:
     for i in range(2000):
         acceptance.observe(3, (0, 1, 2, 3)[i % 4])
     assert acceptance.chances[:3] == pytest.approx([3 / 4, 2 / 3, 1 / 2], abs=0.03)
-    assert acceptance.chances[3] == Acceptance.PRIOR
+    assert acceptance.chances[3] == acceptance.chances[2]  # never drafted: as the one before
 
 
 def test_the_warning_comes_with_enough_drafts_and_goes_when_they_are_accepted() -> None:
@@ -188,7 +231,7 @@ def test_few_drafts_that_are_sometimes_accepted_are_no_failure() -> None:
 
 def test_a_head_that_is_never_right_stays_failing_though_it_is_rarely_probed() -> None:
     policy = DepthPolicy(AUTO)
-    Machine(policy, lambda position: [0.0] * 7).run(1000)
+    Machine(policy, lambda position: [0.0] * 7).run(2000)
     assert policy.choose(100, 3) == 0
     assert policy.acceptance.is_failing
 
@@ -199,3 +242,38 @@ def test_draft_stats_count_by_depth() -> None:
         draft_stats.add(Round([0] * (accepted + 1), drafted, accepted, None))
     assert (draft_stats.rounds, draft_stats.deepest) == (4, 3)
     assert (draft_stats.drafted[:3], draft_stats.accepted[:3], draft_stats.depths[:4]) == ([3, 2, 2], [2, 1, 1], [1, 1, 0, 2])
+
+
+def test_one_kind_of_sampling_does_not_switch_drafts_off_for_another() -> None:
+    policy = DepthPolicy(AUTO)
+
+    def rounds(kind: str, accepts: bool, num: int) -> list[int]:
+        depths = []
+        for _ in range(num):
+            depth = policy.choose(2000, 99, kind)
+            depths.append(depth)
+            policy.observe(2000, Round([0], depth, depth if accepts else 0, 1 + 0.1 * depth), kind)
+        return depths
+
+    assert rounds("greedy", True, 100)[-1] == 3
+    assert rounds("hot", False, 200)[-1] == 0
+    assert 3 in rounds("greedy", True, 3)
+
+
+def test_a_full_batch_drafts_less_and_a_lone_sequence_as_before() -> None:
+    """Each row of a crowded pass costs as much as a sequence: drafts that are accepted every second time do not pay there."""
+    policy, rng = DepthPolicy(AUTO), random.Random(0)
+
+    def rounds(num: int, row_cost: float, count: int) -> list[int]:
+        depths = []
+        for _ in range(count):
+            chosen = policy.choose_all(["greedy"] * num, [2000] * num, [99] * num)
+            accepted = [next((i for i in range(depth) if rng.random() > 0.6), depth) for depth in chosen]
+            seconds = 1 + row_cost * sum(chosen)
+            policy.observe_all(["greedy"] * num, [2000] * num, [Round([0], d, a, seconds) for d, a in zip(chosen, accepted, strict=True)])
+            depths.append(chosen[0])
+        return depths
+
+    assert max(rounds(1, 0.05, 300)[-50:]) > 0
+    assert sum(d == 0 for d in rounds(8, 0.15, 300)[-100:]) > 80
+    assert sum(rounds(1, 0.05, 20)) > 10

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -74,7 +74,7 @@ def ram() -> Bank:
 class ChangingDepth(DepthPolicy):
     """Another depth every round."""
 
-    def choose(self, context_tokens: int, limit: int) -> int:
+    def choose(self, context_tokens: int, limit: int, kind: str = "") -> int:
         return min(context_tokens * 5 % 8, limit)
 
 
@@ -185,10 +185,10 @@ class RecordingPolicy(DepthPolicy):
         super().__init__(range(8))
         self.observed: list[Round] = []
 
-    def choose(self, context_tokens: int, limit: int) -> int:
+    def choose(self, context_tokens: int, limit: int, kind: str = "") -> int:
         return min(len(self.observed) // 2 % 3, limit)
 
-    def observe(self, context_tokens: int, done: Round) -> None:
+    def observe(self, context_tokens: int, done: Round, kind: str = "", others: Sequence[Round] = ()) -> None:
         self.observed.append(done)
 
 

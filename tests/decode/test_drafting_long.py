@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count, pairwise
 from pathlib import Path
@@ -113,7 +113,7 @@ class RecordingPolicy(DepthPolicy):
         super().__init__((3,))
         self.observed: list[tuple[int, Round]] = []
 
-    def observe(self, context_tokens: int, done: Round) -> None:
+    def observe(self, context_tokens: int, done: Round, kind: str = "", others: Sequence[Round] = ()) -> None:
         self.observed.append((context_tokens, done))
 
 

@@ -150,8 +150,9 @@ def decode(generations: Sequence[Generation]) -> list[Round | Exception]:
 
     They share steps and policy. Raises what the pass raises: then the caches of all are broken. The policy does not observe a failure.
     """
-    policy, contexts = generations[0].policy, [g.cache.length for g in generations]
-    depths = policy.choose_all(contexts, [g.limit for g in generations])
+    policy, kinds = generations[0].policy, [g.rounds.draw.kind for g in generations]
+    contexts = [g.cache.length for g in generations]
+    depths = policy.choose_all(kinds, contexts, [g.limit for g in generations])
     parts = [Part(g.rounds, depth, g.take) for g, depth in zip(generations, depths, strict=True)]
     results = run_round(generations[0].steps, parts)
     for generation, result in zip(generations, results, strict=True):
@@ -159,5 +160,5 @@ def decode(generations: Sequence[Generation]) -> list[Round | Exception]:
             generation.note(result)
     rounds = [result for result in results if isinstance(result, Round)]
     if len(rounds) == len(results):
-        policy.observe_all(contexts, rounds)
+        policy.observe_all(kinds, contexts, rounds)
     return results

@@ -33,6 +33,13 @@ class Draw(NamedTuple):
     counts: Counts | None
     num_top: int | None
 
+    @property
+    def kind(self) -> str:
+        """Draws of one kind have drafts accepted about as often."""
+        temperature = self.sampling.temperature
+        heat = "greedy" if temperature == 0 else "cool" if temperature <= 0.5 else "warm" if temperature <= 1 else "hot"
+        return f"{heat}, coupled" if self.is_coupled else heat
+
 
 class Outcome(NamedTuple):
     """For each sequence [b] of a group: its verdict, drafts [b, depth] int32, whether all its numbers are finite, and log-probabilities."""

@@ -20,7 +20,7 @@ from tests.running import read
 from forerun.decode.compiled import StepTable
 
 PROMPTS = [(seed, num) for seed, num in product(range(2), (1, 30, 100, 250))]
-EXAMPLES = [16, pytest.param(1500, marks=pytest.mark.long)]
+EXAMPLES = [60, pytest.param(1500, marks=pytest.mark.long)]
 
 scripts = st.builds(
     Script,

@@ -25,6 +25,6 @@ def delta(config: Config, rows: int) -> dict[str, Any]:
     mx.eval(q, k, v, g, beta, states)
     name, rule = ("steps", gated_delta.steps) if rows <= STEPS_UP_TO_ROWS else ("chunks", gated_delta.chunks)
     variants: dict[str, Callable[[int], Any]] = {name: lambda i: rule(q, k, v, g, beta, states[i])}
-    if delta_rule.has_cuda_kernel(q, v):
-        variants["kernel"] = lambda i: delta_rule.on_cuda(q, k, v, g, beta, states[i])
+    if delta_rule.has_cuda_kernel(v.dtype, config.key_dim, config.value_dim):
+        variants["kernel"] = lambda i: delta_rule.on_cuda(q, k, v, g, beta, states[i][None], [rows])
     return {"state_mb": states[0].nbytes / 1e6} | {name: {"us": operation_us(variant, COPIES)} for name, variant in variants.items()}

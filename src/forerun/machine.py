@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
+import psutil
+
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux cgroups v2
+CONTAINER_USE = CONTAINER_LIMIT.with_name("memory.current")
 
 
 def memory_bytes() -> int:
@@ -14,6 +18,16 @@ def memory_bytes() -> int:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.exists() else "max"
     return whole if limit == "max" else min(whole, int(limit))
+
+
+def available_bytes() -> int:
+    """Memory that programs can still take without swapping, caches of files included; less where a container's limit leaves less."""
+    available = psutil.virtual_memory().available
+    if not CONTAINER_USE.exists() or (limit := CONTAINER_LIMIT.read_text().strip()) == "max":
+        return available
+    reclaimable = re.search(r"^inactive_file (\d+)$", CONTAINER_USE.with_name("memory.stat").read_text(), re.MULTILINE)
+    used = int(CONTAINER_USE.read_text()) - (int(reclaimable[1]) if reclaimable else 0)
+    return max(0, min(available, int(limit) - used))
 
 
 def free_bytes(path: Path) -> int:

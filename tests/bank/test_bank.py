@@ -30,7 +30,7 @@ from forerun.bank.tier.history import Session
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 from forerun.errors import BankFullError
-from forerun.state.layout import Contiguous
+from forerun.state.layout import Contiguous, Paged
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo
 from forerun.state.store import Arena
 
@@ -301,6 +301,21 @@ def test_a_second_conversation_forks_the_first_one_even_where_records_reach_as_d
     assert origin(turn(bank, first.stored + tiny.words(2, 20))) == ("ram", len(first.stored))
 
 
+def test_what_a_fork_shares_counts_once() -> None:
+    """Else one conversation with many forks would have others evicted for memory that nobody holds."""
+    with closing(opened(None)) as bank:
+        first, alone_bytes = turn(bank, FIRST, session="a", layout=Paged(16)), bank.stats.ram_bytes
+        turn(bank, first.stored, session="b", layout=Paged(16))
+        assert SNAPSHOT_BYTES > 0
+        assert sum(live.num_bytes for live in bank._live) > bank.stats.ram_bytes
+        held = {id(s): s.num_bytes for live in bank._live for s in live.snapshots}
+        assert len(held) < sum(len(live.snapshots) for live in bank._live)
+        used, _ = bank.paged_blocks
+        page_bytes = 16 * TOKEN_BYTES
+        assert abs(bank.stats.ram_bytes - used * page_bytes - sum(held.values()) - 2 * SNAPSHOT_BYTES) <= len(bank._live)
+        assert bank.stats.ram_bytes < 2 * alone_bytes
+
+
 def test_a_look_up_asks_no_conversation_that_begins_otherwise(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     for who in range(5):
         turn(bank, tiny.words(("talk", who), SEGMENT_TOKENS + 50))
@@ -385,6 +400,7 @@ def test_a_fork_and_its_origin_are_evicted_on_their_own(folder: Path) -> None:
         for name in ("old", "a"):
             bank._ram_limit_bytes = bank.stats.ram_bytes - 1
             assert bank.trim() == 1, name
+        bank._ram_limit_bytes = 1 << 30
         assert origin(turn(bank, old.stored)) == ("cold", 0)
         assert origin(turn(bank, both[1].stored, session="b")) == ("ram", len(both[1].stored))
 

@@ -13,6 +13,7 @@ from tests.fake_family import FakeFamily, scattered
 from tests.running import differing_state, read
 from tests.talking import SUFFIX
 
+from forerun.bank import restore as restore_module
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import LiveConversation
 from forerun.bank.restore import RestoredState
@@ -129,6 +130,28 @@ def test_a_failed_request_is_passed_over_and_the_reason_is_given(bank: Bank) -> 
     found = restored(bank, PROMPT)
     assert (found.source, found.miss_reason.kind) == ("cold", "failed")
     assert "could not be copied" in found.miss_reason.text
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+@pytest.mark.parametrize("is_running", [True, False])
+def test_without_memory_for_a_copy_it_is_passed_over(
+    bank: Bank, is_running: bool, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(bank, PROMPT, session="origin")
+    for _ in range(3):
+        run.chunk()
+    if not is_running:
+        run.finish()
+
+    def failing(*args: Any) -> Any:
+        raise error("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore_module, "fork", failing)
+        found = restored(bank, PROMPT, session="another")
+        assert (found.source, found.miss_reason.kind) == ("cold", "failed")
+        assert "could not be copied: no room" in found.miss_reason.text
+    assert restored(bank, PROMPT, session="another").forked_from == "origin"
 
 
 def test_a_prefill_that_is_paused_within_a_pass_is_forked(bank: Bank) -> None:

@@ -200,7 +200,7 @@ def test_a_conversation_that_is_removed_is_gone_everywhere(folder: Path, bank: B
         bank.trim()
     bank.sessions.remove("", "mine")
     assert bank.sessions.all("", 10) == []
-    assert disk_of(bank).index.inventory() == bank._memory.index.inventory() == []
+    assert disk_of(bank).index.inventory() == []
     assert disk_of(bank).num_bytes == bytes_under(folder)
     with pytest.raises(UnknownSessionError):
         bank.sessions.remove("", "mine")
@@ -381,7 +381,7 @@ def test_without_a_disk_what_is_in_ram_goes() -> None:
         assert reused(on(bank, result["other"], "other")) == ("ram", len(result["other"].stored))
         bank.note_unstored(tuple(result["other"].stored), "", "for the test")
         assert bank.sessions.wipe("") == 2
-        assert bank._memory.index._rows("SELECT * FROM lost") == []
+        assert bank._losses._rows("SELECT * FROM lost") == []
         assert (bank.sessions.all("", 10), bank.stats.ram_bytes) == ([], 0)
 
 

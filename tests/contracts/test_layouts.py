@@ -112,12 +112,13 @@ def test_a_live_cache_is_restored_in_the_requested_layout(written: Any, family: 
 @pytest.mark.parametrize("tier", ["ram", "ssd"])
 def test_restoring_the_written_layout_would_be_detected(shelf: Shelf, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that this contract excludes: the stored layout decides, not the requested one."""
-    materialise = restore_module.materialise
+    materialise, fork = restore_module.materialise, restore_module.fork
 
     def as_written(arena: Any, segments: Any, snapshot: Any, requested: Any, headroom_tokens: int) -> Any:
         return materialise(arena, segments, snapshot, Paged(64), headroom_tokens)
 
     monkeypatch.setattr(restore_module, "materialise", as_written)
+    monkeypatch.setattr(restore_module, "fork", lambda cache, snapshot, requested, rows: fork(cache, snapshot, Paged(64), rows))
     with pytest.raises(AssertionError):
         check(shelf(tier, Paged(64), "mtp"), tier, Contiguous(), "exact")
 

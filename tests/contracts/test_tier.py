@@ -10,7 +10,6 @@ import pytest
 from tests.records import HASHER, opened, record
 
 from forerun.bank.tier.base import Tier
-from forerun.bank.tier.memory import MemoryTier
 from forerun.state.record import SEGMENT_TOKENS, Record
 
 BLOCK = list(range(SEGMENT_TOKENS))
@@ -24,7 +23,7 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(params=[lambda _: MemoryTier(), opened], ids=["memory", "disk"])
+@pytest.fixture(params=[opened], ids=["disk"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tier]:
     make: Callable[[Path], Tier] = request.param
     tier = make(tmp_path / "bank")

@@ -16,7 +16,8 @@ from tests.running import read
 from tests.talking import TINY, opened, turn
 from tests.waiting import LIMIT_S
 
-from forerun.engine.admission import ADMIT_FRAC, free_memory_for, needed_bytes
+from forerun import machine
+from forerun.engine.admission import ADMIT_FRAC, free_memory_for, needed_bytes, usable_bytes
 from forerun.errors import OutOfMemoryError
 from forerun.state.layout import Paged
 
@@ -105,3 +106,10 @@ def test_reported_memory_is_the_memory_in_use_over_many_turns(turns: int, tmp_pa
                 f"turn {number}"
             )  # a snapshot at the end shares its arrays with the cache
     assert mx.get_active_memory() == base
+
+
+def test_what_other_programs_have_taken_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 9_000_000)
+    mx.clear_cache()
+    assert usable_bytes(1 << 50) == pytest.approx((mx.get_active_memory() + mx.get_cache_memory() + 9_000_000) / ADMIT_FRAC, abs=2)
+    assert usable_bytes(1000) == 1000

@@ -12,7 +12,7 @@
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-struct Index { int x, y; };
+struct Index { int x, y, z; };
 static Index threadIdx, blockIdx, gridDim;
 
 inline uint32_t bits_of(float value) { uint32_t bits; std::memcpy(&bits, &value, 4); return bits; }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -12,7 +13,7 @@ import pytest
 from tests.kernels import cuda
 
 from forerun.kernels import delta_inputs as module
-from forerun.kernels.delta_inputs import Heads, delta_inputs, errors, has_cuda_kernel
+from forerun.kernels.delta_inputs import Heads, errors, has_cuda_kernel, portable
 
 TYPES = {mx.bfloat16: "__nv_bfloat16", mx.float32: "float"}
 THREADS = module._THREADS
@@ -53,14 +54,14 @@ def inputs_in_float64(case: Case, arrays: Arrays) -> list[np.ndarray]:
     return [qk[:, :key_heads] / dim**0.5, qk[:, key_heads:], v, padded[case.rows :]]
 
 
-Kernel = Callable[[Case, Arrays], list[np.ndarray]]
+Kernel = Callable[..., list[np.ndarray]]
 
 
 @pytest.fixture(scope="module")
 def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
-    return lambda case, arrays: run(library, CASES.index(case), case, arrays)
+    return lambda case, arrays, spans=(): run(library, CASES.index(case), case, arrays, spans or (arrays[1].shape[0],))
 
 
 def functions(number: int, case: Case) -> str:
@@ -71,13 +72,14 @@ namespace case_{number} {{
 typedef {TYPES[case.dtype]} T;
 {cuda.written(constants | {"THREADS": THREADS, "ONE_OVER_EPS": module.ONE_OVER_EPS})}
 static const T *tail, *x, *weight;
-static const int* x_shape;
+static const int *x_shape, *starts;
 static T *q, *k, *v, *after;
 void run() {{
 {cuda.body("delta_inputs")}
 }}
-extern "C" void run_{number}(const int* shape_, const T* tail_, const T* x_, const T* weight_, T* q_, T* k_, T* v_, T* after_) {{
-  x_shape = shape_, tail = tail_, x = x_, weight = weight_, q = q_, k = k_, v = v_, after = after_;
+extern "C" void run_{number}(const int* shape_, const int* starts_, const T* tail_, const T* x_, const T* weight_, T* q_, T* k_, T* v_,
+    T* after_) {{
+  x_shape = shape_, starts = starts_, tail = tail_, x = x_, weight = weight_, q = q_, k = k_, v = v_, after = after_;
   const int warps = x_shape[0] * (2 * KEY_HEADS + VALUE_HEADS), blocks = (32 * warps + THREADS - 1) / THREADS;
   for (int block = 0; block < blocks; ++block) blockIdx = {{block, 0}}, fibres.run(THREADS, run);
 }}
@@ -85,24 +87,25 @@ extern "C" void run_{number}(const int* shape_, const T* tail_, const T* x_, con
 """
 
 
-def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays) -> list[np.ndarray]:
+def run(library: ctypes.CDLL, number: int, case: Case, arrays: Arrays, spans: Sequence[int]) -> list[np.ndarray]:
     """In float32. The outputs are poisoned before; the number of rows is that of x, whatever the case."""
     shape, rows, heads = np.array(arrays[1].shape, np.int32), arrays[1].shape[0], case.heads
     shapes = [(rows, heads.key_heads, heads.key_dim)] * 2 + [(rows, heads.value_heads, heads.value_dim), arrays[0].shape]
     fill = (0x7FC0, np.uint16) if case.dtype == mx.bfloat16 else (np.nan, np.float32)
     found = [np.full(s, *fill) for s in shapes]
-    getattr(library, f"run_{number}")(*cuda.pointers(shape, *map(cuda.bits, arrays), *found))
+    starts = np.array([0, *accumulate(spans)], np.int32)
+    getattr(library, f"run_{number}")(*cuda.pointers(shape, starts, *map(cuda.bits, arrays), *found))
     return [cuda.floats(a) if a.dtype == np.uint16 else a for a in found]
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_both_agree_with_float64(on_cuda: Kernel, case: Case) -> None:
     arrays = given(case)
-    assert not has_cuda_kernel(arrays[1], arrays[2], case.heads)
+    assert not has_cuda_kernel(case.dtype, case.heads)
     assert errors(mx.Device(mx.cpu, 0)) == []
     expected, tolerance = inputs_in_float64(case, arrays), 1e-5 if case.dtype == mx.float32 else 0.004
-    portable = [np.array(a.astype(mx.float32)) for a in delta_inputs(*arrays, case.heads)]
-    for ours, plain, right in zip(on_cuda(case, arrays), portable, expected, strict=True):
+    plainly = [np.array(a.astype(mx.float32)) for a in portable(*arrays, case.heads)]
+    for ours, plain, right in zip(on_cuda(case, arrays), plainly, expected, strict=True):
         assert np.abs(ours - right).max() <= tolerance * np.abs(right).max()
         assert np.abs(plain - right).max() <= 10 * tolerance * np.abs(right).max()  # rounds after every operation
 
@@ -116,3 +119,14 @@ def test_rows_in_parts_have_the_same_bits(on_cuda: Kernel) -> None:
         tail, parts = mx.array(after), [*parts, rows]
     assert all(np.array_equal(np.concatenate(p), w) for p, w in zip(zip(*parts, strict=True), whole[:3], strict=True))
     assert np.array_equal(after, whole[3])
+
+
+def test_several_sequences_have_the_bits_of_each_alone(on_cuda: Kernel) -> None:
+    case, spans = CASES[2], (1, 4, 2)
+    tail, x, weight = given(case)
+    tails = mx.stack([tail, 2 * tail, -tail])
+    together, starts = on_cuda(case, [tails, x, weight], spans), [0, *accumulate(spans)]
+    for j, (start, stop) in enumerate(pairwise(starts)):
+        *rows, after = on_cuda(case, [tails[j], x[start:stop], weight])
+        assert all(np.array_equal(part[start:stop], own) for part, own in zip(together[:3], rows, strict=True))
+        assert np.array_equal(together[3][j], after)

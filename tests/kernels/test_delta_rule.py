@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -60,20 +61,20 @@ def inputs(case: Case) -> Inputs:
 
 def test_without_cuda_it_uses_chunks() -> None:
     given = inputs(Case(70, 2, 4, 64, 32, mx.float32))
-    assert not has_cuda_kernel(given.q, given.v)
+    assert not has_cuda_kernel(given.v.dtype, given.q.shape[2], given.v.shape[2])
     assert errors(mx.Device(mx.cpu, 0)) == []
     for found, expected in zip(delta_rule(*given), gated_delta.chunks(*given), strict=True):
         assert mx.array_equal(found, expected)
 
 
-Kernel = Callable[[Case, Inputs], tuple[np.ndarray, np.ndarray]]
+Kernel = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
 def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
     library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
-    return lambda case, given: run(library, CASES.index(case), given)
+    return lambda case, given, spans=(): run(library, CASES.index(case), given, spans or (given.v.shape[0],))
 
 
 def functions(number: int, case: Case) -> str:
@@ -84,29 +85,30 @@ namespace case_{number} {{
 typedef {TYPES[case.dtype]} T;
 {cuda.written(constants | {"THREADS": THREADS})}
 static const T *q, *k, *v, *beta;
-static const int* v_shape;
+static const int* starts;
 static const float *g, *state;
 static T* y;
 static float* after;
 void run() {{
 {cuda.body("delta_rule")}
 }}
-extern "C" void run_{number}(const int* shape_, const T* q_, const T* k_, const T* v_, const float* g_, const T* beta_,
+extern "C" void run_{number}(int sequences, const int* starts_, const T* q_, const T* k_, const T* v_, const float* g_, const T* beta_,
     const float* state_, T* y_, float* after_) {{
-  v_shape = shape_, q = q_, k = k_, v = v_, g = g_, beta = beta_, state = state_, y = y_, after = after_;
-  for (int head = 0; head < VALUE_HEADS; ++head)
-    for (int x = 0; x < VALUE_DIM * {module._LANES} / THREADS; ++x) blockIdx = {{x, head}}, fibres.run(THREADS, run);
+  starts = starts_, q = q_, k = k_, v = v_, g = g_, beta = beta_, state = state_, y = y_, after = after_;
+  for (int z = 0; z < sequences; ++z)
+    for (int head = 0; head < VALUE_HEADS; ++head)
+      for (int x = 0; x < VALUE_DIM * {module._LANES} / THREADS; ++x) blockIdx = {{x, head, z}}, fibres.run(THREADS, run);
 }}
 }}
 """
 
 
-def run(library: ctypes.CDLL, number: int, given: Inputs) -> tuple[np.ndarray, np.ndarray]:
+def run(library: ctypes.CDLL, number: int, given: Inputs, spans: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """y and the state in float32. The outputs are poisoned before."""
-    shape, arrays = np.array(given.v.shape, np.int32), [cuda.bits(x) for x in given]
+    starts, arrays = np.array([0, *accumulate(spans)], np.int32), [cuda.bits(x) for x in given]
     y = np.full(given.v.shape, 0x7FC0, np.uint16) if given.v.dtype == mx.bfloat16 else np.full(given.v.shape, np.nan, np.float32)
     after = np.full(given.state.shape, np.nan, np.float32)
-    getattr(library, f"run_{number}")(*cuda.pointers(shape, *arrays, y, after))
+    getattr(library, f"run_{number}")(len(spans), *cuda.pointers(starts, *arrays, y, after))
     return cuda.floats(y) if y.dtype == np.uint16 else y, after
 
 
@@ -131,3 +133,14 @@ def test_the_cuda_kernel_has_the_same_bits_however_rows_are_split(on_cuda: Kerne
     y, after = on_cuda(case, whole)
     assert np.array_equal(np.concatenate(parts), y)
     assert np.array_equal(state, after)
+
+
+def test_several_sequences_have_the_bits_of_each_alone(on_cuda: Kernel) -> None:
+    case, spans = CASES[3], (13, 1, 6)
+    given = inputs(case)
+    states = mx.stack([given.state, -given.state, 0.5 * given.state])
+    y, after = on_cuda(case, given._replace(state=states), spans)
+    for j, (start, stop) in enumerate(pairwise([0, *accumulate(spans)])):
+        own_y, own_after = on_cuda(case, given.rows(start, stop)._replace(state=states[j]))
+        assert np.array_equal(y[start:stop], own_y)
+        assert np.array_equal(after[j], own_after)

@@ -32,7 +32,7 @@ from forerun.bank.stats import BankStats
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Memo
-from forerun.bank.tier.memory import MemoryTier
+from forerun.bank.tier.index import Index
 from forerun.errors import BankError
 from forerun.state.cache import Cache, Snapshot
 from forerun.state.layout import L
@@ -72,17 +72,17 @@ class Bank:
     def __init__(self, spec: StateSpec, identity: Identity, *, disk: DiskTier | None, secret: bytes, ram_limit_bytes: int) -> None:
         self._identity, self._secret = identity, secret
         self._ram_limit_bytes = ram_limit_bytes
-        self._memory, self._disk = MemoryTier(), disk
-        tiers: tuple[Tier, ...] = (self._memory,) if disk is None else (self._memory, disk)
+        self._losses, self._disk = Index.in_memory(), disk
+        tiers: tuple[Tier, ...] = () if disk is None else (disk,)
         self._live, self._running = LiveConversations(), LiveConversations()
         self._protections = Protections()
         self._saver = DiskSaver(disk, spec, self._live, self._protections) if disk is not None else None
-        self._ram = Ram(self._live, self._memory, self._saver, self._protections)
-        explainer = MissExplainer(tiers, (self._live, self._running), secret, identity)
+        self._ram = Ram(self._live, self._losses, self._saver, self._protections)
+        explainer = MissExplainer(tiers, self._losses, (self._live, self._running), secret, identity)
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
         self._turns = RunningTurns()
-        self.sessions = SessionStore(self._ram, self._saver, self._hasher, self._turns)
+        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
@@ -184,7 +184,7 @@ class Bank:
         hasher = self._hasher(tenant)
         node, start = hasher.nodes(tokens)[-1], len(tokens) - len(tokens) % SEGMENT_TOKENS
         try:
-            self._memory.index.note_lost([hasher.info("snapshot", node, start, tokens[start:])], "not stored", reason, time.time())
+            self._losses.note_lost([hasher.info("snapshot", node, start, tokens[start:])], "not stored", reason, time.time())
         except BankError as error:  # only the reason of a later miss is lost
             log.warning("loss of a snapshot not noted: %s", error)
 
@@ -197,7 +197,7 @@ class Bank:
         return True
 
     def trim(self) -> int:
-        """Evict until RAM is within its limit, capturing for the disk first. Returns the number of conversations and records."""
+        """Evict until RAM is within its limit, capturing for the disk first. Returns the number of conversations."""
         return self._shrink(self._ram_limit_bytes, ())
 
     def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
@@ -233,8 +233,9 @@ class Bank:
             self._saver.writer.close()
         self._live.clear()
         self._running.clear()
-        for tier in self._sources.tiers:
-            tier.close()
+        self._losses.close()
+        if self._disk is not None:
+            self._disk.close()
 
     @property
     def paged_blocks(self) -> tuple[int, int]:

@@ -57,11 +57,6 @@ class RecordLocation:
     tier: Tier
     key: str
 
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether it is read from a file."""
-        return self.tier.source == "ssd"
-
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:

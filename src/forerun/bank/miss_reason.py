@@ -13,6 +13,7 @@ from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.match import PrefixChain, PrefixMatch, RestorePlan, match
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.history import LostRecord
+from forerun.bank.tier.index import Index
 from forerun.errors import BankError, DamagedRecordError
 from forerun.state.record import Identity, PrefixHasher
 from forerun.values import MissKind
@@ -93,10 +94,11 @@ def miss_reason(
 
 
 class MissExplainer:
-    """Explains the misses of a bank with these tiers, conversations in RAM, secret and identity."""
+    """Explains the misses of a bank with these tiers, conversations in RAM, secret and identity. losses: noted besides those of tiers."""
 
-    def __init__(self, tiers: Sequence[Tier], live: Sequence[LiveConversations], secret: bytes, identity: Identity) -> None:
+    def __init__(self, tiers: Sequence[Tier], losses: Index, live: Sequence[LiveConversations], secret: bytes, identity: Identity) -> None:
         self._tiers, self._live, self._secret, self._identity = tiers, live, secret, identity
+        self._losses = (losses, *(tier.index for tier in tiers))
 
     def explain(self, problems: RestoreProblems, reused: int, found: PrefixMatch | None, chain: PrefixChain, tenant: str) -> MissReason:
         """Why only `reused` tokens were reused. A failure of the index is one more reason."""
@@ -114,10 +116,10 @@ class MissExplainer:
         return shared, following[:SHOWN_TOKENS] if shared < len(chain.tokens) else ()
 
     def _lost(self, chain: PrefixChain) -> LostRecord | None:
-        """The prompt's deepest record that a tier noted as lost."""
+        """The prompt's deepest record that was noted as lost."""
         for depth in reversed(range(len(chain.nodes))):
-            for tier in self._tiers:
-                if lost := tier.index.lost(chain.nodes[depth], chain.rest(depth)):
+            for index in self._losses:
+                if lost := index.lost(chain.nodes[depth], chain.rest(depth)):
                     return lost
         return None
 

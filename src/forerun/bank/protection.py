@@ -1,4 +1,4 @@
-"""What requests that wait or run would restore, which is evicted neither from RAM nor from disk while they do.
+"""Prompts of requests that wait or run: what they would restore is evicted neither from RAM nor from disk while they do.
 
 Evaluated when something is to be evicted, not before: state may be stored or dropped while a request waits, and waiting costs nothing.
 """
@@ -16,7 +16,7 @@ from forerun.bank.tier.base import Tier
 from forerun.state.record import PrefixHasher, RecordInfo
 
 if TYPE_CHECKING:
-    from forerun.bank.live import LiveConversation, LiveConversations
+    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,16 +45,16 @@ class Protections:
         with self._lock:
             self._all = [each for each in self._all if each is not prompt]
 
-    def in_ram(self, live: LiveConversations) -> set[LiveConversation]:
-        """The live conversations that the prompts would take over or fork. Call it on the thread that owns `live`."""
-        reaches = (live.best(each.chain, each.session, ()) for each in self._now())
-        return {reach.live for reach in reaches if reach}
+    def prompts(self) -> list[ProtectedPrompt]:
+        """Those that are protected now."""
+        with self._lock:
+            return list(self._all)
 
     def of(self, tier: Tier) -> Callable[[RecordInfo], bool]:
         """Whether a prompt would restore from a record of the tier; valid while the tier does not change. The tier's index is queried only
         for prompts that the record might be of use to. Raises BankError.
         """
-        prompts = self._now()
+        prompts = self.prompts()
 
         @cache
         def keys(prompt: ProtectedPrompt) -> frozenset[str]:
@@ -62,7 +62,3 @@ class Protections:
             return frozenset(location.key for location in plan.locations) if plan else frozenset()
 
         return lambda info: any(each.chain.meets(info) and info.key in keys(each) for each in prompts)
-
-    def _now(self) -> list[ProtectedPrompt]:
-        with self._lock:
-            return list(self._all)

@@ -64,7 +64,7 @@ class RestoredState(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSources:
-    """Where a bank restores from. running: conversations that are forked only. tiers: RAM, then disk if there is one. saver: None without
+    """Where a bank restores from. running: conversations that are forked only. tiers: the disk, if there is one. saver: None without
     a disk.
     """
 
@@ -200,7 +200,7 @@ def _load(context: RestoreContext[L], plan: RestorePlan) -> tuple[Cache[L], int]
     """
     try:
         *segments, snapshot = records = plan.load()
-        read_bytes = sum(file_bytes(record.info) for at, record in zip(plan.locations, records, strict=True) if at.is_on_disk)
+        read_bytes = sum(file_bytes(record.info) for record in records)
         return materialise(context.sources.arena, segments, snapshot, context.layout, context.rows_after(plan.position)), read_bytes
     except (KeyError, BankError, MemoryError, RuntimeError) as error:
         context.problems.add(error, plan)
@@ -220,15 +220,11 @@ def _restored(
     context: RestoreContext[L], plan: RestorePlan, cache: Cache[L], read_bytes: int, found: PrefixMatch | None
 ) -> RestoredState[L]:
     name, uses, turns = _owner(context, plan)
-    now_s, on_disk = time.time(), [location.key for location in plan.locations if location.is_on_disk]
-    rank_s = policy.rank_s(now_s, uses, 1.0)
+    now_s = time.time()
     if context.sources.saver:
-        context.sources.saver.writer.touch(dict.fromkeys(on_disk, rank_s), now_s)
-    in_ram = {location.key: rank_s for location in plan.locations if not location.is_on_disk}
-    context.sources.ram.memory.index.touch(in_ram, now_s)
-    source: Source = "ssd" if on_disk else "ram"
+        context.sources.saver.writer.touch({at.key: policy.rank_s(now_s, uses, 1.0) for at in plan.locations}, now_s)
     miss_reason, session = context.miss_reason(plan.position, found), context.session or name or new_session()
-    return RestoredState(cache, plan.position, source, miss_reason, (cache.snapshot(),), session, turns, read_bytes)
+    return RestoredState(cache, plan.position, plan.snapshot.tier.source, miss_reason, (cache.snapshot(),), session, turns, read_bytes)
 
 
 def _owner(context: RestoreContext[L], plan: RestorePlan) -> tuple[str, int, int]:

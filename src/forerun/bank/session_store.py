@@ -40,12 +40,14 @@ class OnOwner(Protocol):
 
 
 class SessionStore:
-    """Conversations of one bank. saver: None without a disk. hasher_of: the hasher of a tenant. on_owner: set where others than the owner
-    of MLX call.
+    """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant. on_owner: set where
+    others than the owner of MLX call.
     """
 
-    def __init__(self, ram: Ram, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher], running: RunningTurns) -> None:
-        self._live, self._memory, self._saver, self._hasher_of, self._running = ram.live, ram.memory, saver, hasher_of, running
+    def __init__(
+        self, ram: Ram, losses: Index, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher], running: RunningTurns
+    ) -> None:
+        self._live, self._losses, self._saver, self._hasher_of, self._running = ram.live, losses, saver, hasher_of, running
         self.on_owner: OnOwner = _at_once
 
     def all(self, tenant: str, limit: int) -> list[SessionInfo]:
@@ -124,8 +126,7 @@ class SessionStore:
             self.one(tenant, id)
         with self._running.removing(tenant, id):
             self.on_owner(lambda: self._drop(self._live.of(tenant, id)))
-            stored.remove(self._memory, tenant, id, self.on_owner(self._live_keys))
-            self._memory.index.scrub()
+            self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
 
     def wipe(self, tenant: str) -> int:
@@ -133,8 +134,7 @@ class SessionStore:
         num_sessions, root = len(self._ids(tenant, _ALL)), self._hasher_of(tenant).root
         with self._running.removing(tenant, None):
             self.on_owner(lambda: self._drop([live for live in self._live if live.tenant == tenant]))
-            stored.wipe(self._memory, tenant, [root])
-            self._memory.index.scrub()
+            self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.wipe(disk, tenant, [root]))
             if self._saver:
                 self._saver.forget_root(root)
@@ -159,15 +159,14 @@ class SessionStore:
 
     def _ids(self, tenant: str, limit: int) -> set[str]:
         """Ids of the tenant's conversations: at least the `limit` last used."""
-        indexes = [self._memory.index, *([self._saver.disk.index] if self._saver else [])]
-        ids = {session.id for index in indexes for session in index.sessions_of(tenant, limit)}
+        ids = {session.id for session in self._saver.disk.index.sessions_of(tenant, limit)} if self._saver else set()
         return ids | {session.id for session in self._newer_than_index() if session.tenant == tenant}
 
     def _find(self, tenant: str, id: str) -> Session | None:
         """The conversation as it is now: a live one may be newer than its row."""
         written = self._saver.disk.index.session(tenant, id) if self._saver else None
         here = [session for session in self._newer_than_index() if (session.tenant, session.id) == (tenant, id)]
-        found = here[-1] if here else self._memory.index.session(tenant, id) or written
+        found = here[-1] if here else written
         title = (written and written.title) or (found.title if found else "")
         return replace(found, name=written.name, is_pinned=written.is_pinned, title=title) if found and written else found
 
@@ -176,11 +175,10 @@ class SessionStore:
         return [*(self._saver.writer.noting() if self._saver else ()), *(live.session_row or live.session_of(()) for live in self._live)]
 
     def _info(self, session: Session) -> SessionInfo:
-        alive, in_ram = self._live.of(session.tenant, session.id), self._memory.index.session(session.tenant, session.id)
-        records = self._memory.index.find(in_ram.keys).values() if in_ram else ()
-        ram_bytes = sum(x.num_bytes for x in alive) + sum(info.num_bytes for info in records)
+        alive = self._live.of(session.tenant, session.id)
+        ram_bytes = sum(x.num_bytes for x in alive)
         if self._saver is None:
-            info = stored.session_info(self._memory.index, session)
+            info = stored.session_info(self._losses, session)
             return replace(info, ram_bytes=ram_bytes, disk_bytes=0, stored_tokens=0, state="ram", reason="")
         is_writing = self._is_writing(alive, session)  # before the index, which then has what was written in between
         info = replace(stored.session_info(self._saver.disk.index, session), ram_bytes=ram_bytes)

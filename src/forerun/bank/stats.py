@@ -68,7 +68,7 @@ class BankStats:
     def _count(self) -> str:
         """Query the indexes. Returns why that failed, "" if it did not."""
         try:
-            in_ram = {(x.tenant, x.session) for x in self._ram.live} | {(x.tenant, x.id) for x in self._ram.memory.index.all_sessions()}
+            in_ram = {(x.tenant, x.session) for x in self._ram.live}
             self._counts = _counts(self._disk, in_ram) if self._disk else StoredCounts(len(in_ram), 0, 0, 0, 0)
         except BankError as error:
             return str(error)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 import mlx.core as mx
 from rich.filesize import decimal
 
+from forerun import machine
 from forerun.bank.bank import Bank
 from forerun.bank.live import LiveConversation
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.errors import OutOfMemoryError
 from forerun.kernels.attention import SCORE_BYTES
+from forerun.kernels.cuda_source import is_cuda
 from forerun.state.contiguous import capacity_for
 from forerun.state.spec import StateSpec
 
@@ -34,6 +36,17 @@ def needed_bytes(spec: StateSpec, tokens: int) -> int:
     rows = min(tokens, CHUNK_TOKENS)
     pass_bytes = rows * _HIDDENS_PER_ROW * spec.hidden.num_bytes + min(2 * SCORE_BYTES, rows * tokens * _SCORES_PER_KEY_BYTES)
     return capacity_for(tokens) * spec.bytes_per_token + _SNAPSHOTS * spec.bytes_per_snapshot + pass_bytes
+
+
+def usable_bytes(memory_bytes: int) -> int:
+    """The device's `memory_bytes`, less what other programs have taken of it by now, where the device's memory is the machine's.
+
+    Of what is returned ADMIT_FRAC is used, so the available memory counts in full.
+    """
+    if is_cuda():
+        return memory_bytes
+    own_bytes = mx.get_active_memory() + mx.get_cache_memory()
+    return min(memory_bytes, int((own_bytes + machine.available_bytes()) / ADMIT_FRAC))
 
 
 def growth_bytes(spec: StateSpec, tokens: int, held_bytes: int) -> int:

@@ -20,7 +20,7 @@ from forerun.decode.generate import Generation
 from forerun.decode.prefill import CHUNK_TOKENS, prefill
 from forerun.decode.scores import prompt_scores
 from forerun.engine import miss, prompt_encoding
-from forerun.engine.admission import free_memory_for
+from forerun.engine.admission import free_memory_for, usable_bytes
 from forerun.engine.answer_logprobs import AnswerLogprobs, token_logprob
 from forerun.engine.cost import Cost, DecodeStats, LayoutPair, Passes, Timing, report
 from forerun.engine.model import Model
@@ -59,7 +59,9 @@ class RunningSequence:
         self.model, self.request, self.is_pausing = model, request, is_pausing
         self.timing, self.passes, self.others_s = Timing(), Passes(), 0.0
         self.num_recoveries, self.is_suspect = 0, False
-        free_memory_for(model.bank, model.family.spec, self.context_tokens, model.memory_bytes - reserved_bytes, self._own_live)
+        free_memory_for(
+            model.bank, model.family.spec, self.context_tokens, usable_bytes(model.memory_bytes) - reserved_bytes, self._own_live
+        )
         layout = layout_for("prefill", request.prompt_tokens, model.limits)
         self.restored = self._restore(request.prompt.tokens, layout)
         self.snapshots = list(self.restored.snapshots)

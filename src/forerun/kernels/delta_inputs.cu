@@ -1,15 +1,20 @@
   // One warp per row and head of q, k or v: each lane has DIM / 32 of the head's channels.
   //
-  // x [rows, CHANNELS], tail and after [WIDTH - 1, CHANNELS]; weight [WIDTH, CHANNELS]; q, k [rows, KEY_HEADS, DIM]; v [rows, VALUE_HEADS, DIM].
+  // x [rows, CHANNELS], sequence j from starts[j] to starts[j + 1]; tail and after [sequences, WIDTH - 1, CHANNELS]; weight [WIDTH, CHANNELS];
+  // q, k [rows, KEY_HEADS, DIM]; v [rows, VALUE_HEADS, DIM].
   using forerun::across;
   constexpr int HEADS = 2 * KEY_HEADS + VALUE_HEADS, CHANNELS = HEADS * DIM, PARTS = DIM / 32;
   const int lane = threadIdx.x % 32, item = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-  const int rows = x_shape[0], row = item / HEADS, head = item % HEADS;
-  if (row >= rows) return;
+  const int row = item / HEADS, head = item % HEADS;
+  if (row >= x_shape[0]) return;
+  int sequence = 0;
+  while (row >= starts[sequence + 1]) ++sequence;
+  const int first = starts[sequence], rows = starts[sequence + 1] - first, own_row = row - first;
+  const size_t own_tail = (size_t)sequence * (WIDTH - 1);
 
-  // Of the tail followed by x.
+  // Of the sequence's tail followed by its x.
   auto taken = [&](int at, int channel) {
-    return at < WIDTH - 1 ? tail[(size_t)at * CHANNELS + channel] : x[(size_t)(at - WIDTH + 1) * CHANNELS + channel];
+    return at < WIDTH - 1 ? tail[(own_tail + at) * CHANNELS + channel] : x[(size_t)(first + at - WIDTH + 1) * CHANNELS + channel];
   };
 
   float made[PARTS], square = 0.0f;
@@ -18,10 +23,10 @@
     const int channel = head * DIM + 32 * i + lane;
     float sum = 0.0f;
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) sum += float(taken(row + j, channel)) * float(weight[j * CHANNELS + channel]);
+    for (int j = 0; j < WIDTH; ++j) sum += float(taken(own_row + j, channel)) * float(weight[j * CHANNELS + channel]);
     made[i] = sum / (1.0f + expf(-sum));
     square += made[i] * made[i];
-    for (int at = row; at < WIDTH - 1; at += rows) after[(size_t)at * CHANNELS + channel] = taken(rows + at, channel);
+    for (int at = own_row; at < WIDTH - 1; at += rows) after[(own_tail + at) * CHANNELS + channel] = taken(rows + at, channel);
   }
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) square += across(square, distance);

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from forerun.kernels import cpu, gated_delta
-from forerun.kernels.delta_inputs import Heads, delta_inputs
+from forerun.kernels import cpu, delta_inputs, delta_rule, gated_delta
+from forerun.kernels.delta_inputs import Heads
 from forerun.kernels.difference import difference
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.numerics import GatedDelta
@@ -100,13 +100,28 @@ class PortableDeltaNet:
         return qkv, decay, mx.sigmoid(b)
 
     def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+        if self._has_cuda_kernels(inputs[0].dtype):
+            return self._on_cuda(states, inputs, spans)
         parts = zip(*(split_rows(x, spans) for x in inputs), strict=True)
         outputs, after = zip(*map(self._of_one, states, parts), strict=True)
         return joined_rows(outputs), list(after)
 
+    def _has_cuda_kernels(self, dtype: mx.Dtype) -> bool:
+        heads = self.parameters.heads
+        is_fast = self.gated_delta is delta_rule.delta_rule and dtype == self.parameters.conv.dtype
+        return is_fast and delta_inputs.has_cuda_kernel(dtype, heads) and delta_rule.has_cuda_kernel(dtype, heads.key_dim, heads.value_dim)
+
+    def _on_cuda(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+        """All sequences in one launch of each kernel."""
+        qkv, decay, beta = inputs
+        tails, matrices = (state[0][None] if len(state) == 1 else mx.stack(list(state)) for state in zip(*states, strict=True))
+        q, k, v, tails = delta_inputs.on_cuda(tails, qkv, self.parameters.conv, self.parameters.heads, spans)
+        y, matrices = delta_rule.on_cuda(q, k, v, decay, beta, matrices, spans)
+        return y, [(tails[j], matrices[j]) for j in range(len(spans))]
+
     def _of_one(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
         (tail, matrix), (qkv, decay, beta) = state, inputs
-        q, k, v, tail = delta_inputs(tail, qkv, self.parameters.conv, self.parameters.heads)
+        q, k, v, tail = delta_inputs.portable(tail, qkv, self.parameters.conv, self.parameters.heads)
         y, matrix = self.gated_delta(q, k, v, decay, beta, matrix)
         return y, (tail, matrix)
 

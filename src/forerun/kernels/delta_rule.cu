@@ -2,13 +2,13 @@
   // registers; a thread block has THREADS / LANES value rows of a head. Each lane has groups of eight keys of a value row, LANES groups apart.
   // The next row's inputs are loaded while a row is computed.
   //
-  // q, k [rows, KEY_HEADS, KEY_DIM]; v, y [rows, VALUE_HEADS, VALUE_DIM]; g, beta [rows, VALUE_HEADS]; state, after [VALUE_HEADS,
-  // VALUE_DIM, KEY_DIM].
+  // q, k [rows, KEY_HEADS, KEY_DIM]; v, y [rows, VALUE_HEADS, VALUE_DIM]; g, beta [rows, VALUE_HEADS]; state, after [sequences, VALUE_HEADS,
+  // VALUE_DIM, KEY_DIM]. Sequence j has the rows from starts[j] to starts[j + 1].
   using forerun::across, forerun::load_eight, forerun::store_eight;
   constexpr int LANES = 8, EIGHTS = KEY_DIM / (8 * LANES);
   const int head = blockIdx.y, key_head = head / (VALUE_HEADS / KEY_HEADS);
   const int lane = threadIdx.x % LANES, value = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-  const int rows = v_shape[0];
+  const int first = starts[blockIdx.z], stop = starts[blockIdx.z + 1];
 
   struct Row {
     float q[EIGHTS][8], k[EIGHTS][8], v, g, beta;
@@ -32,14 +32,14 @@
     return part + across(part, 4);
   };
 
-  const size_t own = ((size_t)head * VALUE_DIM + value) * KEY_DIM + 8 * lane;
+  const size_t own = (((size_t)blockIdx.z * VALUE_HEADS + head) * VALUE_DIM + value) * KEY_DIM + 8 * lane;
   float s[EIGHTS][8];
 #pragma unroll
   for (int e = 0; e < EIGHTS; ++e) load_eight(state + own + 8 * LANES * e, s[e]);
 
-  Row now = load_row(0);
-  for (int row = 0; row < rows; ++row) {
-    const Row next = load_row(min(row + 1, rows - 1));
+  Row now = load_row(first);
+  for (int row = first; row < stop; ++row) {
+    const Row next = load_row(min(row + 1, stop - 1));
     float known = 0.0f, read = 0.0f;
 #pragma unroll
     for (int e = 0; e < EIGHTS; ++e)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,3 +35,9 @@ def split_rows(x: mx.array, counts: Sequence[int]) -> list[mx.array]:
 def joined_rows(parts: Sequence[mx.array]) -> mx.array:
     """The inverse of `split_rows`."""
     return parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
+
+
+@lru_cache(maxsize=256)  # each layer of a pass asks for the same
+def starts_of(counts: tuple[int, ...]) -> mx.array:
+    """Where the rows of each sequence begin, and at last where they end: [sequences + 1] int32."""
+    return mx.array([0, *accumulate(counts)], dtype=mx.int32)

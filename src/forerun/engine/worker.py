@@ -197,12 +197,17 @@ class Worker:
             return self.is_closing and not (self._waiting or self._calls or self._sequences)
 
     def _admit(self, model: Model, batch: Batch) -> None:
-        """Start the next request, if there is one that may run now."""
+        """Start the next request, if there is one that may run now. Those that must wait are told their places."""
         with self._state:
-            held = [r for r in self._waiting if batch.is_prefix_coming(r)] if self._waiting else []
-            request = next_request([r for r in self._waiting if r not in held], self._served_s)
-        if request is None or batch.is_full or self._is_memory_short:
-            return
+            waiting = list(self._waiting)
+            request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)
+        if request is not None and not batch.is_full and not self._is_memory_short:
+            self._start(model, batch, request)
+        for ahead, left in enumerate((r for r in waiting if r in self._waiting), start=1):
+            if not left.knows_place:
+                left.post(QueuePosition(ahead))
+
+    def _start(self, model: Model, batch: Batch, request: Request) -> None:
         request_id.set(request.job.id)
         request.start()
         try:

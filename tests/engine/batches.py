@@ -52,9 +52,10 @@ class TracedFamily:
 
     def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
         layers = len(self._family.spec.layers)
-        for x in self._family.passes(tokens, spans, view):
-            self.trace.append(("piece", tokens.shape[0]))
-            self.now_s += max(1.0, tokens.shape[0] / ROWS_PER_S) / layers
+        for i, x in enumerate(self._family.passes(tokens, spans, view)):
+            if i < layers:  # the last is only a norm
+                self.trace.append(("piece", tokens.shape[0]))
+                self.now_s += max(1.0, tokens.shape[0] / ROWS_PER_S) / layers
             yield x
 
 

@@ -84,7 +84,7 @@ def test_tenants_are_served_in_turn_whatever_the_length_of_their_prompts() -> No
 
 
 def test_waiting_makes_a_prompt_rank_as_shorter() -> None:
-    long, short = prompt(10_000, waited_s=20.0), prompt(300)
+    long, short = prompt(10_000, waited_s=19.0), prompt(300)
     assert next_prompt([long, short], {}) == 1
     assert next_prompt([long._replace(waited_s=(10_000 - 300) / AGING_TOKENS_PER_S + 0.1), short], {}) == 0
 

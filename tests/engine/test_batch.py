@@ -87,6 +87,18 @@ def test_b14_no_number_of_prompts_at_once_has_a_slow_first_token(num: int, monke
     assert max(each_s) <= num * alone_s / PREFILL_FRAC + PIECES * num * 2
 
 
+def test_tenants_prompts_are_prefilled_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(found: TickedBatch) -> None:
+        many = [found.add(tokens[:CHUNK_TOKENS], max_tokens=0, tenant="many") for tokens in LONG[:4]]
+        one = found.add(LONG[4], max_tokens=0, tenant="one")
+        for ticks in range(1, 7):
+            found.tick()
+            assert abs(one.cache.length - sum(sequence.cache.length for sequence in many)) <= CHUNK_TOKENS, ticks
+        assert one in found.ended
+
+    with_batch(monkeypatch, scenario)
+
+
 def test_b15_prompts_that_begin_in_one_step_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
     def scenario(found: TickedBatch) -> None:
         sequences = [found.add(tokens) for tokens in SHORT]

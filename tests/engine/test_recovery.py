@@ -112,6 +112,23 @@ def test_b10_of_a_shared_pass_that_always_fails_only_the_guilty_request_fails(tm
     with_rig(scenario, FaultyFamily(raises=True), tmp_path / "bank")
 
 
+def test_b10_a_fault_in_a_prompt_ends_no_request_that_decodes(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.gate.hold(after=6)
+        decodes = await rig.ask(PROMPTS[0], max_tokens=60)
+        await rig.gate.reached(7)
+        prefills = await rig.ask(list(range(1200)))
+        while 512 not in rig.gate.rows:
+            await rig.gate.let(1, rig.is_idle)
+        rig.gate.errors.append(ZeroDivisionError("in the prompt"))
+        rig.gate.open()
+        with pytest.raises(ZeroDivisionError, match="in the prompt"):
+            await events(prefills)
+        assert (await answered(decodes))[0] == expected(rig, PROMPTS[0], 60)
+
+    with_rig(scenario, folder=tmp_path / "bank")
+
+
 @pytest.mark.parametrize("num_guilty", [2, 3])
 def test_b10_several_guilty_requests_one_after_the_other_end_no_other(num_guilty: int) -> None:
     async def scenario(rig: Rig) -> None:

@@ -18,6 +18,7 @@ from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, until
 
 from forerun.engine.engine import Run
+from forerun.engine.request import Request
 from forerun.errors import NumericsError
 from forerun.models.base import Family
 from forerun.state.cache import View
@@ -198,3 +199,22 @@ def test_a_request_that_is_cancelled_while_its_state_is_computed_again_frees_its
             assert (await answered(runs[i]))[0] == expected(rig, PROMPTS[i], 400)
 
     with_rig(scenario, FakeFamily(scattered(6000), tokenizer().size))
+
+
+def test_a_conversation_removed_before_its_state_is_computed_again_is_not_stored(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.gate.hold()
+        runs = [await rig.ask(prompt, max_tokens=200, session=f"s{i}") for i, prompt in enumerate(PROMPTS)]
+        await rig.gate.let(8, rig.is_idle)
+        removing = asyncio.create_task(rig.engine.sessions.remove("", "s1"))
+        while not removing.done():
+            await rig.gate.let(1, rig.is_idle)
+        rig.gate.errors.append(ZeroDivisionError("once"))
+        rig.gate.open()
+        for run in runs:
+            await answered(run)
+        assert isinstance(runs[1], Request)
+        assert runs[1].running.is_removed
+        assert {session.id for session in await rig.engine.sessions.all("", 10)} == {"s0", "s2"}
+
+    with_rig(scenario, folder=tmp_path / "bank")

@@ -64,6 +64,7 @@ class RunningSequence:
         )
         layout = layout_for("prefill", request.prompt_tokens, model.limits)
         self.restored = self._restore(request.prompt.tokens, layout)
+        request.running = self.restored.running
         self.snapshots = list(self.restored.snapshots)
         self.cache: Cache[Any] = self.restored.cache
         self.prefilled = LayoutPair(layout, self.cache.store.layout)
@@ -150,7 +151,6 @@ class RunningSequence:
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = self.timing.restored_s or time.monotonic()
-        request.running = restored.running
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
     def _begins_another(self, restored: RestoredState[Contiguous]) -> bool:

@@ -36,7 +36,7 @@ class TracedFamily:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self.now_s = 0.0
+        self.now_s = 1.0  # 0 is when a tenant was served that never was
         self.trace: list[tuple[str, int]] = []
 
     def __getattr__(self, name: str) -> Any:

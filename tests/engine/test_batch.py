@@ -23,9 +23,9 @@ from forerun.decode.compiled import StepTable
 from forerun.decode.generate import decode
 from forerun.decode.prefill import CHUNK_TOKENS, PIECES
 from forerun.engine.admission import ADMIT_FRAC, growth_bytes, needed_bytes
-from forerun.engine.scheduler import PREFILL_FRAC
+from forerun.engine.scheduler import PREFILL_FRAC, TimeShare
 from forerun.engine.sequence import Phase
-from forerun.errors import OutOfMemoryError
+from forerun.errors import ForerunError, OutOfMemoryError
 from forerun.values import Done, QueuePosition, Report
 
 TINY = tiny.family()
@@ -273,6 +273,28 @@ def test_a_shared_beginning_survives_the_one_that_computes_it(passes: int) -> No
             assert text(found) == text(await events(await rig.ask([*BEGINNING, *rest], bank="bypass")))
 
     with_rig(scenario)
+
+
+def test_nothing_is_stored_of_a_request_that_goes_away_before_its_first_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimeShare, "is_prefill_due", lambda share, can_decode: not can_decode)
+
+    async def scenario(rig: Rig) -> None:
+        rig.gate.hold(after=3)
+        first = await rig.ask(PROMPT, max_tokens=100)
+        await rig.gate.reached(4)
+        second = await rig.ask(PROMPT[7:])
+        await rig.gate.let(3, rig.is_idle)
+        assert rig.engine.worker.counts() == (2, 0)
+        second.cancel()
+        rig.gate.open()
+        with pytest.raises(ForerunError, match="the client disconnected"):
+            await events(second)
+        await events(first)
+        await until(rig.is_idle)
+        assert len(await rig.engine.sessions.all("", 10)) == 1
+        assert [rows for rows in rig.gate.rows if rows > 3] == [len(PROMPT)]
+
+    with_rig(scenario, tmp_path / "bank")
 
 
 # --- churn

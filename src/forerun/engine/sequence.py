@@ -260,13 +260,13 @@ class RunningSequence:
         )
 
     def store(self) -> None:
-        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Not an import that was cancelled.
+        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Not an import that was cancelled, nor nothing.
 
         Raises NumericsError, BankError, what MLX raises.
         """
         if self.generation is not None:
             self._remember(self.generation.store())
-        elif not self.request.archived:
+        elif self.cache.length and not self.request.archived:
             self._remember(list(self.request.prompt.tokens[: self.cache.length]))
 
     def _post_prompt_logprobs(self, start: int, hidden: mx.array) -> None:

@@ -260,7 +260,8 @@ class RunningSequence:
         )
 
     def store(self) -> None:
-        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Not an import that was cancelled, nor nothing.
+        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Neither an import that was cancelled
+        nor an empty state is stored.
 
         Raises NumericsError, BankError, what MLX raises.
         """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import tempfile
 from collections.abc import Mapping
 from itertools import product
@@ -25,11 +26,13 @@ import mlx.core as mx  # noqa: E402
 
 from evidence import evidence  # noqa: E402
 from forerun.decode.compiled import StepTable  # noqa: E402
+from forerun.kernels import cpu  # noqa: E402
 from forerun.kernels.numerics import FAST  # noqa: E402
 from forerun.models.load import DEMO_MODEL, load  # noqa: E402
 from forerun.models.qwen3_5 import Qwen35  # noqa: E402
 from forerun.state.layout import Contiguous, Paged  # noqa: E402
-from on_gpu import bundled, correct, experts, peer, quantised, steps  # noqa: E402
+from forerun.text.tokenizer import Tokenizer  # noqa: E402
+from on_gpu import batch, bundled, correct, experts, peer, quantised, steps  # noqa: E402
 from on_gpu.attention import PAGE_TOKENS, attention  # noqa: E402
 from on_gpu.delta import delta  # noqa: E402
 from on_gpu.report import Report, seconds, short  # noqa: E402
@@ -39,6 +42,7 @@ from on_gpu.shapes import SHAPES, filled, random_family  # noqa: E402
 SECTIONS = (
     "correct",
     "bundled",
+    "batch",
     "quantised",
     "experts",
     "shape-0.8B",
@@ -91,16 +95,19 @@ def main() -> None:
         return
     if options.tiny:
         mx.disable_compile()
+        cpu.extension = lambda: None  # the CPU kernels take float32, and these models are bfloat16
     run(sections, TINY if options.tiny else FULL, Report(options.out, {}, options.limit_s), is_tiny=options.tiny)
 
 
 def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> None:
     report.part("machine", "evidence", lambda: head(scale, is_tiny=is_tiny))
     report.part("machine", "launch_us", steps.launch_us)
-    if {"correct", "bundled"} & set(sections):
+    if {"correct", "bundled", "batch"} & set(sections):
         demo: Any = load(DEMO_MODEL, FAST, "bfloat16", lambda doing, done_frac: None).family
         if "correct" in sections:
             correct.run(report, demo, capacities=scale.capacities)
+        if "batch" in sections:
+            run_batches(report, demo, scale, is_tiny=is_tiny)
         if "bundled" in sections:
             bundled.run(report, demo, num_prompts=scale.num_prompts, answer=scale.answer, repeats=2 * scale.repeats)
     products(report, sections, scale, is_tiny=is_tiny)
@@ -116,6 +123,17 @@ def run(sections: list[str], scale: Scale, report: Report, *, is_tiny: bool) -> 
     for name in sections:
         if name.startswith("shape-"):
             print(f"{name}: {short(report.result['sections'][name]['ratios'])}")
+
+
+def run_batches(report: Report, demo: Any, scale: Scale, *, is_tiny: bool) -> None:
+    """Several sequences at once: the bundled model's drafts, and the 27B shape in 4 bits without them."""
+    prompts = [p["token_ids"] for p in json.loads((DEMO_MODEL / "reference.json").read_text())["prompts"][: scale.num_prompts]]
+    tokenizer = Tokenizer.load(DEMO_MODEL)
+    report.part("batch", "bundled_drafts", lambda: batch.drafts(demo, tokenizer, prompts, scale.answer, scale.repeats))
+    family, context = random_family(SHAPES["tiny-4bit" if is_tiny else "27B-4bit"]), 64 if is_tiny else batch.CONTEXT
+    for layout in (Contiguous(), Paged(PAGE_TOKENS)):
+        report.part("batch", f"rounds_{layout}", lambda at=layout: batch.plain(family, at, context, 2 * scale.repeats))
+        free()
 
 
 def products(report: Report, sections: list[str], scale: Scale, *, is_tiny: bool) -> None:

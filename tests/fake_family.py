@@ -13,7 +13,8 @@ import numpy as np
 
 from forerun.kernels.numerics import EXACT
 from forerun.kernels.row_span import joined_rows, split_rows
-from forerun.state.cache import Arrays, View
+from forerun.kernels.states import Arrays, States
+from forerun.state.cache import View
 from forerun.state.spec import ArraySpec, AttentionSpec, RecurrentSpec, StateSpec
 
 # (position of the token to come, the token before it, the sum of all weights before it) -> the token.
@@ -88,10 +89,10 @@ def _weights(tokens: mx.array) -> mx.array:
     return (tokens % 7).astype(mx.float32)
 
 
-def _summed(states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+def _summed(states: States, inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, States]:
     parts = split_rows(mx.stack(list(inputs), axis=-1), spans)
-    sums = [total + mx.cumsum(rows, axis=0) for (total,), rows in zip(states, parts, strict=True)]
-    return joined_rows(sums), [(rows[-1],) for rows in sums]
+    sums = [total + mx.cumsum(rows, axis=0) for (total,), rows in zip(states.each(), parts, strict=True)]
+    return joined_rows(sums), States([(rows[-1],) for rows in sums])
 
 
 def _hidden(*parts: mx.array) -> mx.array:

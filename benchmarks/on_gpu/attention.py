@@ -34,8 +34,8 @@ def attention(config: Config, length: int, capacity: int, rows: int, enough_byte
         "mlx_length": lambda i: FAST.attention(q, kv[i][0][:, :length], kv[i][1][:, :length], positions, 0),
         "mlx_capacity": lambda i: FAST.attention(q, *kv[i], positions, 0),
     }
-    if has_cuda_kernel(q, kv[0][0]):
-        variants["kernel_paged"] = lambda i: on_cuda(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0)
-        variants["kernel_one_page"] = lambda i: on_cuda(q, one_page(*kv[i]), positions, 0)
+    if has_cuda_kernel(q, kv[0][0], rows):
+        variants["kernel_paged"] = lambda i: on_cuda(q, Pages(*kv[i], blocks, PAGE_TOKENS), positions, 0, [rows])
+        variants["kernel_one_page"] = lambda i: on_cuda(q, one_page(*kv[i]), positions, 0, [rows])
     found = {name: {"us": (us := operation_us(variant, copies)), "tb_per_s": layer_bytes / us / 1e6} for name, variant in variants.items()}
     return {"layer_mb": layer_bytes / 1e6} | found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from forerun.bank.bank import Bank, FinishedTurn
+from forerun.bank.tier.disk import DiskTier
+from forerun.bank.tier.folder import hold, secret
 from forerun.decode.compiled import StepTable
 from forerun.kernels import attention, delta_inputs, delta_rule, gated_delta, paged_attention, quantised
 from forerun.kernels.numerics import FAST
@@ -17,9 +22,11 @@ from forerun.state.cache import Cache, lend
 from forerun.state.host import host, is_shared
 from forerun.state.layout import Contiguous, Layout, Paged
 from forerun.state.record import Identity
+from forerun.values import Source
 from on_gpu.report import Report, seconds, times
 from on_gpu.shapes import filled, noise, tokens_of
 
+FLUSH_S = 60.0
 LAYOUTS: tuple[Layout, ...] = (Contiguous(), Paged(64))
 
 
@@ -35,7 +42,8 @@ def run(report: Report, family: Any, *, capacities: tuple[int, int]) -> None:
     report.part("correct", "write_in_place", lambda: {str(c): write_ms(c) for c in capacities})
     report.part("correct", "host", lambda: host_view(capacities[1]))
     for layout in LAYOUTS:
-        report.part("correct", f"out_and_back_{layout}", lambda layout=layout: out_and_back(family, layout))
+        report.part("correct", f"out_and_back_{layout}", lambda layout=layout: out_and_back(family, layout, "ssd"))
+        report.part("correct", f"fork_{layout}", lambda layout=layout: out_and_back(family, layout, "ram"))
     report.part("correct", "chunked_delta_rule", chunked_error)
 
 
@@ -47,10 +55,10 @@ def worst(kernel: Any) -> float | None:
 def one_page_error() -> float | None:
     """Of the kernel over one buffer against MLX's attention in float32, as `paged_attention.error`."""
     q, keys, values = (noise(mx.zeros(s, mx.bfloat16), i) for i, s in enumerate(((24, 4, 256), (4, 3000, 256), (4, 3000, 256))))
-    if not paged_attention.has_cuda_kernel(q, keys):
+    if not paged_attention.has_cuda_kernel(q, keys, q.shape[1]):
         return None
     positions = mx.arange(2500, 2504, dtype=mx.int32)
-    found = paged_attention.on_cuda(q, paged_attention.one_page(keys, values), positions, 1).astype(mx.float32)
+    found = paged_attention.on_cuda(q, paged_attention.one_page(keys, values), positions, 1, [4]).astype(mx.float32)
     exact_q, exact_keys, exact_values = (x.astype(mx.float32) for x in (q, keys, values))
     expected = FAST.attention(exact_q, exact_keys, exact_values, positions, 1)
     return float(mx.abs(found - expected).max() / mx.abs(expected).max())
@@ -129,22 +137,32 @@ def host_view(rows: int) -> dict[str, Any]:
     return sizes | {"sum_ms": read_ms, "look_ms": looked_ms, "sum_after_first_ms": first_ms, "sum_after_later_ms": later_ms}
 
 
-def out_and_back(family: Family, layout: Layout) -> dict[str, bool]:
-    """Whether all arrays of a cache have the same bits after a round trip through records in RAM, in either layout."""
+def out_and_back(family: Family, layout: Layout, source: Source) -> dict[str, bool]:
+    """Whether all arrays of a cache have the same bits after a round trip through records on disk (ssd), or in a fork (ram), in either
+    layout.
+    """
     cache, tokens = filled(family, layout, 1500, 64), tokens_of(family, 1500)  # type: ignore[arg-type]
     rows = [part.copy() for part in cache.store.rows(0, 1500)]
     fixed = [host(a).copy() for a in cache.snapshot().arrays()]
-    bank = Bank(family.spec, Identity("w", "m", "t", "t", "bfloat16", "fast"), disk=None, secret=b"benchmark", ram_limit_bytes=1 << 34)
-    bank.remember(cache, tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
     found: dict[str, bool] = {}
-    for requested in LAYOUTS:
-        restored: Any = bank.restore(tokens, tenant="", session=f"for {requested}", layout=requested, headroom_tokens=64)
-        back = restored.cache
-        assert (restored.reused_tokens, restored.source, back.layout) == (1500, "ram", requested)
-        same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]
-        same += [np.array_equal(a, host(b)) for a, b in zip(fixed, back.snapshot().arrays(), strict=True)]
-        found[str(requested)] = all(same)
+    with tempfile.TemporaryDirectory() as folder, closing(_bank(family, Path(folder), source)) as bank:
+        bank.remember(cache, tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))
+        assert bank.flush(FLUSH_S)
+        for requested in LAYOUTS:
+            restored: Any = bank.restore(tokens, tenant="", session=f"for {requested}", layout=requested, headroom_tokens=64)
+            back = restored.cache
+            assert (restored.reused_tokens, restored.source, back.layout) == (1500, source, requested)
+            same = [np.array_equal(a, b) for a, b in zip(rows, back.store.rows(0, 1500), strict=True)]
+            same += [np.array_equal(a, host(b)) for a, b in zip(fixed, back.snapshot().arrays(), strict=True)]
+            found[str(requested)] = all(same)
     return found
+
+
+def _bank(family: Family, folder: Path, source: Source) -> Bank:
+    """A bank from which conversations are restored from this source alone."""
+    disk = DiskTier(folder, limit_bytes=1 << 34, daily_limit_bytes=1 << 62, index=hold(folder)) if source == "ssd" else None
+    ram_limit_bytes, identity = 0 if disk else 1 << 34, Identity("w", "m", "t", "t", "bfloat16", "fast")
+    return Bank(family.spec, identity, disk=disk, secret=secret(folder) if disk else b"benchmark", ram_limit_bytes=ram_limit_bytes)
 
 
 def chunked_error() -> dict[str, float]:

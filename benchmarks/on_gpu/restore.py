@@ -42,7 +42,7 @@ class Restores:
             part(self._section, name, lambda restore=restore: self._repeated(restore, repeats))
         ram = self._bank(disk=False)
         part(self._section, "restore_ram_live", lambda: self._ram(ram, repeats, give_back=True))
-        part(self._section, "restore_ram_records", lambda: self._ram(ram, repeats, give_back=False))
+        part(self._section, "restore_ram_fork", lambda: self._ram(ram, repeats, give_back=False))
 
     def _keep_on_ssd(self) -> dict[str, Any]:
         """Seconds of capturing and of writing, and steps before and after the host has read the cache."""
@@ -89,7 +89,7 @@ class Restores:
         return {"s": statistics.median(samples), "samples_s": samples, "gb_per_s": size / statistics.median(samples) / 1e9, "steps": steps}
 
     def _ram(self, bank: Bank, repeats: int, *, give_back: bool) -> dict[str, Any]:
-        """From a live cache, which is remembered each time; or from records, which another session's request makes of it."""
+        """From a live cache that is taken over, and remembered each time; or by a fork of it, for another session."""
         if give_back:
             cache = self._filled()
             bank.remember(cache, self._tokens, [cache.snapshot()], FinishedTurn("one", "", 1, 0, 1))

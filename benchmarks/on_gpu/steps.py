@@ -147,7 +147,7 @@ def _piece(family: Qwen35, cache: Cache[Any], part: Part, x: mx.array, *, compil
 
     def run() -> list[Any]:
         with lend([cache], family.numerics) as view:
-            y = view.run(one, rows, x, is_draft=False) if compiled else whole(x, view)
+            y = view.run(one, [rows], x, is_draft=False) if compiled else whole(x, view)
             after = view.recurrence()[0]
         return [y, after, cache.store.buffers]
 

@@ -218,7 +218,7 @@ def test_drafting_changes_nothing_of_what_is_reused(folder: Path, is_restarted: 
 def test_what_is_broken_or_is_not_the_state_of_its_tokens_is_refused(bank: Bank) -> None:
     tokens = tiny.words(0, 50)
     broken, other = read(FAMILY, tokens), read(FAMILY, tokens)
-    broken.is_broken = True
+    broken.drop()
     for cache, result in ((broken, tokens), (other, tokens[:-1])):
         with pytest.raises(ValueError, match="is not the state after"):
             bank.remember(cache, result, [cache.snapshot()], FinishedTurn("s", "", 1, 0, 1))

@@ -17,7 +17,7 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.history import Session
 from forerun.bank.tier.index import RecordLabel
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
-from forerun.bank.writer import Writer
+from forerun.bank.writer import WriteJob, Writer
 
 RECORD_BYTES, INDEX_BYTES = 200_000, 1_500_000
 CAPACITY = 8  # records
@@ -52,6 +52,18 @@ def write(writer: Writer, name: str, *tokens: int, rank_s: float) -> Session:
     writer.note(session)
     assert writer.flush(LIMIT_S)
     return session
+
+
+def test_flush_waits_for_what_is_queued_and_not_for_what_comes_meanwhile(writer: Writer) -> None:
+    done: list[str] = []
+
+    def endless() -> None:
+        writer._add(WriteJob(endless))
+
+    writer._add(WriteJob(endless))
+    writer._add(WriteJob(lambda: done.append("queued")))
+    assert writer.flush(LIMIT_S)
+    assert done == ["queued"]
 
 
 def crowd(writer: Writer, rank_s: float) -> list[Session]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import pytest
 from tests import records, talking, tiny
 from tests.fake_family import FakeFamily, scattered
@@ -17,11 +19,14 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
 from forerun.bank.bank import Bank
+from forerun.bank.tier.base import Tier
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, holder
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
+from forerun.decode.prefill import prefill
 from forerun.errors import BadRequestError, UnknownSessionError
-from forerun.state.record import SEGMENT_TOKENS, Record, token_bytes
+from forerun.state.layout import Paged
+from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo, token_bytes
 
 FAMILY = FakeFamily(scattered(tiny.VOCAB), tiny.VOCAB)
 opened, turn = partial(talking.opened, family=FAMILY), partial(talking.turn, family=FAMILY)
@@ -279,6 +284,154 @@ def test_what_was_wiped_can_begin_again(bank: Bank) -> None:
         assert bank.flush(LIMIT_S)
         assert disk_of(bank).index.identities("", 5) == [talking.IDENTITY.fields]
         bank.sessions.wipe("")
+
+
+# --- lost pages
+
+
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "ram"])
+def test_conversations_whose_pages_are_lost_are_restored_from_elsewhere_with_the_reason(
+    folder: Path, has_disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(folder if has_disk else None)) as bank:
+        result = turn(bank, [*SYSTEM, *tiny.words("mine", 200)], session="mine", layout=Paged(16))
+        assert bank.flush(LIMIT_S)
+        (live,) = bank._live
+        with monkeypatch.context() as context:
+            context.setattr(mx, "eval", lambda arrays: 1 / 0)
+            live.cache.store.recover()
+        again = turn(bank, result.stored, session="mine", layout=Paged(16))
+        assert reused(again) == (("ssd", len(result.stored)) if has_disk else ("cold", 0))
+        assert "its pages were lost with a failed step" in again.restored.miss_reason.text
+        assert reused(on(bank, again, "mine")) == ("ram", len(again.stored))
+
+
+# --- a damaged index
+
+
+LAST = "WHERE rowid = (SELECT max(rowid) FROM record)"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"record SET tokens = x'010000' {LAST}",
+        f"record SET tokens = 5 {LAST}",
+        f"record SET start = -1024 {LAST}",
+        "identity SET fields = '[]'",
+        "session SET keys = 5",
+    ],
+)
+def test_a_damaged_row_is_a_miss_with_the_reason_and_costs_no_later_turn(folder: Path, damage: str) -> None:
+    with closing(opened(folder)) as bank:
+        result = talk(bank, "mine", 300)
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        disk_of(bank).index._connection.execute(f"UPDATE {damage}")
+        prompts = [[*stored, *tiny.words(number, 50)] for number, stored in enumerate([SYSTEM, result.stored] * 2)]
+        reasons = [turn(bank, prompt, session=f"n{len(prompt)}").restored.miss_reason.text for prompt in prompts]
+        assert sum("a row is damaged" in reason for reason in reasons) == 1
+        assert bank.flush(LIMIT_S)
+        bank.sessions.all("", 10)
+    with closing(opened(folder)) as bank:
+        assert disk_of(bank).wait_until_reconciled(LIMIT_S)
+        assert reused(turn(bank, result.stored, session="mine")) == ("ssd", len(result.stored))
+
+
+# --- while a turn runs
+
+
+@contextmanager
+def before_it_is_stored(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
+    """What `act` does happens when the next turn's answer is complete, but not stored yet."""
+    remember = Bank.remember
+
+    def acting(bank: Bank, *turn: Any) -> None:
+        act()
+        remember(bank, *turn)
+
+    with monkeypatch.context() as context:
+        context.setattr(Bank, "remember", acting)
+        yield
+
+
+@pytest.mark.parametrize(
+    "act", [lambda bank: bank.sessions.remove("", "mine"), lambda bank: bank.sessions.wipe("")], ids=["remove", "wipe"]
+)
+@pytest.mark.parametrize("is_first", [True, False], ids=["first turn", "second turn"])
+@pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "ram"])
+def test_a_conversation_that_is_removed_while_its_turn_runs_is_not_stored(
+    act: Callable[[Bank], object], is_first: bool, has_disk: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(folder if has_disk else None)) as bank:
+        result = None if is_first else talk(bank, "mine", 300)
+        with before_it_is_stored(monkeypatch, lambda: act(bank)):
+            result = on(bank, result, "mine") if result else talk(bank, "mine", 300)
+        assert bank.flush(LIMIT_S)
+        assert bank.sessions.all("", 10) == []
+        assert list(bank._live) == []
+        if has_disk:
+            assert disk_of(bank).index.inventory() == []
+            assert traces(folder, result.stored[len(SYSTEM) :]) == []
+        again = talk(bank, "mine", 300)
+        assert again.restored.source == "cold"
+        assert [info.turns for info in bank.sessions.all("", 10)] == [1], "a new turn begins the conversation again"
+
+
+def test_other_turns_that_run_while_a_conversation_is_removed_are_stored(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {"mine": talk(bank, "mine"), "other": talk(bank, "other")}
+    with before_it_is_stored(monkeypatch, lambda: bank.sessions.remove("", "mine")):
+        result["other"] = on(bank, result["other"], "other")
+    with before_it_is_stored(monkeypatch, lambda: bank.sessions.wipe("bob")):
+        on(bank, result["other"], "other")
+    assert [(info.id, info.turns) for info in bank.sessions.all("", 10)] == [("other", 3)]
+
+
+def test_nothing_more_of_a_prompt_is_saved_once_its_conversation_is_removed(bank: Bank) -> None:
+    prompt = [*SYSTEM, *tiny.words("mine", 3 * SEGMENT_TOKENS)]
+    restored = bank.restore(prompt, tenant="", session="mine", layout=talking.CONTIGUOUS, headroom_tokens=0)
+    saver = bank.prefill_saver(restored, prompt, tenant="", message_end=len(prompt))
+    assert saver
+    for number, new in enumerate(prefill(FAMILY, restored.cache, prompt, [SEGMENT_TOKENS, 2 * SEGMENT_TOKENS])):
+        if number == 3:
+            bank.sessions.remove("", "mine")
+        saver.save(new)
+    assert bank.flush(LIMIT_S)
+    assert disk_of(bank).index.inventory() == []
+
+
+def test_a_fork_and_a_name_during_a_turn_are_of_what_is_stored(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = talk(bank, "mine", 300)
+    assert bank.flush(LIMIT_S)
+
+    def act() -> None:
+        assert bank.sessions.fork("", "mine", fork_id="fork", name="").tokens == len(first.stored)
+        bank.sessions.update("", "mine", name="a walk", is_pinned=None)
+
+    with before_it_is_stored(monkeypatch, act):
+        on(bank, first, "mine")
+    assert {info.id: (info.name, info.turns) for info in bank.sessions.all("", 10)} == {"mine": ("a walk", 2), "fork": ("", 1)}
+    assert reused(on(bank, first, "fork")) == ("ram", len(first.stored))
+
+
+def test_what_a_turn_that_ends_during_a_removal_shares_with_it_is_written_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = stored.remove
+    with closing(opened(folder)) as bank:
+        first = talk(bank, "first", SEGMENT_TOKENS + 100)
+        assert bank.flush(LIMIT_S)
+        second: list[TurnResult] = []
+
+        def interrupted(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
+            if tier is disk_of(bank):
+                second.append(on(bank, first, "second", 60))
+            return remove(tier, tenant, id, others)
+
+        monkeypatch.setattr(stored, "remove", interrupted)
+        bank.sessions.remove("", "first")
+        assert bank.flush(LIMIT_S)
+    with closing(opened(folder)) as bank:
+        assert reused(on(bank, second[0], "second")) == ("ssd", len(second[0].stored))
 
 
 # --- forks

@@ -28,6 +28,7 @@ PARTS = {
     },
     "bundled": {"reference_outputs", "step_8_compiled", "draft_eager", "drafting_greedy_compiled", "drafting_sampled_eager"},
     "shape-27B-4bit": {"step_4_compiled", "mlx_lm_step_4_at_1100", "ratios"},
+    "batch": {"bundled_drafts", "rounds_contiguous", "rounds_paged(64)"},
     "quantised": {"128 x 512, 8 rows"},
     "shape-27B": {
         "floor",
@@ -50,7 +51,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "benchmarks/gpu.py",
         "--tiny",
         "--sections",
-        "correct,bundled,quantised,shape-27B,shape-27B-4bit",
+        "correct,bundled,batch,quantised,shape-27B,shape-27B-4bit",
         "--out",
         str(out),
     ]
@@ -73,6 +74,7 @@ def test_its_checks_hold(result: dict[str, Any]) -> None:
     correct, bundled = result["sections"]["correct"], result["sections"]["bundled"]
     assert correct["contiguous_against_paged"]["difference"] == 0
     assert correct["out_and_back_contiguous"] == correct["out_and_back_paged(64)"] == {"contiguous": True, "paged(64)": True}
+    assert correct["fork_contiguous"] == correct["fork_paged(64)"] == {"contiguous": True, "paged(64)": True}
     assert correct["chunked_delta_rule"]["y_float32"] < 1e-5
     assert bundled["reference_outputs"]["logit_error"] < 0.5
     assert result["sections"]["shape-27B"]["keep_on_ssd"]["is_safe"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import checkpoints
+from tests import checkpoints, gguf
 
 from forerun.models.load import DEMO_MODEL
 
@@ -59,11 +59,11 @@ def test_inspect_of_nothing(forerun: Forerun, tmp_path: Path) -> None:
     assert f"no such folder: {tmp_path / 'none'}" in ran.err
 
 
-@pytest.mark.parametrize("arguments", [("inspect",), ("convert", "small")])
-def test_a_model_in_one_file(forerun: Forerun, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    (tmp_path / "x.gguf").write_bytes(b"GGUF")
-    command, *rest = arguments
-    ran = forerun("models", command, tmp_path / "x.gguf", *rest)
+def test_a_model_in_one_file(forerun: Forerun, tmp_path: Path) -> None:
+    file = gguf.write(tmp_path / "x.gguf")
+    facts = json.loads(forerun("models", "inspect", file, "--json").out)
+    assert (facts["family"], facts["mtp"], facts["supported"]) == ("llama", "none", True)
+    ran = forerun("models", "convert", file, "small")
     assert (ran.code, "x.gguf is one file" in ran.err) == (3, True)
 
 

@@ -11,12 +11,13 @@ from tests import tiny
 from tests.fake_family import FakeFamily, scattered
 from tests.running import differing, read
 
-from forerun.decode.compiled import StepTable
+from forerun.decode.compiled import NEW_BATCH_STEPS, StepTable
 from forerun.decode.warm_up import warm_up
 from forerun.state.cache import Cache, lend
 from forerun.state.contiguous import capacity_for
 from forerun.state.conversion import relayout, relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Paged
+from forerun.state.store import Arena
 
 FAMILY = tiny.family()
 TOKENS = tiny.words("compiled", 1600)
@@ -139,3 +140,34 @@ def test_a_thousand_steps_trace_nothing_again() -> None:
         decode(cache, steps, (1,) * 250, 100)
     assert steps.num_traces() == traced == 2
     assert steps.counts() == Counter(compiled=2002)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_batch_in_one_pool_is_compiled_once_it_has_lasted_and_has_the_same_bits(width: int) -> None:
+    arena, steps = Arena(FAMILY.spec), StepTable(FAMILY, eager_reason="")
+    together, alone = ([in_pages(arena, n) for n in (30, 300, 100)] for _ in range(2))
+    for num in range(NEW_BATCH_STEPS + 4):
+        tokens = mx.array([(7 * num + i) % tiny.VOCAB for i in range(3 * width)], dtype=mx.int32)
+        with lend(together, FAMILY.numerics) as view:
+            hidden = steps.forward(tokens, together, [width] * 3, view)
+            view.keep([width, 1, width], hidden)
+            drafted = steps.draft(hidden, tokens, together, [width] * 3, view)
+            view.keep_draft([width, 1, width])
+        for j, cache in enumerate(alone):
+            with lend([cache], FAMILY.numerics) as view:
+                own = FAMILY.forward(tokens[j * width : (j + 1) * width], [width], view)
+                view.keep([1 if j == 1 else width], own)
+                own_drafted = FAMILY.draft(own, tokens[j * width : (j + 1) * width], [width], view)
+                view.keep_draft([1 if j == 1 else width])
+            assert mx.array_equal(hidden[j * width : (j + 1) * width], own)
+            assert mx.array_equal(drafted[j * width : (j + 1) * width], own_drafted)
+    assert all(differing(one, other) == [] for one, other in zip(together, alone, strict=True))
+    assert steps.counts() == {"new batch": 2 * NEW_BATCH_STEPS, "compiled": 8}
+    assert steps.num_traces() == 2
+
+
+def in_pages(arena: Arena, num: int) -> Cache[Any]:
+    cache = relayout(read(FAMILY, tiny.words(num, num)), Paged(64))
+    pages = arena.store(Paged(64), num + 60)
+    pages.put(0, cache.store.take(0, num))
+    return Cache(arena, Paged(64), pages, cache.snapshot())

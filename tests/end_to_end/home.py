@@ -21,12 +21,12 @@ class Home:
 
     def __init__(self, folder: Path, *options: str, model: Path) -> None:
         self.bank, self._log = folder / "bank", folder / "server.log"
-        self._command = [*serve_command(model, self.bank), *options]
+        self.command = [*serve_command(model, self.bank), *options]
         self.start()
 
     def start(self) -> None:
         """Start a server; the previous one must have ended."""
-        self.server = Server.start(self._command, self._log)
+        self.server = Server.start(self.command, self._log)
 
     def ask(self, messages: list[dict[str, Any]], **body: Any) -> dict[str, Any]:
         """The completion of NUM greedy tokens without reasoning, unless `body` sets otherwise; checks what holds for every completion."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,31 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 from tests.engine.engines import Rig, events, running
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
+from forerun.bank.eviction import EvictingDisk
+from forerun.bank.tier.index import RecordLabel
 from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine.request import Request
 from forerun.engine.request_recorder import RequestLog
 from forerun.errors import ForerunError
+from forerun.request_log.entry import decode
 from forerun.request_log.file import LogFile
 from forerun.serve.app import build
 from forerun.serve.request_guard import ARCHIVE
+from forerun.state.record import Record
 from forerun.values import Done
 
 LONG = [(13 * i + i // 7) % 6000 for i in range(3 * CHUNK_TOKENS)]
 
 
-async def exported(folder: Path) -> bytes:
-    """A conversation of three turns, without its state."""
+async def exported(folder: Path, *, with_state: bool = False) -> bytes:
+    """A conversation of three turns."""
     async with running(folder) as rig:
         for stop in (CHUNK_TOKENS, 2 * CHUNK_TOKENS, len(LONG)):
             await events(await rig.ask(LONG[:stop], session="mine"))
         await rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None)
-        return b"".join(await rig.engine.sessions.export("", "mine", with_state=False))
+        return b"".join(await rig.engine.sessions.export("", "mine", with_state=with_state))
 
 
 def counted(rig: Rig) -> list[str]:
@@ -88,6 +94,95 @@ def test_an_import_whose_client_disconnects_is_cancelled(tmp_path: Path) -> None
             await until(lambda: rig.engine.worker.counts() == (0, 0))
             assert await rig.engine.sessions.all("", 10) == []
             assert len(rig.gate.rows) == 2
+
+    asyncio.run(scenario())
+
+
+class HeldPuts:
+    """Holds the disk before every record that is put; num: of those so far."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num, self.may_put, put = 0, threading.Event(), EvictingDisk.put
+
+        def held(evicting: EvictingDisk, record: Record, label: RecordLabel) -> None:
+            self.num += 1
+            assert self.may_put.wait(LIMIT_S)
+            put(evicting, record, label)
+
+        monkeypatch.setattr(EvictingDisk, "put", held)
+
+
+def test_requests_are_served_while_an_import_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        archive = await exported(tmp_path / "one", with_state=True)
+        async with running(tmp_path / "two") as rig:
+            puts = HeldPuts(monkeypatch)
+            loading = asyncio.create_task(rig.engine.sessions.load("", io.BytesIO(archive), id="theirs"))
+            await until(lambda: puts.num)
+            assert isinstance((await events(await rig.ask(LONG[:40])))[-1], Done)
+            assert not loading.done()
+            puts.may_put.set()
+            assert (await loading).state == "imported"
+            done = (await events(await rig.ask([*LONG, 1, 2, 3], session="theirs")))[-1]
+            assert isinstance(done, Done)
+            assert done.report.reused_tokens >= len(LONG)
+
+    asyncio.run(scenario())
+
+
+def test_an_import_with_state_ends_at_the_next_record_once_its_client_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        archive = await exported(tmp_path / "one", with_state=True)
+        async with running(tmp_path / "two") as rig:
+            puts = HeldPuts(monkeypatch)
+            loading = asyncio.create_task(rig.engine.sessions.load("", io.BytesIO(archive), id="theirs"))
+            await until(lambda: puts.num)
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+            puts.may_put.set()
+            assert await rig.engine.sessions.wipe("") == 0  # after the import: one change at a time
+            assert puts.num == 1
+            assert rig.engine.model.bank._disk
+            assert rig.engine.model.bank._disk.index.inventory() == []
+
+    asyncio.run(scenario())
+
+
+def test_requests_are_served_while_a_change_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as rig:
+            puts = HeldPuts(monkeypatch)
+            await events(await rig.ask(LONG[:600], session="mine"))
+            named = asyncio.create_task(rig.engine.sessions.update("", "mine", name="a walk", is_pinned=None))
+            await until(lambda: puts.num)
+            assert isinstance((await events(await rig.ask(LONG[:40])))[-1], Done)
+            assert not named.done()
+            puts.may_put.set()
+            assert (await named).name == "a walk"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_whose_conversation_is_removed_meanwhile_is_served_and_not_stored(tmp_path: Path) -> None:
+    log = RequestLog(LogFile(tmp_path / "requests.jsonl", 1 << 20), "fake", with_content=True)
+
+    async def scenario() -> None:
+        async with running(tmp_path / "bank", log=log) as rig:
+            rig.gate.hold(after=1)
+            run = await rig.ask(LONG, session="mine")
+            await rig.gate.reached(2)
+            removal = asyncio.create_task(rig.engine.sessions.remove("", "mine"))
+            assert isinstance(run, Request)
+            await until(lambda: run.running.is_removed)
+            rig.gate.open()
+            assert isinstance((await events(run))[-1], Done)
+            await removal
+            assert await rig.engine.sessions.all("", 10) == []
+            assert decode((tmp_path / "requests.jsonl").read_text()).content is None
+            done = (await events(await rig.ask(LONG, session="mine")))[-1]
+            assert isinstance(done, Done)
+            assert done.report.reused_tokens == 0
 
     asyncio.run(scenario())
 

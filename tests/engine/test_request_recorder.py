@@ -14,6 +14,7 @@ from tests.talking import tokenizer
 
 from forerun import values
 from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine.request import Request
 from forerun.engine.request_recorder import RequestLog
 from forerun.errors import ForerunError
 from forerun.request_log.entry import Content, Entry, decode
@@ -50,6 +51,21 @@ def test_a_served_request_is_logged_as_it_was_reported(tmp_path: Path) -> None:
     assert [(e.model, e.tenant, e.prompt_tokens, e.error, e.content) for e in found] == [("fake", "me", len(PROMPT), None, None)] * 2
     assert [e.report.source for e in found if e.report] == ["cold", "ram"]
     assert all(e.report and e.report.ttft_s <= e.seconds for e in found)
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_the_texts_of_a_conversation_that_is_removed_while_it_runs_are_not_logged(is_removed: bool, tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.gate.hold(after=1)
+        run = await rig.ask(LONG)
+        assert isinstance(run, Request)
+        await rig.gate.reached(2)
+        run.running.is_removed = is_removed
+        rig.gate.open()
+        await events(run)
+
+    (entry,) = entries(tmp_path, scenario, with_content=True)
+    assert (entry.content is None) == is_removed
 
 
 def test_a_cancelled_request_is_logged_in_every_phase(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[2] / "src" / "forerun"
 LEVELS = (
     ("errors", "values", "log", "small_files"),
     ("config", "machine", "network"),
-    ("sampling", "kernels", "text", "request_log"),
-    ("state",),
+    ("kernels", "text", "request_log"),
+    ("sampling", "state"),
     ("models", "bank", "hub"),
     ("decode",),
     ("engine",),

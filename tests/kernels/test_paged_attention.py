@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -89,7 +90,7 @@ def test_the_portable_form_has_the_bits_of_one_buffer(numerics: Numerics, stop: 
 
 
 def test_the_kernel_does_not_run_here() -> None:
-    assert not has_cuda_kernel(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16))
+    assert not has_cuda_kernel(mx.zeros((2, 1, 64), mx.bfloat16), mx.zeros((1, 1, 64), mx.bfloat16), 1)
     assert errors(mx.Device(mx.cpu, 0)) == []
 
 
@@ -97,10 +98,14 @@ Kernel = Callable[[Case, Inputs], np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The CUDA source, compiled for the CPU with every case's constants as MLX would write them."""
-    library = cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
-    return lambda case, given: run(library, CASES.index(case), case, given)
+    return cuda.compiled(tmp_path_factory.mktemp("cuda"), "".join(map(functions, range(len(CASES)), CASES)))
+
+
+@pytest.fixture(scope="module")
+def on_cuda(library: ctypes.CDLL) -> Kernel:
+    return lambda case, given: run(library, CASES.index(case), case, given._replace(blocks=given.blocks[None]), [case.rows])
 
 
 def functions(number: int, case: Case) -> str:
@@ -112,7 +117,7 @@ def functions(number: int, case: Case) -> str:
 namespace case_{number} {{
 {cuda.written(constants)}
 static const __nv_bfloat16 *q, *keys, *values;
-static const int *blocks, *positions, *keys_shape;
+static const int *blocks, *positions, *starts, *keys_shape, *q_shape, *blocks_shape;
 static float *partial, *scale;
 static __nv_bfloat16* out;
 void run_partition() {{
@@ -121,27 +126,30 @@ void run_partition() {{
 void run_join() {{
 {cuda.body("paged_attention_join")}
 }}
-extern "C" void run_{number}(const __nv_bfloat16* q_, const __nv_bfloat16* keys_, const int* shape_, const __nv_bfloat16* values_,
-    const int* blocks_, const int* positions_, float* partial_, float* scale_, __nv_bfloat16* out_) {{
-  q = q_, keys = keys_, keys_shape = shape_, values = values_, blocks = blocks_, positions = positions_;
-  partial = partial_, scale = scale_, out = out_;
-  for (int y = 0; y < KV_HEADS; ++y)
-    for (int x = 0; x < PARTS; ++x) blockIdx = {{x, y}}, fibres.run(128, run_partition);
-  gridDim = {{ROWS * HEADS, 1}};
-  for (int x = 0; x < ROWS * HEADS; ++x) blockIdx = {{x, 0}}, fibres.run(DIM, run_join);
+extern "C" void run_{number}(int sequences, const __nv_bfloat16* q_, const int* q_shape_, const __nv_bfloat16* keys_, const int* shape_,
+    const __nv_bfloat16* values_, const int* blocks_, const int* blocks_shape_, const int* positions_, const int* starts_,
+    float* partial_, float* scale_, __nv_bfloat16* out_) {{
+  q = q_, q_shape = q_shape_, keys = keys_, keys_shape = shape_, values = values_, blocks = blocks_, blocks_shape = blocks_shape_;
+  positions = positions_, starts = starts_, partial = partial_, scale = scale_, out = out_;
+  for (int z = 0; z < sequences; ++z)
+    for (int y = 0; y < KV_HEADS; ++y)
+      for (int x = 0; x < PARTS; ++x) blockIdx = {{x, y, z}}, fibres.run(128, run_partition);
+  gridDim = {{q_shape[0] * HEADS, 1}};
+  for (int x = 0; x < q_shape[0] * HEADS; ++x) blockIdx = {{x, 0}}, fibres.run(DIM, run_join);
 }}
 }}
 """
 
 
-def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs) -> np.ndarray:
-    """[heads, rows, dim] float32. The outputs are poisoned before."""
-    arrays = [cuda.bits(x) for x in (given.q.swapaxes(0, 1), given.keys, given.values)]
-    tables = [np.array(x) for x in (mx.array(given.keys.shape, dtype=mx.int32), given.blocks, given.positions)]
-    partial = np.full((case.parts, case.rows, case.heads, case.dim), np.nan, np.float32)
+def run(library: ctypes.CDLL, number: int, case: Case, given: Inputs, spans: Sequence[int]) -> np.ndarray:
+    """[heads, rows, dim] float32. The outputs are poisoned before. given.blocks: [sequences, pages]."""
+    q, keys, values = (cuda.bits(x) for x in (given.q.swapaxes(0, 1), given.keys, given.values))
+    blocks, positions, starts = np.array(given.blocks), np.array(given.positions), np.array([0, *accumulate(spans)], np.int32)
+    shapes = [np.array(x.shape, np.int32) for x in (q, keys, blocks)]
+    partial = np.full((case.parts, len(q), case.heads, case.dim), np.nan, np.float32)
     scale, out = np.full((*partial.shape[:3], 2), np.nan, np.float32), np.full(partial.shape[1:], 0x7FC0, np.uint16)
-    order = (arrays[0], arrays[1], tables[0], arrays[2], tables[1], tables[2], partial, scale, out)
-    getattr(library, f"run_{number}")(*cuda.pointers(*order))
+    order = (q, shapes[0], keys, shapes[1], values, blocks, shapes[2], positions, starts, partial, scale, out)
+    getattr(library, f"run_{number}")(len(spans), *cuda.pointers(*order))
     return cuda.floats(out).swapaxes(0, 1)
 
 
@@ -160,3 +168,20 @@ def test_keys_beyond_the_last_row_are_not_read(on_cuda: Kernel) -> None:
         pool[:, row : row + case.block_tokens - case.length % case.block_tokens] = 1e4
     expected = attention_in_float64(case, given)
     assert np.abs(on_cuda(case, given) - expected).max() < 0.01 * np.abs(expected).max()
+
+
+def test_several_sequences_have_the_bits_of_each_alone(library: ctypes.CDLL, on_cuda: Kernel) -> None:
+    """Of unequal lengths and rows, one without any; the pages of the shorter ones are padded."""
+    case, lengths, spans = CASES[3], (300, 77, 130, 5), (4, 0, 2, 3)
+    given, num_blocks = inputs(case, mx.bfloat16), -(-case.length // case.block_tokens)
+    tables = mx.stack([mx.roll(given.blocks, j) for j in range(len(spans))])
+    positions = [mx.arange(length - rows, length, dtype=mx.int32) for length, rows in zip(lengths, spans, strict=True)]
+    q = mx.random.normal((case.heads, sum(spans), case.dim), key=mx.random.key(9)).astype(mx.bfloat16)
+    assert tables.shape == (4, num_blocks)
+    together = run(library, 3, case, Inputs(q, given.keys, given.values, tables, mx.concatenate(positions)), spans)
+    starts = [0, *accumulate(spans)]
+    for j, rows in enumerate(spans):
+        if rows:
+            own = Inputs(q[:, starts[j] : starts[j] + rows], given.keys, given.values, tables[j][None], positions[j])
+            assert np.array_equal(together[:, starts[j] : starts[j] + rows], run(library, 3, case, own, [rows]))
+            assert np.isfinite(together[:, starts[j] : starts[j] + rows]).all()

@@ -69,11 +69,13 @@ def test_a_failed_proof_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_are_right_here() -> None:
     errors = proof.prove()
     layers = {"DeltaNet layer", "inputs of attention", "attention over stored rows"}
-    on_cpu = layers | {"quantised products", "products", "products with GGUF blocks"} if proof.cpu.extension() else set()
-    assert set(errors) == {"attention"} | on_cpu, "the others need CUDA"
+    logits = {"log-softmax", "the largest values"}
+    on_cpu = layers | logits | {"quantised products", "products", "products with GGUF blocks"}
+    assert set(errors) == (on_cpu if proof.cpu.extension() else {"attention"}), "the others need CUDA, or no CPU kernels"
     assert max(errors.values()) < 1e-4
 
 
+@pytest.mark.usefixtures("without_cpu_kernels")
 @pytest.mark.parametrize("wrong", [lambda *a, **k: blind_beyond(8192, *a, **k), without_numbers], ids=["beyond 8,192", "not a number"])
 def test_a_wrong_kernel_is_refused(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", wrong)

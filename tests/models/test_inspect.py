@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests import checkpoints, families
+from tests import checkpoints, families, gguf
 
 from forerun.errors import ModelError
+from forerun.kernels import cpu
+from forerun.models import load
 from forerun.models.fit import Machine, MemoryFit, fit, weights_in_memory
 from forerun.models.inspect import Checkpoint, read_checkpoint
 
@@ -152,6 +154,34 @@ def test_it_agrees_with_the_loaded_model(tmp_path: Path, kind: str) -> None:
     assert [module.name for module in checkpoint.modules if module.kind == "other" and module.num_params >= 128 * 128] == []
 
 
+def test_a_gguf_file_agrees_with_the_loaded_model(tmp_path: Path) -> None:
+    tensors = gguf.llama(ffn="q4_k", attn="q5_1", token="q8_0")
+    checkpoint = read_checkpoint(gguf.save(tmp_path / "small.gguf", tensors, {}).parent)
+    spec = families.loaded(checkpoint.path).family.spec
+    assert fit(checkpoint, CPU).bytes_per_1000_tokens == 1000 * spec.bytes_per_token
+    assert checkpoint.num_params == sum(tensor.size for tensor in families.tensors("llama").values())
+    assert checkpoint.num_bytes == sum(len(stored.data) for stored in tensors.values())
+    formats = {kind.name: set(kind.formats) for kind in checkpoint.kinds()}
+    assert formats == {"embedding": {"Q8_0"}, "attention": {"Q5_1"}, "mlp": {"Q4_K", "Q8_0"}, "other": {"F32"}}
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 16 << 30], ids=["packed", "dense"])
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_memory_for_a_gguf_file(tmp_path: Path, request: pytest.FixtureRequest, *, has_kernels: bool, memory_bytes: int) -> None:
+    """Of its matrices; the loaded ones are weighed."""
+    if not has_kernels:
+        request.getfixturevalue("without_cpu_kernels")
+    elif cpu.extension() is None:
+        pytest.skip("the CPU kernels are not built")
+    request.getfixturevalue("monkeypatch").setattr(load, "dense_limit_bytes", lambda: memory_bytes // 2)
+    checkpoint = read_checkpoint(gguf.save(tmp_path / "small.gguf", gguf.llama(ffn="q4_k", attn="q4_1", token="q8_0"), {}))
+    family = families.loaded(checkpoint.path).family
+    held = [family._embedding] + [m for layer in family._layers for m in (layer.qkv, layer.out, layer.mlp.gate_up, layer.mlp.down)]
+    norms = 4 * sum(module.num_params for module in checkpoint.modules if module.kind == "other")
+    machine = replace(CPU, memory_bytes=memory_bytes, has_cpu_kernels=has_kernels)
+    assert weights_in_memory(checkpoint, machine) == norms + sum(array.nbytes for matrix in held for array in matrix.arrays())
+
+
 def test_a_head_that_is_the_embedding_is_counted_once(tmp_path: Path) -> None:
     head = {"lm_head.weight": ("BF16", (248320, 1024))}
     checkpoints.write(tmp_path, SMALL, checkpoints.tensors(SMALL) | head)
@@ -159,7 +189,7 @@ def test_a_head_that_is_the_embedding_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"config\.json does not exist"):
+    with pytest.raises(ModelError, match="is no model"):
         read_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
     with pytest.raises(ModelError, match=r"has no \.safetensors"):

@@ -112,6 +112,70 @@ def test_pages_of_a_broken_cache_are_cleared() -> None:
     assert differing(as_one(read(FAMILY, TOKENS[:100], materialise(arena, [], None, Paged(16), 300))), read(FAMILY, TOKENS[:100])) == []
 
 
+def fail_evaluations(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+    """Let the next `num` evaluations fail, as for lack of memory."""
+    left, evaluate = [None] * num, mx.eval
+
+    def failing(*arrays: Any) -> None:
+        if left:
+            left.pop()
+            raise RuntimeError("out of memory")
+        evaluate(*arrays)
+
+    monkeypatch.setattr(mx, "eval", failing)
+
+
+def two_caches(arena: Arena) -> list[Cache[Any]]:
+    return [read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300)) for _ in range(2)]
+
+
+def fail(cache: Cache[Any]) -> None:
+    """A step whose evaluation raises."""
+    with pytest.raises(RuntimeError, match="out of memory"):
+        step(FAMILY, cache, TOKENS[300:301])
+    assert cache.is_broken
+
+
+def check_lost(cache: Cache[Any]) -> None:
+    assert cache.is_broken
+    for use in (lambda: extract(cache, 0, 100), lambda: relayout(cache, Contiguous()), lambda: read(FAMILY, TOKENS, cache)):
+        with pytest.raises(RuntimeError, match=r"lost|broken"):
+            use()
+
+
+def test_a_step_after_which_the_pages_cannot_be_evaluated_takes_them_all_and_no_later_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena(FAMILY.spec)
+    caches = two_caches(arena)
+    fail_evaluations(monkeypatch, 2)
+    fail(caches[0])
+    check_lost(caches[1])
+    assert arena.num_blocks == (0, 0)
+    again = read(FAMILY, TOKENS[:300], materialise(arena, [], None, Paged(16), 300))
+    caches.clear()
+    assert arena.num_blocks == (again.store.num_blocks, 0)
+    assert differing(as_one(again), read(FAMILY, TOKENS[:300])) == []
+
+
+def test_a_step_that_fails_otherwise_breaks_its_own_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, other = two_caches(Arena(FAMILY.spec))
+    fail_evaluations(monkeypatch, 1)
+    fail(broken)
+    assert not other.is_broken
+    assert differing(as_one(read(FAMILY, TOKENS[:320], other)), read(FAMILY, TOKENS[:320])) == []
+
+
+@pytest.mark.parametrize(("num_failing", "is_lost"), [(1, False), (2, True)])
+def test_rows_that_cannot_be_put_break_others_only_if_the_pages_are_lost(
+    num_failing: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, other = two_caches(Arena(FAMILY.spec))
+    rows = cache.store.take(0, 10)
+    fail_evaluations(monkeypatch, num_failing)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        cache.store.put(0, rows)
+    assert other.is_broken == is_lost
+
+
 def test_relayout_leaves_one_copy_even_if_the_old_cache_is_held() -> None:
     old = read(FAMILY, TOKENS[:300])
     new = relayout(old, Paged(16))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests import gguf
 
 from forerun.errors import ModelError, UnsupportedError
+from forerun.kernels.blocks import FORMATS
 from forerun.models.load import DEMO_MODEL
 from forerun.text.files import exists, read_object, read_text
-from forerun.text.gguf import checkpoint_at, read_metadata
+from forerun.text.gguf import TYPES, checkpoint_at, read_head
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import Chat
@@ -47,7 +51,7 @@ def test_the_files_of_the_folder_that_it_replaces(file: Path) -> None:
 
 
 def test_metadata(file: Path) -> None:
-    metadata = read_metadata(file)
+    metadata = read_head(file).metadata
     assert (metadata["general.architecture"], metadata["llama.block_count"], metadata["llama.rope.freq_base"]) == ("llama", 2, 10000.0)
     assert metadata["tokenizer.ggml.tokens"] == gguf.vocabulary()["tokenizer.ggml.tokens"]
 
@@ -94,3 +98,66 @@ def test_impossible_lengths(file: Path, tmp_path: Path) -> None:
     part.write_bytes(whole)
     with pytest.raises(ModelError, match="an array of 1152921504606846976 values"):
         Tokenizer.load(part)
+
+
+def test_tensors(file: Path) -> None:
+    tensors, stored = read_head(file).tensors, gguf.llama()
+    assert {name: entry.shape for name, entry in tensors.items()} == {name: tensor.shape for name, tensor in stored.items()}
+    whole = file.read_bytes()
+    assert all(whole[entry.start : entry.stop] == stored[name].data for name, entry in tensors.items())
+
+
+def test_types_are_those_of_the_kernels() -> None:
+    kernels = {name.upper(): (form.num_weights, form.num_bytes) for name, form in FORMATS.items()}
+    assert kernels == {type.name: type[1:] for type in TYPES.values() if type.num_weights > 1}
+
+
+def damaged(file: Path, target: Path, name: str, at: int, code: str, value: int) -> Path:
+    """The file with another number at byte `at` after the name of a matrix: dims at 4 and 12, type at 20, offset at 24."""
+    whole = bytearray(file.read_bytes())
+    struct.pack_into(f"<{code}", whole, whole.index(name.encode()) + len(name) + at, value)
+    target.write_bytes(whole)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "value", "message"),
+    [
+        (0, "I", 5, "blk.0.ffn_up.weight has 5 dimensions"),
+        (0, "I", 0, "blk.0.ffn_up.weight has 0 dimensions"),
+        (4, "Q", 0, r"blk.0.ffn_up.weight is \[256, 0\], whose rows are no whole blocks of F32"),
+        (12, "Q", 1 << 62, "it ends at byte .* before the end of blk.0.ffn_up.weight"),
+        (24, "Q", 1 << 63, "it ends at byte .* before the end of blk.0.ffn_up.weight"),
+        (24, "Q", 32, "overlap"),
+        (20, "I", 23, "blk.0.ffn_up.weight has weights of type 23, which cannot be read"),
+    ],
+)
+def test_impossible_tensors(file: Path, tmp_path: Path, at: int, code: str, value: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        read_head(damaged(file, tmp_path / "damaged.gguf", "blk.0.ffn_up.weight", at, code, value))
+    assert "damaged.gguf" in str(caught.value)
+    assert caught.value.hint
+
+
+def test_rows_that_are_no_whole_blocks(tmp_path: Path) -> None:
+    tensors = gguf.llama() | {"blk.0.ffn_up.weight": gguf.Stored("Q6_K", (256, 128), bytes(210 * 128))}
+    with pytest.raises(ModelError, match="no whole blocks of Q6_K"):
+        read_head(gguf.save(tmp_path / "damaged.gguf", tensors, {}))
+
+
+def test_two_tensors_of_one_name(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes().replace(b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight")
+    (tmp_path / "damaged.gguf").write_bytes(whole)
+    with pytest.raises(ModelError, match=r"two tensors are blk\.1\.ffn_up\.weight"):
+        read_head(tmp_path / "damaged.gguf")
+
+
+@pytest.mark.parametrize("alignment", [np.uint32(0), "32"])
+def test_impossible_alignments(tmp_path: Path, alignment: Any) -> None:
+    with pytest.raises(ModelError, match="its alignment is"):
+        read_head(gguf.write(tmp_path / "damaged.gguf", general__alignment=alignment))
+
+
+def test_another_alignment(tmp_path: Path) -> None:
+    head = read_head(gguf.write(tmp_path / "other.gguf", general__alignment=np.uint32(8)))
+    assert all(entry.start % 8 == 0 for entry in head.tensors.values())

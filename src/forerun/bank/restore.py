@@ -130,7 +130,10 @@ def new_session() -> str:
 
 
 def _in_ram(context: RestoreContext[L]) -> ReachablePrefix | None:
-    """The snapshot of a conversation in RAM that is worth most; of equals one of a finished conversation."""
+    """The snapshot of a conversation in RAM that is worth most; of equals one of a finished one. Those whose pages were lost go."""
+    for live in [live for live in context.sources.ram.live if live.cache.is_broken]:
+        context.sources.ram.release(live)
+        context.problems.skip_live(live, RuntimeError("its pages were lost with a failed step"))
     indexes = (context.sources.ram.live, context.sources.running)
     reaches = (index.best(context.chain, context.session, context.problems.failed_live) for index in indexes)
     return max(filter(None, reaches), key=lambda reach: reach.value_tokens, default=None)

@@ -51,17 +51,18 @@ def left_open(config: Config) -> Iterator[tuple[str, str]]:
 def of_model(config: Config) -> Iterator[tuple[str, str]]:
     """What depends on the model: its headers are read, no weights. Where they cannot be, why."""
     prepare(config)
-    from forerun.cli.models import folder_of, this_machine
+    from forerun.cli.models import this_machine
     from forerun.decode.depth import AUTO_DEPTH
     from forerun.engine.context import LEAST_TOKENS
     from forerun.engine.loading import memory_bytes
+    from forerun.hub.catalogue import locate
     from forerun.models.fit import fit, is_supported
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
     from forerun.state.layout import limits_of
 
     try:
-        checkpoint = read_checkpoint(folder_of(config.model) if config.model else DEMO_MODEL)
+        checkpoint = read_checkpoint(locate(config.model).folder if config.model else DEMO_MODEL)
         if not is_supported(checkpoint):
             raise UnsupportedError(f"forerun does not serve {checkpoint.family}")
         cost = fit(checkpoint, this_machine(config))

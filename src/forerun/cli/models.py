@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Manage the models on this machine.", no_args_is_help=True)
 
-FOLDER_OR_NAME = "a model's folder, or the name of a pulled one"
+FOLDER_OR_NAME = "a model's folder, a GGUF file, or the name of a pulled model"
 Inspected = Annotated[
     str | None,
     typer.Argument(metavar="MODEL", help=f"{FOLDER_OR_NAME}; the bundled demo model if not given", show_default=False),
@@ -133,7 +133,7 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
     from forerun.models.inspect import read_checkpoint
     from forerun.models.load import DEMO_MODEL
 
-    checkpoint = read_checkpoint(folder_of(model) if model else DEMO_MODEL)
+    checkpoint = read_checkpoint(locate(model).folder if model else DEMO_MODEL)
     facts: dict[str, Any] = {
         "model": model or DEMO_MODEL.name,
         "family": checkpoint.family,
@@ -152,10 +152,10 @@ def inspect(model: Inspected = None, as_json: AsJson = False) -> None:
 
 
 def folder_of(model: str) -> Path:
-    """The folder of a model. Raises ModelError; UnsupportedError for a model in one file (GGUF), which can only be served."""
+    """The folder of a model. Raises ModelError; UnsupportedError for a model in one file (GGUF), which cannot be converted."""
     folder = locate(model).folder
     if folder.is_file():
-        raise UnsupportedError(f"{model} is one file; only folders with config.json and safetensors weights can be inspected and converted")
+        raise UnsupportedError(f"{model} is one file; only folders with config.json and safetensors weights can be converted")
     return folder
 
 

@@ -98,7 +98,7 @@ class Generation:
     def note(self, result: Round) -> None:
         """Count a round that was taken."""
         self.draft_stats.add(result)
-        if self.answer.emitted_tokens == len(self.tokens):
+        if self.answer.may_be_cut and self.answer.emitted_tokens == len(self.tokens):
             self._shown = self.cache.snapshot()
 
     def piece(self) -> str:

@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from forerun.decode.compiled import MAX_WIDTH, StepTable
 from forerun.decode.draft_stats import Round
 from forerun.decode.scores import Score, scores
-from forerun.decode.verification import Draw, DrawGroup, Outcome, grouped
+from forerun.decode.verification import Draw, DrawGroup, Drawn, grouped
 from forerun.errors import NumericsError
 from forerun.kernels.row_span import joined_rows, split_rows
 from forerun.sampling.distribution import count_prompt, has_penalty
@@ -57,7 +56,7 @@ class Rounds:
         group = DrawGroup(0, [self.draw], [self.last], [self.cache.length])
         outcome = group.verify(self._steps.family.head(self.cache.hidden[None]))
         mx.eval(outcome)
-        return self.emitted(outcome, 0)[0]
+        return self.emitted(outcome.on_host(), 0)[0]
 
     def append(self, tokens: Sequence[int]) -> None:
         """Append to the answer the first tokens of the last `first` or round."""
@@ -107,15 +106,15 @@ class Rounds:
         if self.cache.spec.draft_layers:
             self._hidden.append(hidden)
 
-    def emitted(self, outcome: Outcome, index: int) -> list[int]:
-        """The accepted drafts and the next token, of an evaluated outcome. Sets their scores. Raises NumericsError."""
-        if not outcome.finite[index].item():
+    def emitted(self, drawn: Drawn, index: int) -> list[int]:
+        """The accepted drafts and the next token. Sets their scores. Raises NumericsError."""
+        if not drawn.is_finite[index]:
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
-        count, depth = int(np.array(outcome.verdict.accepted)[index]), outcome.drafts.shape[1]
-        if outcome.logprobs is not None:
-            rows = slice(index * (depth + 1), index * (depth + 1) + count + 1)
-            self.scores = scores(Logprobs(*(x[rows] for x in outcome.logprobs)))
-        return [*np.array(outcome.drafts)[index, :count].tolist(), int(np.array(outcome.verdict.token)[index])]
+        tokens = drawn.tokens[index]
+        if drawn.logprobs is not None:
+            rows = slice(index * drawn.rows, index * drawn.rows + len(tokens))
+            self.scores = scores(Logprobs(*(x[rows] for x in drawn.logprobs)))
+        return tokens
 
 
 class Part(NamedTuple):
@@ -156,7 +155,8 @@ def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] 
         logits = split_rows(steps.family.head(hidden), [len(g.draws) * (g.depth + 1) for g in groups])
         outcomes = [group.verify(rows) for group, rows in zip(groups, logits, strict=True)]
         mx.eval(outcomes)
-        results = [_take(p, o, i) for group, o in zip(members, outcomes, strict=True) for i, p in enumerate(group)]
+        drawn = [outcome.on_host() for outcome in outcomes]
+        results = [_take(p, d, i) for group, d in zip(members, drawn, strict=True) for i, p in enumerate(group)]
         kept = [rows for _, rows in results]
         view.keep(kept, hidden)
         for part, rows, new in zip(parts, kept, split_rows(hidden, spans), strict=True):
@@ -166,7 +166,8 @@ def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] 
         if any(lagging):
             _prime(steps, [p.rounds for p in parts], lagging, view)
     for part, (tokens, _) in zip(parts, results, strict=True):
-        part.rounds.cache.is_broken |= isinstance(tokens, Exception)
+        if isinstance(tokens, Exception):
+            part.rounds.cache.drop()
     return [tokens for tokens, _ in results]
 
 
@@ -175,10 +176,10 @@ def _draw_group(parts: Sequence[Part]) -> DrawGroup:
     return DrawGroup(parts[0].depth, [r.draw for r in rounds], [r.last for r in rounds], [r.cache.length + 1 for r in rounds])
 
 
-def _take(part: Part, outcome: Outcome, index: int) -> tuple[list[int] | Exception, int]:
+def _take(part: Part, drawn: Drawn, index: int) -> tuple[list[int] | Exception, int]:
     """The part's tokens, and how many of its rows become state."""
     try:
-        tokens = part.rounds.emitted(outcome, index)
+        tokens = part.rounds.emitted(drawn, index)
         return tokens, part.take(tokens)
     except Exception as error:  # noqa: BLE001 - ends this sequence alone
         return error, 0

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
-from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite, largest_ids
+from forerun.kernels.largest import largest_ids
+from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite
 from forerun.sampling.draw import draw, draw_coupled
 from forerun.sampling.logprobs import Logprobs, logprobs
 from forerun.sampling.noise import gumbel, uniforms
@@ -39,6 +41,24 @@ class Outcome(NamedTuple):
     drafts: mx.array
     finite: mx.array
     logprobs: Logprobs | None
+
+    def on_host(self) -> Drawn:
+        """Evaluated and copied, all at once."""
+        accepted, token, drafts, finite = (np.array(x) for x in (*self.verdict, self.drafts, self.finite))
+        tokens = [[*row[:count], last] for row, count, last in zip(drafts.tolist(), accepted.tolist(), token.tolist(), strict=True)]
+        return Drawn(tokens, finite.tolist(), self.logprobs, drafts.shape[1] + 1)
+
+
+class Drawn(NamedTuple):
+    """On the host, for each sequence of a group: the accepted drafts and the next token; whether all its numbers are finite.
+
+    logprobs: of all rows, `rows` of each sequence, if requested.
+    """
+
+    tokens: list[list[int]]
+    is_finite: list[bool]
+    logprobs: Logprobs | None
+    rows: int
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from forerun.engine.context import context_of
 from forerun.engine.model import Model
 from forerun.kernels import proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
+from forerun.kernels.cuda_source import is_cuda
 from forerun.kernels.numerics import ARRAYS, VERSION
 from forerun.models.base import Family
 from forerun.models.fit import MEMORY_FRAC
@@ -128,7 +129,9 @@ def memory_bytes() -> int:
 
 def _limits(config: Config, family: Family) -> Limits:
     limits = limits_of(family.spec.bytes_per_token, memory_bytes() // 2)
-    dense = {"auto": limits.dense_tokens, "contiguous": family.context_tokens, "paged": 0}[config.decode_layout]
+    # In pages of one pool, several sequences take one launch of each kernel on CUDA; alone they are as fast as contiguous ones.
+    dense_tokens = 0 if is_cuda() and max_running(config) > 1 else limits.dense_tokens
+    dense = {"auto": dense_tokens, "contiguous": family.context_tokens, "paged": 0}[config.decode_layout]
     return Limits(dense, limits.page_tokens)
 
 

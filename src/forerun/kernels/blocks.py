@@ -1,4 +1,4 @@
-"""Matrices in GGUF's blocks of quantised weights: products, rows, and the matrix in float32. Knows no file.
+"""Matrices in GGUF's blocks of quantised weights: products and rows on a CPU; plain, or in MLX's form, elsewhere. Knows no file.
 
 The formats of llama.cpp's ggml-quants.c. A product of a scale and an integer is exact in float32, so a weight is rounded once at most, and
 every way to compute it gives the same bits.
@@ -13,6 +13,9 @@ import mlx.core as mx
 
 from forerun.kernels import cpu
 from forerun.kernels.difference import difference
+from forerun.kernels.quantised import PackedMatrix, Scheme
+
+PART_WEIGHTS = 1 << 22
 
 
 class BlockFormat(NamedTuple):
@@ -28,22 +31,55 @@ class BlockFormat(NamedTuple):
         return self.weights(blocks.reshape(-1, self.num_bytes)).reshape(blocks.shape[0], -1)
 
 
+def has_cpu_kernel() -> bool:
+    """Whether `product` and `rows` run on the default device."""
+    return cpu.extension() is not None
+
+
 def product(x: mx.array, blocks: mx.array, name: str) -> mx.array:
-    """x [rows, k] float32 times the transposed matrix [n, k] of `blocks` [n, bytes of a row] uint8: [rows, n] float32."""
+    """x [rows, k] float32 times the transposed matrix [n, k] of `blocks` [n, bytes of a row] uint8: [rows, n] float32.
+
+    Only if `has_cpu_kernel`.
+    """
     kernels = cpu.extension()
-    return kernels.block_linear(x, blocks, name) if kernels else x @ FORMATS[name].dequantise(blocks).T
+    assert kernels is not None
+    return kernels.block_linear(x, blocks, name)
 
 
 def rows(blocks: mx.array, ids: mx.array, name: str) -> mx.array:
-    """Rows `ids` [num] int32 of the matrix of `blocks`, [num, k] float32."""
+    """Rows `ids` [num] int32 of the matrix of `blocks`, [num, k] float32. Only if `has_cpu_kernel`."""
     kernels = cpu.extension()
-    return kernels.block_rows(blocks, ids, name) if kernels else FORMATS[name].dequantise(blocks[ids])
+    assert kernels is not None
+    return kernels.block_rows(blocks, ids, name)
+
+
+def dequantise(blocks: mx.array, name: str, dtype: mx.Dtype) -> mx.array:
+    """The matrix [n, k] of `blocks` in dtype, by parts of its rows: the operations take many times its memory."""
+    form = FORMATS[name]
+    num = max(1, PART_WEIGHTS * form.num_bytes // (blocks.shape[1] * form.num_weights))
+    parts = [form.dequantise(blocks[i : i + num]).astype(dtype) for i in range(0, blocks.shape[0], num)]
+    for part in parts:
+        mx.eval(part)
+    return mx.concatenate(parts)
+
+
+def packed(blocks: mx.array, name: str) -> PackedMatrix:
+    """The same weights packed as `mx.quantize` does: bits of a format in PACKED, groups of 32, scales and biases float16."""
+    form, bits = FORMATS[name], PACKED[name]
+    each = blocks.reshape(-1, form.num_bytes)
+    data, scales = each[:, 2 * len(form.halves) :], _half(each, 0)
+    # Eight bits are signed, four are not; without a minimum a zero is the middle of the range.
+    integers = (data ^ 128).astype(mx.int32) if bits == 8 else _nibbles(data)
+    biases = _half(each, 2) if len(form.halves) > 1 else -(1 << (bits - 1)) * scales
+    words = mx.left_shift(integers.astype(mx.uint32).reshape(blocks.shape[0], -1, 32 // bits), mx.arange(0, 32, bits, dtype=mx.uint32))
+    halves = [array.astype(mx.float16).reshape(blocks.shape[0], -1) for array in (scales, biases)]
+    return PackedMatrix(words.sum(axis=-1), halves[0], halves[1], Scheme("affine", bits, 32))
 
 
 def errors(device: mx.Device) -> list[float]:
     """Relative errors of `product` for every format, few rows and many; empty where no kernel computes it."""
     with mx.stream(device):
-        return [error(num, name) for name in FORMATS for num in (1, 4, 40)] if cpu.extension() else []
+        return [error(num, name) for name in FORMATS for num in (1, 4, 40)] if has_cpu_kernel() else []
 
 
 def error(num_rows: int, name: str) -> float:
@@ -165,3 +201,4 @@ FORMATS = {
     "q5_k": BlockFormat(256, 176, (0, 2), _q5_k),
     "q6_k": BlockFormat(256, 210, (208,), _q6_k),
 }
+PACKED = {"q8_0": 8, "q4_0": 4, "q4_1": 4}  # bits of formats that are affine groups of 32, as MLX has them

@@ -66,11 +66,16 @@ def attention(q: mx.array, stored: Sequence[StoredRows], spans: Sequence[RowSpan
     return kernels.attention(q, keys, values, blocks, [span.num for span in spans], positions, first, max(block_tokens))
 
 
+def attention_in_one_pool(q: mx.array, pages: Pages, positions: mx.array, spans: Sequence[int], first: int) -> mx.array:
+    """`attention` of several sequences over `pages.blocks` [sequences, n] of one pool, in one launch; only where the kernel runs."""
+    return on_cuda(q.swapaxes(0, 1), pages, positions, first, spans).swapaxes(0, 1)
+
+
 def _of_one(q: mx.array, stored: StoredRows, span: RowSpan, first: int, numerics: Numerics) -> mx.array:
     """`attention` of one sequence without the CPU kernels."""
     by_head, pages, stop = q.swapaxes(0, 1), stored.pages(), span.stop
-    if has_cuda_kernel(by_head, stored.keys):
-        return on_cuda(by_head, pages, span.positions, first).swapaxes(0, 1)
+    if has_cuda_kernel(by_head, stored.keys, span.num):
+        return on_cuda(by_head, pages, span.positions, first, [span.num]).swapaxes(0, 1)
     if stored.blocks is not None:
         return portable(by_head, pages, span.positions, stop, first, numerics).swapaxes(0, 1)
     stop = stop if stop is None else -(-stop // numerics.key_block) * numerics.key_block

@@ -18,6 +18,7 @@ from forerun.kernels.difference import difference
 from forerun.kernels.norms import rms_norm
 from forerun.kernels.numerics import GatedDelta
 from forerun.kernels.row_span import joined_rows, split_rows
+from forerun.kernels.states import States
 from forerun.kernels.swiglu import silu
 
 Arrays = tuple[mx.array, ...]
@@ -38,14 +39,14 @@ class Parameters:
 class DeltaNet(Protocol):
     """State: convolution tail [width - 1, channels], matrix [value_heads, value_dim, key_dim] float32.
 
-    `rule` runs over the rows of `inputs(projected)`, which lie end to end by sequence: spans[j] of them after states[j]. It returns the
-    states after them. `output` of what it returned is the layer's, [rows, value width].
+    `rule` runs over the rows of `inputs(projected)`, which lie end to end by sequence: spans[j] of them after states.of(j). It returns
+    the states after them. `output` of what it returned is the layer's, [rows, value width].
     projected [rows, channels + value width + 2 value_heads]: q, k and v; output gates z; betas b; decays a.
     """
 
     def inputs(self, projected: mx.array) -> Arrays: ...
 
-    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]: ...
+    def rule(self, states: States, inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, States]: ...
 
     def output(self, y: mx.array, projected: mx.array) -> mx.array: ...
 
@@ -64,13 +65,13 @@ class OnCpu:
     def inputs(self, projected: mx.array) -> Arrays:
         return (projected,)
 
-    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+    def rule(self, states: States, inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, States]:
         p, (projected,), kernels = self.parameters, inputs, cpu.extension()
         assert kernels is not None
         y, tails, matrices = kernels.delta_net(
             projected,
-            [tail for tail, _ in states],
-            [matrix for _, matrix in states],
+            [tail for tail, _ in states.each()],
+            [matrix for _, matrix in states.each()],
             spans,
             p.conv,
             p.decay_rate,
@@ -80,7 +81,7 @@ class OnCpu:
             p.heads.key_heads,
             p.heads.value_heads,
         )
-        return y, list(zip(tails, matrices, strict=True))
+        return y, States(list(zip(tails, matrices, strict=True)))
 
     def output(self, y: mx.array, projected: mx.array) -> mx.array:
         return y
@@ -99,25 +100,25 @@ class PortableDeltaNet:
         decay = mx.exp(-p.decay_rate * mx.logaddexp(a.astype(mx.float32) + p.dt_bias, 0.0))
         return qkv, decay, mx.sigmoid(b)
 
-    def rule(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+    def rule(self, states: States, inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, States]:
         if self._has_cuda_kernels(inputs[0].dtype):
             return self._on_cuda(states, inputs, spans)
         parts = zip(*(split_rows(x, spans) for x in inputs), strict=True)
-        outputs, after = zip(*map(self._of_one, states, parts), strict=True)
-        return joined_rows(outputs), list(after)
+        outputs, after = zip(*map(self._of_one, states.each(), parts), strict=True)
+        return joined_rows(outputs), States(after)
 
     def _has_cuda_kernels(self, dtype: mx.Dtype) -> bool:
         heads = self.parameters.heads
         is_fast = self.gated_delta is delta_rule.delta_rule and dtype == self.parameters.conv.dtype
         return is_fast and delta_inputs.has_cuda_kernel(dtype, heads) and delta_rule.has_cuda_kernel(dtype, heads.key_dim, heads.value_dim)
 
-    def _on_cuda(self, states: Sequence[Arrays], inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, list[Arrays]]:
+    def _on_cuda(self, states: States, inputs: Arrays, spans: Sequence[int]) -> tuple[mx.array, States]:
         """All sequences in one launch of each kernel."""
         qkv, decay, beta = inputs
-        tails, matrices = (state[0][None] if len(state) == 1 else mx.stack(list(state)) for state in zip(*states, strict=True))
+        tails, matrices = states.stacked()
         q, k, v, tails = delta_inputs.on_cuda(tails, qkv, self.parameters.conv, self.parameters.heads, spans)
         y, matrices = delta_rule.on_cuda(q, k, v, decay, beta, matrices, spans)
-        return y, [(tails[j], matrices[j]) for j in range(len(spans))]
+        return y, States(stacked=(tails, matrices))
 
     def _of_one(self, state: Arrays, inputs: Arrays) -> tuple[mx.array, Arrays]:
         (tail, matrix), (qkv, decay, beta) = state, inputs
@@ -159,5 +160,5 @@ def error(rows: int, heads: Heads) -> float:
 
 
 def _all_of(layer: DeltaNet, projected: mx.array, state: Arrays) -> Arrays:
-    y, (state,) = layer.rule([state], layer.inputs(projected), [projected.shape[0]])
-    return layer.output(y, projected), *state
+    y, after = layer.rule(States([state]), layer.inputs(projected), [projected.shape[0]])
+    return layer.output(y, projected), *after.of(0)

@@ -1,9 +1,10 @@
-  // One thread block: all query rows of a key head against one partition of its keys, TILE_KEYS at a time, with running maxima.
+  // One thread block: all query rows of a sequence and key head against one partition of its keys, TILE_KEYS at a time, with running maxima.
   // Each warp computes the scores of 8 keys of a tile, and a quarter of the dims of the weighted sum of values.
   // Dims, keys and columns may be permuted if both factors are permuted alike, so that every load is of whole words.
   //
-  // q [ROWS, HEADS, DIM]; keys, values [KV_HEADS, pool rows, DIM]; partial [PARTS, ROWS, HEADS, DIM] and scale [PARTS, ROWS, HEADS, 2]:
-  // sums of exp2(score - scale[0]) * value, and scale[1], the sum of the weights alone. A partition without keys writes scale only.
+  // q [rows, HEADS, DIM], at most ROWS of each sequence, from starts[j] to starts[j + 1]; keys, values [KV_HEADS, pool rows, DIM]; blocks
+  // [sequences, pages]; partial [PARTS, rows, HEADS, DIM] and scale [PARTS, rows, HEADS, 2]: sums of exp2(score - scale[0]) * value, and
+  // scale[1], the sum of the weights alone. A partition without keys writes scale only.
   using forerun::across, forerun::from_lane, forerun::high_half, forerun::high_halves, forerun::load, forerun::low_half;
   using forerun::low_halves, forerun::multiply, forerun::pack, forerun::Words;
   constexpr int TILE_KEYS = 32, WARPS = 4, GROUP = HEADS / KV_HEADS, MMA_ROWS = 16 * TILES;
@@ -11,27 +12,30 @@
   constexpr int WARP_DIMS = DIM / WARPS;
   constexpr int LANE_DIMS = WARP_DIMS / 8;   // adjacent dims of a value per lane
   constexpr float LOWEST = -1e30f, MASKED = -3e38f;  // exp2 of their difference is 0; infinities would give NaN
-  const int part = blockIdx.x, kv_head = blockIdx.y;
+  const int part = blockIdx.x, kv_head = blockIdx.y, first_row = starts[blockIdx.z], rows = starts[blockIdx.z + 1] - first_row;
+  const size_t all_rows = q_shape[0];
+  const int* pages = blocks + blockIdx.z * blocks_shape[1];
+  if (rows == 0) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane_row = lane / 4, lane_pair = lane % 4;
 
   const size_t head_places = keys_shape[1];
   const __nv_bfloat16* head_keys = keys + kv_head * head_places * DIM;
   const __nv_bfloat16* head_values = values + kv_head * head_places * DIM + warp * WARP_DIMS + lane_row * LANE_DIMS;
-  const int stop = positions[ROWS - 1] + 1;
+  const int stop = positions[first_row + rows - 1] + 1;
   const int tiles = (stop + TILE_KEYS - 1) / TILE_KEYS, part_tiles = (tiles + PARTS - 1) / PARTS;
   const int first_tile = part * part_tiles, last_tile = min(first_tile + part_tiles, tiles);
 
-  // Index of query row `row` of this key head in [PARTS or 1, ROWS, HEADS].
-  auto place_of_row = [&](int row) { return (row / GROUP) * HEADS + kv_head * GROUP + row % GROUP; };
+  // Index of query row `row` of this sequence and key head in [rows, HEADS].
+  auto place_of_row = [&](int row) { return (first_row + row / GROUP) * HEADS + kv_head * GROUP + row % GROUP; };
   // Pool row of the key that this lane looks up for its warp.
   auto place_in_tile = [&](int tile) {
     const int key = min(tile * TILE_KEYS + lane, stop - 1);
-    return blocks[key / BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS;
+    return pages[key / BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS;
   };
 
   if (first_tile >= last_tile) {
-    for (int row = threadIdx.x; row < ROWS * GROUP; row += 32 * WARPS) {
-      float* to = scale + 2 * ((size_t)part * ROWS * HEADS + place_of_row(row));
+    for (int row = threadIdx.x; row < rows * GROUP; row += 32 * WARPS) {
+      float* to = scale + 2 * ((size_t)part * all_rows * HEADS + place_of_row(row));
       to[0] = LOWEST;
       to[1] = 0.0f;
     }
@@ -44,7 +48,7 @@
   for (int i = threadIdx.x; i < MMA_ROWS * DIM / 8; i += 32 * WARPS) {
     const int row = i / (DIM / 8), dim = i % (DIM / 8) * 8;
     Words<4> eight = {};
-    if (row < ROWS * GROUP) eight = load<4>(q + (size_t)place_of_row(row) * DIM + dim);
+    if (row < rows * GROUP) eight = load<4>(q + (size_t)place_of_row(row) * DIM + dim);
     *reinterpret_cast<Words<4>*>(&queries[row][dim]) = eight;
   }
 
@@ -55,7 +59,7 @@
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = 16 * m + 8 * half + lane_row;
-      row_position[m][half] = row < ROWS * GROUP ? positions[row / GROUP] : -1;
+      row_position[m][half] = row < rows * GROUP ? positions[first_row + row / GROUP] : -1;
       highest[m][half] = LOWEST;
       total[m][half] = 0.0f;
     }
@@ -172,8 +176,8 @@
       sum += across(sum, 1);
       sum += across(sum, 2);
       if (lane_pair == 0) by_warp[warp][row] = sum;
-      if (row >= ROWS * GROUP) continue;
-      const size_t at = (size_t)part * ROWS * HEADS + place_of_row(row);
+      if (row >= rows * GROUP) continue;
+      const size_t at = (size_t)part * all_rows * HEADS + place_of_row(row);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -182,8 +186,8 @@
       if (warp == 0 && lane_pair == 0) scale[2 * at] = highest[m][half];
     }
   __syncthreads();
-  for (int row = threadIdx.x; row < ROWS * GROUP; row += 32 * WARPS) {
+  for (int row = threadIdx.x; row < rows * GROUP; row += 32 * WARPS) {
     float sum = 0.0f;
     for (int w = 0; w < WARPS; ++w) sum += by_warp[w][row];
-    scale[2 * ((size_t)part * ROWS * HEADS + place_of_row(row)) + 1] = sum;
+    scale[2 * ((size_t)part * all_rows * HEADS + place_of_row(row)) + 1] = sum;
   }

@@ -26,7 +26,9 @@ from forerun.kernels import (
     delta_inputs,
     delta_net,
     delta_rule,
+    largest,
     linear,
+    log_softmax,
     paged_attention,
     quantised,
 )
@@ -54,6 +56,8 @@ KERNELS = (
     Kernel("attention over stored rows", cached_attention.errors, 1e-4),
     Kernel("products", linear.errors, 1e-4),
     Kernel("products with GGUF blocks", blocks.errors, 1e-4),
+    Kernel("log-softmax", log_softmax.errors, 1e-5),
+    Kernel("the largest values", largest.errors, 0.0),
 )
 
 

@@ -1,7 +1,8 @@
 """Products with quantised weights, with the fastest kernel of the device. Knows arrays and schemes, nothing of layers or checkpoints.
 
 On CUDA, MLX (0.32.4) takes as long for one row with 4-bit weights as with bfloat16, that much again for each further row, and minutes to
-compile for many. `on_cuda` is a kernel for up to eight rows at about the cost of one; for more rows the weight is dequantised.
+compile for many. `on_cuda` is a kernel for up to eight rows at about the cost of one, launched several times for some more; for many rows
+the weight is dequantised.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import mlx.core as mx
 from forerun.kernels import cpu
 from forerun.kernels.cuda_source import is_cuda, kernel
 from forerun.kernels.difference import difference
+from forerun.kernels.row_span import joined_rows
 
 MAX_ROWS = 8
+SPLIT_ROWS = 48  # up to which launches of MAX_ROWS rows are faster than a product with the dequantised weight
 _BITS = (4, 8)
 _THREADS = 128
 _OUTPUTS = 16
@@ -59,7 +62,8 @@ def product(x: mx.array, weight: PackedMatrix) -> mx.array:
     if has_cpu_kernel(weight.scheme):
         return on_cpu(x, weight)
     if has_cuda_kernel(x, weight):
-        return on_cuda(x, weight)
+        parts = [on_cuda(x[start : start + MAX_ROWS], weight) for start in range(0, x.shape[0], MAX_ROWS)]
+        return joined_rows(parts)
     if is_cuda():
         return x @ dequantise(weight, x.dtype).T
     integers, scales, biases, scheme = weight
@@ -100,10 +104,10 @@ def experts_on_cpu(x: mx.array, weight: PackedMatrix, experts: mx.array) -> mx.a
 
 
 def has_cuda_kernel(x: mx.array, weight: PackedMatrix) -> bool:
-    """Whether the CUDA kernel runs for these on the default device."""
+    """Whether the CUDA kernel runs for these on the default device, MAX_ROWS rows at a time."""
     (rows, inner), (mode, bits, group_size) = x.shape, weight.scheme
     is_scheme = mode == "affine" and bits in _BITS and group_size % 32 == 0
-    has_size = 0 < rows <= MAX_ROWS and weight.integers.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
+    has_size = 0 < rows <= SPLIT_ROWS and weight.integers.shape[0] % _OUTPUTS == 0 and inner % (512 // bits) == 0
     return is_scheme and has_size and x.dtype == weight.scales.dtype == mx.bfloat16 and is_cuda()
 
 

@@ -20,7 +20,7 @@ from forerun import small_files
 from forerun.config import cache_home
 
 # Part of the name of a cached digest: raise it when the digested content changes.
-VERSION = 1
+VERSION = 2
 # A file written more recently may be written again within the same tick of its clock.
 STABLE_AFTER_S = 2.0
 

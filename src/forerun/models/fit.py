@@ -5,6 +5,7 @@ Knows the families' configurations for their state; models/load.py decides how w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,9 @@ from forerun.state.spec import StateSpec
 MEMORY_FRAC = 0.75
 # On a CPU, quantised weights are dequantised if they then take at most this share of memory (load.dense_limit_bytes).
 DENSE_FRAC = 0.5
-KERNEL_FORMATS = ("4-bit affine", "8-bit affine")  # that the CPU kernels take, besides plain matrices
+BLOCKS = re.compile(r"Q\d")  # the beginning of the formats of GGUF's blocks
+KERNEL_FORMATS = re.compile(r"[48]-bit affine|Q\d")  # that the CPU kernels take, besides plain matrices
+PACKED_BITS = {"Q8_0": 9, "Q4_0": 5, "Q4_1": 5}  # per weight in MLX's form, with scales and biases (kernels/blocks.packed)
 SLOW_READ_BYTES = 4_000_000_000
 # Head sizes with tuned delta-rule kernels in MLX on Metal.
 METAL_KEY_DIMS = (64, 128)
@@ -90,14 +93,22 @@ def is_supported(checkpoint: Checkpoint) -> bool:
 
 
 def weights_in_memory(checkpoint: Checkpoint, machine: Machine) -> int:
-    """Bytes: as stored on a GPU and where CPU kernels take them so; else in float32, except quantised weights that would take too much."""
+    """Bytes of the served modules."""
     is_dense = 4 * checkpoint.num_params <= machine.memory_bytes * DENSE_FRAC
+    return sum(_in_memory(module, machine, is_dense=is_dense) for module in checkpoint.served)
 
-    def is_widened(module: Module) -> bool:
-        has_kernel = not module.is_quantised or module.format.startswith(KERNEL_FORMATS)
-        return machine.is_cpu and not (machine.has_cpu_kernels and has_kernel) and (is_dense or not module.is_quantised)
 
-    return sum(4 * m.num_params if is_widened(m) else m.num_bytes for m in checkpoint.served)
+def _in_memory(module: Module, machine: Machine, *, is_dense: bool) -> int:
+    """Bytes: as stored on a GPU and where CPU kernels take them so; else in float32, except quantised weights that would take too much.
+    Without those kernels GGUF's blocks are in MLX's form, or in the dtype of the model where that has none.
+    """
+    if machine.has_cpu_kernels and (not module.is_quantised or KERNEL_FORMATS.match(module.format)):
+        return module.num_bytes
+    if machine.is_cpu and (is_dense or not module.is_quantised):
+        return 4 * module.num_params
+    if BLOCKS.match(module.format):
+        return module.num_params * PACKED_BITS.get(module.format, 32 if machine.is_cpu else 16) // 8
+    return module.num_bytes
 
 
 def slow(checkpoint: Checkpoint, spec: StateSpec, machine: Machine) -> Iterator[str]:

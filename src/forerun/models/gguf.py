@@ -1,6 +1,6 @@
-"""A checkpoint in one GGUF file of llama.cpp: Llama, with weights as MLX loads them.
+"""A checkpoint in one GGUF file of llama.cpp: Llama, with weights as the file has them.
 
-Matrices in Q4_0, Q4_1 and Q8_0 stay quantised, in MLX's format; MLX (0.32.4) converts other types to float16 or refuses them.
+Quantised matrices are arrays of the file's own blocks, named by their format: `model.layers.0.mlp.up_proj.q4_k` [out, bytes of a row].
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
-from forerun.errors import ModelError, UnsupportedError
+from forerun.errors import UnsupportedError
 from forerun.models.checkpoint import Checkpoint
-from forerun.text.gguf import read_metadata
+from forerun.text.gguf import TensorEntry, read_head
 
 MODULES = {
     "token_embd": "model.embed_tokens",
@@ -42,37 +43,38 @@ FIELDS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
+PLAIN = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The file, and its metadata in the form of config.json."""
+    """The file, its metadata in the form of config.json, and its tensors under the hub's names, without values."""
 
     path: Path
     config: Mapping[str, Any]
+    tensors: tuple[tuple[str, TensorEntry], ...]
 
     @classmethod
     def find(cls, path: Path) -> GgufFile:
         """Raises ModelError, UnsupportedError (another architecture)."""
-        return cls(path, _config(read_metadata(path), path))
+        metadata, tensors = read_head(path)
+        config = _config(metadata, path) | {"tie_word_embeddings": "output.weight" not in tensors}
+        return cls(path, config, tuple((_hub_name(name), entry) for name, entry in tensors.items()))
 
     @property
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
 
     def open(self) -> Checkpoint:
-        """Its checkpoint, the tensors in memory. Raises ModelError."""
-        try:
-            loaded = mx.load(str(self.path))
-        except (RuntimeError, ValueError) as error:
-            raise ModelError(
-                f"{self.path} cannot be read: {error}", hint="kinds that MLX reads: F32, F16, BF16, Q4_0, Q4_1, Q8_0"
-            ) from error
-        assert isinstance(loaded, dict)
-        config = {**self.config, "tie_word_embeddings": "output.weight" not in loaded}
-        named = [(_hub_name(name), tensor) for name, tensor in loaded.items()]
-        return Checkpoint.of(str(self.path), config, named, has_separate_head=False)
+        """Its checkpoint, the tensors in memory."""
+        named = [(_with_format(name, entry), self._values(entry)) for name, entry in self.tensors]
+        return Checkpoint.of(str(self.path), self.config, named, has_separate_head=False)
+
+    def _values(self, entry: TensorEntry) -> mx.array:
+        """A tensor as stored: plain, or the bytes of its blocks."""
+        values = mx.array(np.memmap(self.path, np.uint8, "r", entry.start, (entry.stop - entry.start,)))
+        return (values.view(PLAIN[entry.type.name]) if entry.type.name in PLAIN else values).reshape(*entry.stored_shape)
 
 
 def _config(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -84,8 +86,8 @@ def _config(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
     scaling = metadata.get("llama.rope.scaling.type", "none")
     config["rope_scaling"] = None if scaling == "none" else {"rope_type": scaling}
     config["vocab_size"] = metadata.get("llama.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))
-    # Query and key rows are stored with rotary pairs adjacent; quantised matrices have groups of 32.
-    return config | {"model_type": kind, "rope_traditional": True, "quantization": {"group_size": 32}}
+    # Query and key rows are stored with rotary pairs adjacent.
+    return config | {"model_type": kind, "rope_traditional": True}
 
 
 def _hub_name(stored: str) -> str:
@@ -94,3 +96,8 @@ def _hub_name(stored: str) -> str:
         return stored
     layer = "" if match[1] is None else f"model.layers.{match[1]}."
     return f"{layer}{MODULES[match[2]]}.{match[3]}"
+
+
+def _with_format(name: str, entry: TensorEntry) -> str:
+    """The name, ending in the format of its blocks if there are any."""
+    return name if entry.type.name in PLAIN else f"{name.removesuffix('.weight')}.{entry.type.name.lower()}"

@@ -1,4 +1,4 @@
-"""The modules of a checkpoint and their formats, from config.json and the headers of its files: reads no weights.
+"""The modules of a checkpoint and their formats, from config.json and the headers of its files, or a GGUF file's: reads no weights.
 
 Knows names of tensors; nothing of a running model.
 """
@@ -15,9 +15,11 @@ from typing import Any
 
 from forerun.errors import ModelError
 from forerun.models.checkpoint import Folder, of_head
-from forerun.models.headers import TensorHeader, read_headers
+from forerun.models.gguf import GgufFile
+from forerun.models.headers import DTYPE_BITS, TensorHeader, read_headers
 from forerun.models.names import canonical, unused
 from forerun.models.weights import declared
+from forerun.text.gguf import checkpoint_at, is_gguf
 
 NOT_READ = "not read"
 # By canonical name; the first match wins.
@@ -39,7 +41,7 @@ _LEAF = re.compile(r"\.(weight|scales|biases)$")
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A matrix or another parameter, stored as one or more tensors. format: for example "4-bit affine, groups of 32" or "BF16"."""
+    """A matrix or another parameter, stored as one or more tensors. format: such as "4-bit affine, groups of 32", "BF16", "Q4_K"."""
 
     name: str
     kind: str
@@ -49,7 +51,7 @@ class Module:
 
     @property
     def is_quantised(self) -> bool:
-        return "-bit" in self.format
+        return self.format not in DTYPE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,9 @@ class ModuleKind:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder's configuration and modules. mtp: "none", or location and format of the draft head."""
+    """Configuration and modules. mtp: "none", or location and format of the draft head."""
 
-    folder: Path
+    path: Path
     config: Mapping[str, Any]
     modules: tuple[Module, ...]
     mtp: str
@@ -118,8 +120,22 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The folder's checkpoint. Raises ModelError if there is none or a file is truncated, UnsupportedError for unknown packing."""
-    folder = Folder.find(path)
+    """The checkpoint in a folder or a GGUF file. Raises ModelError if there is none or a file is truncated, UnsupportedError for unknown
+    packing or another architecture of a GGUF file.
+    """
+    path = checkpoint_at(path)
+    return _of_file(GgufFile.find(path)) if is_gguf(path) else _of_folder(Folder.find(path))
+
+
+def _of_file(file: GgufFile) -> Checkpoint:
+    modules = []
+    for stored, entry in file.tensors:
+        name = _LEAF.sub("", stored)
+        modules.append(Module(name, _kind(name), entry.type.name, prod(entry.shape), entry.stop - entry.start))
+    return Checkpoint(file.path, file.config, tuple(modules), "none")
+
+
+def _of_folder(folder: Folder) -> Checkpoint:
     parts: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
     for file in folder.files[1:]:
         for stored, header in read_headers(file).items():
@@ -128,21 +144,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
             parts[name[: leaf.start()] if leaf else name][leaf[1] if leaf else "weight"] = header
     by_path = {canonical(name): how for name, how in declared(folder.config).items() if isinstance(how, dict)}
     modules = tuple(_module(name, part, by_path.get(name, declared(folder.config))) for name, part in parts.items())
-    return Checkpoint(path, folder.config, modules, _mtp(folder, modules))
+    return Checkpoint(folder.path, folder.config, modules, _mtp(folder, modules))
+
+
+def _kind(name: str) -> str:
+    """The kind of the module of this canonical name."""
+    return NOT_READ if unused(f"{name}.weight") or unused(name) else next(kind for kind, pattern in KINDS if re.match(pattern, name))
 
 
 def _module(name: str, part: Mapping[str, TensorHeader], how: Mapping[str, Any]) -> Module:
-    kind = NOT_READ if unused(f"{name}.weight") or unused(name) else next(kind for kind, pattern in KINDS if re.match(pattern, name))
     num_bytes = sum(header.num_bytes for header in part.values())
     if "scales" not in part:
         weight = next(iter(part.values()))
-        return Module(name, kind, weight.dtype, prod(weight.shape), num_bytes)
+        return Module(name, _kind(name), weight.dtype, prod(weight.shape), num_bytes)
     if not how.get("group_size"):
         raise ModelError(f"config.json does not declare how {name} is quantised", hint="it lacks `quantization` with a group_size")
     columns = part["scales"].shape[-1] * int(how["group_size"])
     bits = part["weight"].shape[-1] * 32 // columns
     format = f"{bits}-bit {how.get('mode', 'affine')}, groups of {how['group_size']}"
-    return Module(name, kind, format, prod(part["weight"].shape[:-1]) * columns, num_bytes)
+    return Module(name, _kind(name), format, prod(part["weight"].shape[:-1]) * columns, num_bytes)
 
 
 def _mtp(folder: Folder, modules: tuple[Module, ...]) -> str:

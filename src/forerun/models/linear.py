@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import mlx.core as mx
 
+from forerun.kernels import blocks
 from forerun.kernels.linear import linear, linear_of_experts
 from forerun.kernels.quantised import PackedMatrix, Scheme, dequantise, product, product_of_experts
 
@@ -61,11 +63,15 @@ class DenseLinear:
     def rows(self, ids: mx.array) -> mx.array:
         return self.weight[ids].astype(self.dtype)
 
-    def reordered(self, order: mx.array) -> Linear:
-        return DenseLinear(self.weight[order], self.dtype)
+    def reordered(self, order: mx.array) -> DenseLinear:
+        return self.with_arrays([self.weight[order]])
 
     def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
         return linear_of_experts(x, self.weight, experts, is_sorted=is_sorted)
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> DenseLinear:
+        """A matrix of this array."""
+        return DenseLinear(arrays[0], self.dtype)
 
 
 # Bits and group sizes of each mode.
@@ -113,8 +119,40 @@ class QuantisedLinear:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockLinear:
+    """A matrix in GGUF's blocks [out, bytes of a row] uint8, for the CPU kernels. format: its name in `blocks.FORMATS`."""
+
+    weight: mx.array
+    format: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        (out, num_bytes), form = self.weight.shape, blocks.FORMATS[self.format]
+        return out, num_bytes // form.num_bytes * form.num_weights
+
+    def arrays(self) -> list[mx.array]:
+        return [self.weight]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return blocks.product(x, self.weight, self.format)
+
+    def rows(self, ids: mx.array) -> mx.array:
+        return blocks.rows(self.weight, ids, self.format)
+
+    def reordered(self, order: mx.array) -> BlockLinear:
+        return self.with_arrays([self.weight[order]])
+
+    def of_experts(self, x: mx.array, experts: mx.array, *, is_sorted: bool) -> mx.array:
+        raise NotImplementedError("no family with experts is read from GGUF files")
+
+    def with_arrays(self, arrays: Sequence[mx.array]) -> BlockLinear:
+        """A matrix of these blocks in the same format."""
+        return BlockLinear(arrays[0], self.format)
+
+
+@dataclass(frozen=True, slots=True)
 class SplitLinear:
-    """Stacked matrices that cannot be stored as one: plain and quantised, or quantised by different schemes."""
+    """Stacked matrices that cannot be stored as one: plain and quantised, or in different schemes or formats."""
 
     parts: tuple[Linear, ...]
 
@@ -140,13 +178,25 @@ class SplitLinear:
 
 
 def stacked(parts: Sequence[Linear]) -> Linear:
-    """One matrix for several products of the same input; split the result with `mx.split`."""
+    """One matrix for several products of the same input; split the result with `mx.split`. Neighbours that are stored alike are joined."""
+    wholes = [_joined(list(alike)) for _, alike in groupby(parts, _storage)]
+    return wholes[0] if len(wholes) == 1 else SplitLinear(tuple(wholes))
+
+
+def _storage(part: Linear) -> object:
+    """Equal for matrices that can be stored as one."""
+    match part:
+        case QuantisedLinear():
+            return part.packed.scheme
+        case BlockLinear():
+            return part.format
+    return type(part)
+
+
+def _joined(parts: Sequence[Linear]) -> Linear:
+    """Matrices of one `_storage` as one."""
+    first = parts[0]
     if len(parts) == 1:
-        return parts[0]
-    dense = [p for p in parts if isinstance(p, DenseLinear)]
-    if len(dense) == len(parts):
-        return DenseLinear(mx.concatenate([p.weight for p in dense], axis=-2), dense[0].dtype)
-    packed = [p for p in parts if isinstance(p, QuantisedLinear)]
-    if len(packed) < len(parts) or len({p.packed.scheme for p in packed}) > 1:
-        return SplitLinear(tuple(parts))
-    return packed[0].with_arrays([mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in packed), strict=True)])
+        return first
+    assert isinstance(first, DenseLinear | QuantisedLinear | BlockLinear)
+    return first.with_arrays([mx.concatenate(list(arrays), axis=-2) for arrays in zip(*(p.arrays() for p in parts), strict=True)])

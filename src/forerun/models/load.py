@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from forerun.kernels.blocks import FORMATS
 from forerun.kernels.numerics import Numerics
 from forerun.machine import memory_bytes
 from forerun.models.base import Family
@@ -18,7 +18,7 @@ from forerun.models.digest import WeightsDigest, remember, remembered, signature
 from forerun.models.families import kind_of
 from forerun.models.gguf import GgufFile
 from forerun.models.names import canonical
-from forerun.models.weights import ReadOptions, Weights, declared, is_dequantised
+from forerun.models.weights import ReadOptions, Weights, declared
 from forerun.text.gguf import is_gguf
 
 DEMO_MODEL = Path(__file__).parent.parent / "data" / "demo-model"
@@ -90,6 +90,8 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
         path, _, part = name.rpartition(".")
         if part == "scales":
             total += tensor.size * int(by_path.get(path, default).get("group_size", 64))
+        elif part in FORMATS:
+            total += tensor.size // FORMATS[part].num_bytes * FORMATS[part].num_weights
         elif f"{path}.scales" not in tensors:
             total += tensor.size
     return total * int(getattr(mx, dtype).size)
@@ -97,11 +99,8 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: str) -> int:
 
 def _notes(checkpoint: Checkpoint, weights: Weights, options: ReadOptions) -> tuple[str, ...]:
     notes = [*weights.notes]
-    as_stored, dequantised = Counter[str](), Counter[str]()
-    for scheme in weights.schemes.values():
-        (dequantised if is_dequantised(scheme, options) else as_stored)[str(scheme)] += 1
-    for how, schemes in (("used as they are", as_stored), (f"dequantised to {options.dtype}", dequantised)):
-        if schemes:
-            notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {scheme}" for scheme, count in schemes.most_common()))
+    for how, numbers in (("used as they are", weights.as_stored), (f"dequantised to {options.dtype}", weights.dequantised)):
+        if numbers:
+            notes.append(f"quantised matrices {how}: " + ", ".join(f"{count} of {name}" for name, count in numbers.most_common()))
     notes += [f"not read: {count} tensors {heading}" for heading, count in checkpoint.dropped.items()]
     return tuple(notes)

@@ -6,6 +6,7 @@ matrices are quantised; knows no family and no file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.errors import ModelError
+from forerun.kernels import blocks
 from forerun.kernels.linear import is_taken
 from forerun.kernels.quantised import PackedMatrix, Scheme, has_cpu_kernel
 from forerun.models.checkpoint import Checkpoint
-from forerun.models.linear import SCHEMES, DenseLinear, Linear, QuantisedLinear, stacked
+from forerun.models.linear import SCHEMES, BlockLinear, DenseLinear, Linear, QuantisedLinear, stacked
 from forerun.models.names import canonical
 
 MAX_NAMES = 30
@@ -37,7 +39,8 @@ class ReadOptions:
 class Weights:
     """The tensors of a checkpoint by canonical name, moved out of the checkpoint. Take all that the model needs, then call `done`.
 
-    shapes: of all plain matrices [out, in], as used in products. notes: what the user should know of the loading.
+    shapes: of all plain matrices [out, in], as used in products. notes: what the user should know of the loading; as_stored, dequantised:
+    numbers of quantised matrices by how they are stored.
     """
 
     def __init__(self, checkpoint: Checkpoint, options: ReadOptions) -> None:
@@ -49,7 +52,7 @@ class Weights:
         self._missing: list[str] = []
         self._misshapen: list[str] = []
         self._mispacked: list[str] = []
-        self.schemes: dict[str, Scheme] = {}
+        self.as_stored, self.dequantised = Counter[str](), Counter[str]()
         self.shapes: set[tuple[int, int]] = set()
         self.notes: list[str] = []
 
@@ -111,17 +114,14 @@ class Weights:
 
     def matrix(self, path: str, *shape: int) -> Linear:
         """The matrix [..., out, in] of a module, for `joined`."""
+        if format := next((name for name in blocks.FORMATS if f"{path}.{name}" in self._tensors), None):
+            return self._of_blocks(path, format, *shape)
         if f"{path}.scales" not in self._tensors:
             return self._plain(path, shape)
         scheme = self._scheme(path, shape)
         if scheme is None:
             return DenseLinear(mx.zeros(shape), self._mlx_dtype)
-        matrix = self._packed(path, shape, scheme)
-        self.schemes[path] = scheme
-        if not is_dequantised(scheme, self._options):
-            return matrix
-        dense = matrix.dense()
-        return DenseLinear(self.evaluated(dense.weight), dense.dtype)
+        return self._quantised(self._packed(path, shape, scheme), str(scheme))
 
     def done(self) -> None:
         """Raises ModelError unless every tensor was taken, and every requested one was there with its shape."""
@@ -142,6 +142,24 @@ class Weights:
         """The matrix as stored where products take it so, else in the dtype of the model."""
         stored = self.take(f"{path}.weight", *shape)
         return DenseLinear(self.evaluated(stored if is_taken(stored) else stored.astype(self._mlx_dtype)), self._mlx_dtype)
+
+    def _of_blocks(self, path: str, format: str, *shape: int) -> Linear:
+        """A matrix in GGUF's blocks: as it is for the CPU kernels, else in MLX's scheme if that has the format, else dequantised."""
+        form, (*outer, inner) = blocks.FORMATS[format], shape
+        stored = self.take(f"{path}.{format}", *outer, -(-inner // form.num_weights) * form.num_bytes)
+        if blocks.has_cpu_kernel():
+            self.as_stored[format.upper()] += 1
+            return BlockLinear(stored, format)
+        if format in blocks.PACKED:
+            return self._quantised(QuantisedLinear(blocks.packed(stored, format), self._mlx_dtype), format.upper())
+        self.dequantised[format.upper()] += 1
+        return DenseLinear(blocks.dequantise(stored, format, self._mlx_dtype), self._mlx_dtype)
+
+    def _quantised(self, matrix: QuantisedLinear, name: str) -> Linear:
+        """The matrix, dequantised if the options and its scheme require it."""
+        is_dense = self._options.is_dense and not has_cpu_kernel(matrix.packed.scheme)
+        (self.dequantised if is_dense else self.as_stored)[name] += 1
+        return DenseLinear(self.evaluated(matrix.dense().weight), self._mlx_dtype) if is_dense else matrix
 
     def _packed(self, path: str, shape: tuple[int, ...], scheme: Scheme) -> QuantisedLinear:
         *outer, inner = shape
@@ -181,11 +199,6 @@ class Weights:
         if not (self._missing or self._misshapen or self._mispacked):
             mx.eval(array)
         return array
-
-
-def is_dequantised(scheme: Scheme, options: ReadOptions) -> bool:
-    """Whether a matrix of this scheme is held dequantised."""
-    return options.is_dense and not has_cpu_kernel(scheme)
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from forerun.errors import BadRequestError
+from forerun.kernels.largest import largest_ids
 from forerun.values import Sampling
 
 SMALLEST_TEMPERATURE = 1e-30  # below, float32 divides by zero; the distribution is that of temperature 0 long before
-BLOCK_TOKENS = 64  # the k largest tokens lie in the k blocks with the largest maxima: a small sort instead of one over the vocabulary
 
 
 class Counts(NamedTuple):
@@ -74,30 +74,6 @@ def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) ->
 def adjusted(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:
     """`logits` [rows, vocab] after penalties and bias: at temperature 0 the largest of each row is the token."""
     return _biased(_penalised(logits, sampling, counts), sampling.logit_bias)
-
-
-def largest_ids(values: mx.array, num: int) -> mx.array:
-    """Indices [rows, num] uint32 of the `num` largest of each row of `values` [rows, n] float32, descending; of equals the lower first."""
-    rows, size = values.shape
-    if num == 1:
-        return mx.argmax(values, axis=-1, keepdims=True)
-    if num * BLOCK_TOKENS >= size:
-        return _ranked(values, mx.arange(size), num)
-    padded = mx.pad(values, [(0, 0), (0, -size % BLOCK_TOKENS)], constant_values=-mx.inf)
-    blocks = padded.reshape(rows, -1, BLOCK_TOKENS)
-    # Ranking blocks by their best token is ranking those tokens: the num best tokens cannot lie outside the num best blocks.
-    best = largest_ids(mx.max(blocks, axis=-1), num)[..., None]
-    near = mx.take_along_axis(blocks, best, axis=1).reshape(rows, -1)
-    return _ranked(near, (best * BLOCK_TOKENS + mx.arange(BLOCK_TOKENS)).reshape(rows, -1), num)
-
-
-def _ranked(values: mx.array, ids: mx.array, num: int) -> mx.array:
-    """The `num` ids with the largest values. Value and id form one integer key: keys are distinct, so ties in the sort do not matter."""
-    bits = (values + 0.0).view(mx.int32)  # + 0.0: minus zero equals zero
-    order = mx.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(mx.int64)
-    keys = mx.left_shift(order, 32) + (0xFFFFFFFF - ids.astype(mx.int64))
-    best = mx.sort(mx.topk(keys, num, axis=-1), axis=-1)[..., ::-1]
-    return (0xFFFFFFFF - (best & 0xFFFFFFFF)).astype(mx.uint32)
 
 
 def _cut(probs: mx.array, top_p: float, min_p: float) -> mx.array:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from forerun.sampling.distribution import largest_ids
+from forerun.kernels.largest import largest_ids
+from forerun.kernels.log_softmax import log_softmax
 
 MIN_LOGPROB = -9999.0  # as OpenAI reports an impossible token; JSON has no infinity
 
@@ -29,10 +30,10 @@ def logprobs(logits: mx.array, tokens: mx.array, num: int) -> Logprobs:
 
     NaN where a row has no distribution (`is_finite`); never below MIN_LOGPROB.
     """
-    total = mx.logsumexp(logits, axis=-1, keepdims=True)
+    values = log_softmax(logits)
     ids = largest_ids(logits, min(num, logits.shape[-1])) if num else mx.zeros((logits.shape[0], 0), dtype=mx.uint32)
 
     def of(chosen: mx.array) -> mx.array:
-        return mx.maximum(mx.take_along_axis(logits, chosen, axis=-1) - total, MIN_LOGPROB)
+        return mx.maximum(mx.take_along_axis(values, chosen, axis=-1), MIN_LOGPROB)
 
     return Logprobs(of(tokens[:, None])[:, 0], ids, of(ids))

@@ -15,12 +15,13 @@ import mlx.core as mx
 from forerun.kernels.cached_attention import attention
 from forerun.kernels.numerics import Numerics
 from forerun.kernels.row_span import RowSpan, joined_rows, split_rows
+from forerun.kernels.states import Arrays, StateRef, States, joined
 from forerun.state.layout import L
+from forerun.state.paged import PoolPass
 from forerun.state.spec import AttentionSpec, StateSpec
-from forerun.state.store import Arena, Store
+from forerun.state.store import Arena, Store, constants_of
 
-Arrays = tuple[mx.array, ...]
-Rule = Callable[[Sequence[Arrays], Arrays, Sequence[int]], tuple[mx.array, list[Arrays]]]
+Rule = Callable[[States, Arrays, Sequence[int]], tuple[mx.array, States]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Snapshot:
 
 
 class PassResult(NamedTuple):
-    """hidden [rows, dim]; per recurrent layer its arrays after all rows and its rule's inputs; the buffers for the next pass."""
+    """hidden [rows, dim]; per recurrent layer its arrays after all rows (`stored_form`), and its rule's inputs; the next pass's buffers."""
 
     hidden: mx.array
     after: list[Arrays]
@@ -55,7 +56,12 @@ class CompiledFunction(Protocol):
     rules: list[Rule]
 
     def __call__(
-        self, inputs: Sequence[mx.array], start: int, recurrent: Sequence[Arrays], buffers: list[mx.array], constants: list[mx.array]
+        self,
+        inputs: Sequence[mx.array],
+        starts: Sequence[int],
+        recurrent: Sequence[Arrays],
+        buffers: list[mx.array],
+        constants: list[mx.array],
     ) -> PassResult: ...
 
 
@@ -64,7 +70,7 @@ class Cache(Generic[L]):
 
     Rows of the store at or beyond `length` are scratch. `draft_length` rows of the draft (MTP) layers come from target hidden vectors;
     within a turn it may lag behind `length` or be one ahead of it; in a stored state, and without draft layers, it equals `length`.
-    `hidden` [dim]: of the last token, after the final norm.
+    `hidden` [dim]: of the last token, after the final norm. states: of each recurrent layer, one of those that a pass made.
     """
 
     def __init__(self, arena: Arena, layout: L, store: Store, snapshot: Snapshot) -> None:
@@ -72,8 +78,31 @@ class Cache(Generic[L]):
         self.layout: L = layout
         self.store = store
         self.length = self.draft_length = snapshot.position
+        self.states: list[StateRef] = []
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
-        self.is_lent = self.is_broken = False
+        self.is_lent = self._has_failed = False
+
+    @property
+    def recurrent(self) -> list[Arrays]:
+        """The arrays of each recurrent layer."""
+        return [states.of(j) for states, j in self.states]
+
+    @recurrent.setter
+    def recurrent(self, arrays: Sequence[Arrays]) -> None:
+        self.states = [(States([each]), 0) for each in arrays]
+
+    def own(self) -> None:
+        """Hold no arrays of other sequences, with which a shared pass made its own."""
+        self.recurrent = [tuple(mx.contiguous(array) for array in arrays) for arrays in self.recurrent]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the state is gone: its own pass failed, or that of another cache whose memory it shares."""
+        return self._has_failed or self.store.is_lost
+
+    def drop(self) -> None:
+        """The state is gone, or another cache's from now on."""
+        self._has_failed = True
 
     def snapshot(self) -> Snapshot:
         """The fixed-size state at the current length. No copy: recurrent arrays are replaced, never written in place."""
@@ -110,10 +139,11 @@ class View:
         self._spans: Sequence[int] = ()
         self._starts: list[int] = []  # arrays while a pass is traced
         self._row_spans: list[RowSpan] = []
+        self._pool_pass: PoolPass | None = None
         self._first = 0
         self._is_draft = False
         self._inputs: dict[int, tuple[Rule, Arrays]] = {}
-        self._after: dict[int, list[Arrays]] = {}
+        self._after: dict[int, States] = {}
         self._slots = _slots(caches[0].spec)
 
     def begin(self, spans: Sequence[int]) -> mx.array:
@@ -131,7 +161,10 @@ class View:
 
         Layers are numbered target first, then draft. Draft layers mask position 0, which has no row. Returns [rows, heads, dim].
         """
-        slot, parts = self._slots[layer], [split_rows(x, self._spans) for x in (k, v)]
+        slot = self._slots[layer]
+        if self._pool_pass:
+            return self._pool_pass.attend(slot, q, k, v, self._first)
+        parts = [split_rows(x, self._spans) for x in (k, v)]
         active = [j for j, n in enumerate(self._spans) if n]
         stores, spans = [self._caches[j].store for j in active], [self._row_spans[j] for j in active]
         for j, store, span in zip(active, stores, spans, strict=True):
@@ -139,35 +172,36 @@ class View:
         return attention(q, [store.stored(slot) for store in stores], spans, self._first, self.numerics)
 
     def recur(self, layer: int, rule: Rule, inputs: Arrays) -> mx.array:
-        """Run `rule(states, inputs, spans) -> (output, states)` over the rows of the inputs [rows, ...], spans[j] of them after states[j].
+        """Run `rule(states, inputs, spans) -> (output, states)` over rows of the inputs [rows, ...], spans[j] of them after states.of(j).
 
         The rule must have the prefix property: a state after n rows depends on these rows alone. Returns the outputs [rows, ...].
         """
         slot = self._slots[layer]
         self._inputs[slot] = rule, inputs
-        y, self._after[slot] = rule([c.recurrent[slot] for c in self._caches], inputs, self._spans)
+        y, self._after[slot] = rule(joined([c.states[slot] for c in self._caches]), inputs, self._spans)
         return y
 
-    def run(self, compiled: CompiledFunction, rows: int, *inputs: mx.array, is_draft: bool) -> mx.array:
-        """Run a compiled pass of `rows` rows over the one lent cache, instead of `begin` and the layers. Returns the pass's result."""
-        (cache,) = self._caches
-        (self.begin_draft if is_draft else self.begin)([rows])
-        buffers, cache.store.buffers = cache.store.buffers, []
+    def run(self, compiled: CompiledFunction, spans: Sequence[int], *inputs: mx.array, is_draft: bool) -> mx.array:
+        """Run a compiled pass over the one lent cache, or several in one pool, instead of `begin` and the layers. Returns its result."""
+        (self.begin_draft if is_draft else self.begin)(spans)
+        store, constants = self._caches[0].store, constants_of([c.store for c in self._caches])
+        buffers, store.buffers = store.buffers, []
+        self._pool_pass = None  # it holds the buffers too
         try:
-            result = compiled(inputs, self._starts[0], cache.recurrent, buffers, cache.store.constants())
+            before = [joined(refs) for refs in zip(*(c.states for c in self._caches), strict=True)]
+            result = compiled(inputs, self._starts, [stored_form(states) for states in before], buffers, constants)
         except BaseException:
-            cache.store.buffers = buffers
+            store.buffers = buffers
             raise
-        cache.store.buffers = result.buffers
-        self._after = {slot: [after] for slot, after in enumerate(result.after)}
+        store.buffers = result.buffers
+        self._after = {slot: restored_form(arrays, len(spans)) for slot, arrays in enumerate(result.after)}
         self._inputs = dict(enumerate(zip(compiled.rules, result.rule_inputs, strict=True)))
         return result.hidden
 
     def recurrence(self) -> tuple[list[Arrays], list[Arrays], list[Rule]]:
-        """For each recurrent layer of the first sequence: its arrays after all rows, the inputs of its rule, and the rule."""
+        """For each recurrent layer: its arrays after all rows (see `stored_form`), the inputs of its rule, and the rule."""
         slots = sorted(self._after)
-        after, rule_inputs = [self._after[s][0] for s in slots], [self._inputs[s][1] for s in slots]
-        return after, rule_inputs, [self._inputs[s][0] for s in slots]
+        return [stored_form(self._after[s]) for s in slots], [self._inputs[s][1] for s in slots], [self._inputs[s][0] for s in slots]
 
     def snapshot(self, j: int, position: int, hidden: mx.array) -> Snapshot:
         """The state of sequence j after `position` tokens, within the new rows of this pass. hidden [rows, dim]: what the pass returned.
@@ -177,14 +211,15 @@ class View:
         rows = position - self._starts[j]
         if not 0 < rows <= self._spans[j]:
             raise ValueError(f"position {position} is not inside the new rows {self._starts[j]}..{self._starts[j] + self._spans[j]}")
-        return Snapshot(position, self._states([j], [rows])[0], self._hidden_at(j, rows, hidden))
+        (refs,) = self._states([j], [rows])
+        return Snapshot(position, tuple(states.of(i) for states, i in refs), self._hidden_at(j, rows, hidden))
 
     def keep(self, counts: Sequence[int], hidden: mx.array) -> None:
         """Make the first counts[j] new rows of each sequence part of its state. hidden [rows, dim]: what the pass returned."""
         kept = [j for j, n in enumerate(counts) if n]
         for j, state in zip(kept, self._states(kept, [counts[j] for j in kept]), strict=True):
             cache = self._caches[j]
-            cache.length, cache.recurrent, cache.hidden = self._starts[j] + counts[j], list(state), self._hidden_at(j, counts[j], hidden)
+            cache.length, cache.states, cache.hidden = self._starts[j] + counts[j], state, self._hidden_at(j, counts[j], hidden)
             cache.draft_length = cache.draft_length if cache.spec.draft_layers else cache.length
         self._inputs, self._after = {}, {}
 
@@ -200,25 +235,28 @@ class View:
             if isinstance(start, int):
                 cache.store.reserve(start + n)
         self._row_spans = [RowSpan(start, mx.arange(n, dtype=mx.int32) + start) for start, n in zip(starts, spans, strict=True)]
-        return joined_rows([span.positions for span in self._row_spans])
+        positions = joined_rows([span.positions for span in self._row_spans])
+        self._pool_pass = PoolPass.of([c.store for c in self._caches], spans, positions)
+        return positions
 
     def _hidden_at(self, j: int, rows: int, hidden: mx.array) -> mx.array:
         """The hidden vector [dim] of sequence j after its first `rows` new rows; hidden [rows, dim]."""
         return mx.contiguous(hidden[sum(self._spans[:j]) + rows - 1])
 
-    def _states(self, sequences: Sequence[int], counts: Sequence[int]) -> list[tuple[Arrays, ...]]:
+    def _states(self, sequences: Sequence[int], counts: Sequence[int]) -> list[list[StateRef]]:
         """Recurrent state of these sequences after their first counts[i] new rows: that of the pass, or replayed where it ran further."""
         if self._is_draft:
             raise RuntimeError("the last pass was one of the draft layers: it has no state for a snapshot")
-        states = [[self._after[slot][j] for slot in sorted(self._after)] for j in sequences]
+        states: list[list[StateRef]] = [[(self._after[slot], j) for slot in sorted(self._after)] for j in sequences]
         cut = [i for i, (j, n) in enumerate(zip(sequences, counts, strict=True)) if n < self._spans[j]]
         if cut:
             rows, spans = self._rows([sequences[i] for i in cut], [counts[i] for i in cut]), [counts[i] for i in cut]
             for layer, (slot, (rule, inputs)) in enumerate(sorted(self._inputs.items())):
-                before = [self._caches[sequences[i]].recurrent[slot] for i in cut]
-                for i, after in zip(cut, rule(before, tuple(x[rows] for x in inputs), spans)[1], strict=True):
-                    states[i][layer] = after
-        return [tuple(state) for state in states]
+                before = joined([self._caches[sequences[i]].states[slot] for i in cut])
+                after = rule(before, tuple(x[rows] for x in inputs), spans)[1]
+                for k, i in enumerate(cut):
+                    states[i][layer] = after, k
+        return states
 
     def _rows(self, sequences: Sequence[int], counts: Sequence[int]) -> slice | mx.array:
         """Where the first counts[i] new rows of these sequences lie."""
@@ -226,6 +264,16 @@ class View:
         if len(starts) == 1:
             return slice(starts[0], starts[0] + counts[0])
         return mx.array([start + row for start, n in zip(starts, counts, strict=True) for row in range(n)], dtype=mx.int32)
+
+
+def stored_form(states: States) -> Arrays:
+    """The arrays of one sequence, or stacked ones of several."""
+    return states.of(0) if len(states) == 1 else states.stacked()
+
+
+def restored_form(arrays: Arrays, num_sequences: int) -> States:
+    """The inverse of `stored_form`."""
+    return States([arrays]) if num_sequences == 1 else States(stacked=arrays)
 
 
 @contextmanager
@@ -241,12 +289,18 @@ def lend(caches: Sequence[Cache[Any]], numerics: Numerics) -> Iterator[View]:
     try:
         yield View(caches, numerics)
     except BaseException:
-        for cache in caches:
-            cache.is_broken = True
+        _drop(caches)
         raise
     finally:
         for cache in caches:
             cache.is_lent = False
+
+
+def _drop(caches: Sequence[Cache[Any]]) -> None:
+    for cache in caches:
+        cache.drop()
+    for cache in caches:
+        cache.store.recover()
 
 
 def _slots(spec: StateSpec) -> list[int]:

@@ -39,7 +39,7 @@ def capacity_for(tokens: int) -> int:
 class ContiguousStore:
     """The arrays of one cache; see Store. `buffers`: keys and values of each layer, in the order of a segment."""
 
-    num_blocks = 0
+    num_blocks, is_lost = 0, False
     layout = Contiguous()
 
     def __init__(self, buffers: list[mx.array]) -> None:
@@ -109,6 +109,8 @@ class ContiguousStore:
         mx.eval(self.buffers)
         for buffer, part in zip(self.buffers, rows, strict=True):
             host(buffer)[:, start : start + part.shape[1]] = part
+
+    def recover(self) -> None: ...
 
     def constants(self) -> list[mx.array]:
         return []

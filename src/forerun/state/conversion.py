@@ -13,7 +13,8 @@ import mlx.core as mx
 import numpy as np
 
 from forerun.errors import DamagedRecordError
-from forerun.state.cache import Arrays, Cache, Snapshot
+from forerun.kernels.states import Arrays
+from forerun.state.cache import Cache, Snapshot
 from forerun.state.host import NUMPY, Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Contiguous, L, Layout, M, Paged
 from forerun.state.record import Record
@@ -49,6 +50,8 @@ def materialise(arena: Arena, segments: Sequence[Record], record: Record | None,
 
 def extract(cache: Cache[Any], start: int, stop: int) -> memoryview:
     """The payload of a segment for the tokens start..stop of `cache`: a copy, independent of the cache."""
+    if cache.is_broken:
+        raise RuntimeError("the state was lost with a failed step")
     if not 0 <= start < stop <= min(cache.length, cache.draft_length):
         raise ValueError(f"span {start}..{stop} is not within the {cache.length} tokens ({cache.draft_length} drafted) of the cache")
     return _joined(cache.store.rows(start, stop))
@@ -92,7 +95,8 @@ def relayout(cache: Cache[L], layout: M) -> Cache[M]:
     new = Cache(cache.arena, layout, store, cache.snapshot())
     new.draft_length = cache.draft_length
     # A remaining reference to the consumed cache must not hold a second copy of the conversation.
-    cache.is_broken, cache.store = True, store
+    cache.store = store
+    cache.drop()
     return new
 
 

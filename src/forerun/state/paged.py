@@ -5,13 +5,15 @@ Pages of all caches come from one pool. Knows no lengths: callers pass positions
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Sequence
 
 import mlx.core as mx
 
-from forerun.kernels.cached_attention import StoredRows, write_pages
-from forerun.kernels.paged_attention import Pages
+from forerun.kernels.cached_attention import StoredRows, attention_in_one_pool, write_pages
+from forerun.kernels.cuda_source import is_cuda
+from forerun.kernels.paged_attention import MAX_ROWS, Pages
 from forerun.kernels.row_span import RowSpan
 from forerun.kernels.write_rows import put_rows
 from forerun.state.contiguous import CAPACITY_STEP_TOKENS, capacity_for, round_up
@@ -19,12 +21,15 @@ from forerun.state.host import Host, copy_to_host, host, is_shared, to_device
 from forerun.state.layout import Paged
 from forerun.state.spec import AttentionSpec
 
+log = logging.getLogger(__name__)
+
 
 class Pool:
     """Pages of all attention layers. `buffers`: [kv_heads, pages * block_tokens, head_dim], keys and values of each layer in turn.
 
     A page has the same number in every layer. Freed pages are allocated first. Several stores may hold one page: it is free again when the
     last one frees it. num_blocks: all pages, used or free; stored separately, since another thread may ask while a step holds the buffers.
+    is_lost: a failed pass left buffers that cannot be evaluated; no cache in this pool has rows any more.
     """
 
     def __init__(self, block_tokens: int, buffers: list[mx.array]) -> None:
@@ -33,6 +38,7 @@ class Pool:
         self.num_blocks = int(buffers[0].shape[1]) // block_tokens
         self._free: list[int] = []
         self._num_holders: dict[int, int] = {}
+        self.is_lost = False
 
     @classmethod
     def empty(cls, specs: Sequence[AttentionSpec], block_tokens: int) -> Pool:
@@ -67,8 +73,11 @@ class Pool:
             wanted = self.num_blocks + max(missing, self.num_blocks // 4)
             added = capacity_for(wanted * self.block_tokens) // self.block_tokens - self.num_blocks
             for i in range(len(self.buffers)):
-                self.buffers[i] = mx.pad(self.buffers[i], [(0, 0), (0, added * self.block_tokens), (0, 0)])
-                mx.eval(self.buffers[i])
+                rows = (self.num_blocks + added) * self.block_tokens
+                grown = mx.pad(self.buffers[i], [(0, 0), (0, max(0, rows - self.buffers[i].shape[1])), (0, 0)])
+                mx.eval(grown)
+                self.buffers[i] = grown
+                del grown
             self._free += range(self.num_blocks, self.num_blocks + added)
             self.num_blocks += added
         allocated = self._free[:num_blocks]
@@ -88,7 +97,7 @@ class Pool:
 
     def free(self, blocks: Sequence[int]) -> None:
         """Count one holder less of each of these pages; those without one are free."""
-        for block in blocks:
+        for block in () if self.is_lost else blocks:
             self._num_holders[block] -= 1
             if not self._num_holders[block]:
                 del self._num_holders[block]
@@ -98,6 +107,25 @@ class Pool:
         """Bytes of these pages; each holder of a shared page counts an equal part of it."""
         return round(self.bytes_per_block * sum(1 / self._num_holders.get(block, 1) for block in blocks))
 
+    def evaluate(self) -> None:
+        """Evaluate the buffers. Raises what MLX raises, after `recover`."""
+        try:
+            mx.eval(self.buffers)
+        except BaseException:
+            self.recover()
+            raise
+
+    def recover(self) -> None:
+        """After a failure: the rows of other caches stay if the buffers, which may depend on what failed, can be evaluated; else all is
+        lost.
+        """
+        try:
+            mx.eval(self.buffers)
+        except Exception as error:  # noqa: BLE001 - whatever MLX raises
+            log.warning("the pages of all conversations are lost with a failed step: %s", error)
+            self.is_lost, self.buffers, self._free, self.num_blocks = True, [], [], 0
+            self._num_holders.clear()
+
     def _clear(self, blocks: Sequence[int]) -> None:
         """Write zeros: the pages may hold numbers that are not finite from a broken cache, and a masked NaN leaks (0 x NaN)."""
         starts = mx.array(list(blocks), dtype=mx.int32) * self.block_tokens
@@ -105,7 +133,7 @@ class Pool:
         for i in range(len(self.buffers)):
             heads, _, dim = self.buffers[i].shape
             self.buffers[i] = put_rows(self.buffers[i], mx.zeros((heads, at.shape[0], dim), dtype=self.buffers[i].dtype), at)
-        mx.eval(self.buffers)
+        self.evaluate()
 
 
 class PagedStore:
@@ -208,7 +236,7 @@ class PagedStore:
         at = self._rows_of(mx.arange(start, start + rows[0].shape[1], dtype=mx.int32))
         for i, part in enumerate(rows):
             self.buffers[i] = put_rows(self.buffers[i], part, at)
-        mx.eval(self.buffers)
+        self._pool.evaluate()
 
     def rows(self, start: int, stop: int) -> list[Host]:
         gathered = self.take(start, stop)
@@ -220,8 +248,26 @@ class PagedStore:
     def fill(self, start: int, rows: Sequence[Host]) -> None:
         self.put(start, [to_device(part, a.dtype) for part, a in zip(rows, self.buffers, strict=True)])
 
+    @property
+    def is_lost(self) -> bool:
+        return self._pool.is_lost
+
+    def recover(self) -> None:
+        self._pool.recover()
+
     def constants(self) -> list[mx.array]:
         return [self._table]
+
+    @property
+    def pool(self) -> Pool:
+        """Where its pages are."""
+        return self._pool
+
+    def table(self, num_pages: int) -> mx.array:
+        """Its page numbers in order, [num_pages] int32, at least as many as it has; beyond them the first is repeated."""
+        if self._table.shape[0] != num_pages:
+            self._table = mx.array(self._blocks + self._blocks[:1] * (num_pages - self.num_blocks), dtype=mx.int32)
+        return self._table
 
     def _evaluated(self, start: int, stop: int) -> list[mx.array]:
         """`take`, evaluated: rows that still refer to the pool's arrays would have the next write copy these whole."""
@@ -234,3 +280,40 @@ class PagedStore:
 
     def _rows_of(self, positions: mx.array) -> mx.array:
         return self._pages(0).rows_of(positions)
+
+
+class PoolPass:
+    """A pass over several caches of one pool: rows of all are written and attended to by one operation each.
+
+    tables [sequences, pages] int32; positions [rows] int32 of the new rows, spans[j] of sequence j.
+    """
+
+    def __init__(self, pool: Pool, tables: mx.array, spans: Sequence[int], positions: mx.array) -> None:
+        self._pool, self._tables, self._spans, self._positions = pool, tables, spans, positions
+        owners = mx.array([j for j, n in enumerate(spans) for _ in range(n)], dtype=mx.int32)
+        size = pool.block_tokens
+        self._at = tables[owners, positions // size] * size + positions % size
+
+    @classmethod
+    def of(cls, stores: Sequence[object], spans: Sequence[int], positions: mx.array) -> PoolPass | None:
+        """None unless there are several stores in one pool, and a kernel that takes them together."""
+        if len(stores) == 1 or max(spans) > MAX_ROWS or not is_cuda():
+            return None
+        paged = [store for store in stores if isinstance(store, PagedStore)]
+        if len(paged) < len(stores) or len({id(store.pool) for store in paged}) > 1:
+            return None
+        return cls(paged[0].pool, mx.stack(tables(paged)), spans, positions)
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, first: int) -> mx.array:
+        """Write k and v [rows, kv_heads, dim]; then each row of q [rows, heads, dim] attends as in `View.attend`."""
+        buffers = self._pool.buffers
+        for i, rows in ((2 * layer, k), (2 * layer + 1, v)):
+            buffers[i] = put_rows(buffers[i], rows.swapaxes(0, 1), self._at)
+        pages = Pages(buffers[2 * layer], buffers[2 * layer + 1], self._tables, self._pool.block_tokens)
+        return attention_in_one_pool(q, pages, self._positions, self._spans, first)
+
+
+def tables(stores: Sequence[PagedStore]) -> list[mx.array]:
+    """The page tables of stores in one pass, of one length."""
+    num_pages = max(store.constants()[0].shape[0] for store in stores)
+    return [store.table(num_pages) for store in stores]

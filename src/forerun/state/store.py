@@ -15,7 +15,7 @@ from forerun.kernels.row_span import RowSpan
 from forerun.state.contiguous import ContiguousStore
 from forerun.state.host import Host
 from forerun.state.layout import Contiguous, Layout
-from forerun.state.paged import PagedStore, Pool
+from forerun.state.paged import PagedStore, Pool, tables
 from forerun.state.spec import StateSpec
 
 
@@ -39,6 +39,13 @@ class Store(Protocol):
     @property
     def num_bytes(self) -> int:
         """Bytes occupied; of what several stores share, an equal part."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the rows are gone: another cache's pass failed, and left the memory that they share unusable."""
+
+    def recover(self) -> None:
+        """After a failed pass of this cache: see to it that others can use the memory that they share with it, or are lost."""
 
     def reserve(self, tokens: int) -> None:
         """Grow to hold `tokens` rows."""
@@ -84,7 +91,8 @@ class Arena:
         """An empty store in `layout` that holds `tokens`."""
         if isinstance(layout, Contiguous):
             return ContiguousStore.empty(self.spec.attention, tokens)
-        if layout.block_tokens not in self._pools:
+        pool = self._pools.get(layout.block_tokens)
+        if pool is None or pool.is_lost:
             self._pools[layout.block_tokens] = Pool.empty(self.spec.attention, layout.block_tokens)
         return PagedStore.empty(self._pools[layout.block_tokens], tokens)
 
@@ -101,8 +109,20 @@ class Arena:
             pool.shrink()
 
 
-def traced_store(layout: Layout, buffers: list[mx.array], constants: list[mx.array]) -> Store:
-    """A store over the arrays of a step that is being traced."""
+def traced_stores(layout: Layout, buffers: list[mx.array], constants: Sequence[mx.array]) -> list[Store]:
+    """Stores over the arrays of a step that is being traced: one contiguous one, or of one pool as many as there are tables."""
     if isinstance(layout, Contiguous):
-        return ContiguousStore(buffers)
-    return PagedStore(Pool(layout.block_tokens, buffers), [], constants[0])
+        return [ContiguousStore(buffers)]
+    pool = Pool(layout.block_tokens, buffers)
+    return [PagedStore(pool, [], table) for table in constants]
+
+
+def are_in_one_pool(stores: Sequence[Store]) -> bool:
+    """Whether all rows are in pages of one pool."""
+    return all(isinstance(store, PagedStore) for store in stores) and len({id(store.buffers) for store in stores}) == 1
+
+
+def constants_of(stores: Sequence[Store]) -> list[mx.array]:
+    """Arrays besides the buffers that a compiled step over these stores reads and does not change: of each, or tables of one length."""
+    paged = [store for store in stores if isinstance(store, PagedStore)]
+    return tables(paged) if len(paged) == len(stores) > 1 else [array for store in stores for array in store.constants()]

@@ -38,6 +38,11 @@ class Answer:
         """Whether a stop string has ended the answer."""
         return bool(self.stop_string)
 
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a stop string may end it."""
+        return bool(self._stop)
+
     def push(self, token: int) -> str:
         """The text that one more token makes certain."""
         new = self._decoder.decode(self._tokenizer.token_bytes(token))

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from forerun.errors import ModelError, UnsupportedError
-from forerun.text.gguf import read_metadata
+from forerun.text.gguf import read_head
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -43,7 +43,7 @@ def text_files(path: Path) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1)
 def _derive(path: Path, changed_ns: int) -> Mapping[str, str]:
-    metadata = read_metadata(path)
+    metadata = read_head(path).metadata
     try:
         return {
             "tokenizer.json": _tokenizer(metadata, path).to_str(),

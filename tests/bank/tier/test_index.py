@@ -197,10 +197,11 @@ def test_what_was_lost_is_remembered_for_a_while(index: Index, monkeypatch: pyte
 
 
 def test_identities_of_a_tenant_the_last_first(index: Index) -> None:
-    for number, root in enumerate(["aa", "bb", "cc"]):
-        index.note_identity(root, "t" if root != "cc" else "other", {"weights": root}, float(number))
-    assert index.identities("t", 5) == [{"weights": "bb"}, {"weights": "aa"}]
-    assert index.identities("t", 1) == [{"weights": "bb"}]
+    fields = {root: HASHER.identity.fields | {"weights": root} for root in ("aa", "bb", "cc")}
+    for number, root in enumerate(fields):
+        index.note_identity(root, "t" if root != "cc" else "other", fields[root], float(number))
+    assert index.identities("t", 5) == [fields["bb"], fields["aa"]]
+    assert index.identities("t", 1) == [fields["bb"]]
 
 
 ANCHOR = MemoAnchor(HASHER.root, HASHER.root, (1, 2))
@@ -296,7 +297,26 @@ def test_failures_of_the_database_are_bank_errors(index: Index, monkeypatch: pyt
 
 DAMAGE: list[tuple[str, Callable[[Index], object]]] = [
     ("record SET tokens = x'010000'", lambda index: index.find([info(1).key])),
+    ("record SET tokens = 'text'", lambda index: index.find([info(1).key])),
+    ("record SET tokens = zeroblob(4100)", lambda index: index.find([info(1).key])),
+    ("record SET kind = 'other'", lambda index: index.find([info(1).key])),
+    ("record SET start = 'text'", lambda index: index.find([info(1).key])),
+    ("record SET start = -1024", lambda index: index.find([info(1).key])),
+    ("record SET start = 7", lambda index: index.find([info(1).key])),
+    ("record SET num_bytes = -1", lambda index: index.find([info(1).key])),
+    ("record SET parent = x'00', tokens = x'01000000'", lambda index: index.find([info(1).key])),
     ("record SET tokens = x'010000'", lambda index: index.lowest(1, ())),
+    ("record SET rank_s = 'text'", lambda index: index.lowest(1, ())),
+    ("record SET uses = -1", lambda index: index.entry(info(1).key)),
+    ("session SET keys = 5", lambda index: index.session("", "mine")),
+    ("session SET keys = x'00'", lambda index: index.session("", "mine")),
+    ("session SET num_tokens = -1", lambda index: index.all_sessions()),
+    ("session SET turns = 'text'", lambda index: index.sessions_of("", 5)),
+    ("session SET used_s = 'text'", lambda index: index.all_sessions()),
+    ("lost SET start = 'text'", lambda index: index.lost(HASHER.root, [1])),
+    ("identity SET fields = '[]'", lambda index: index.identities("", 1)),
+    ("identity SET fields = '{}'", lambda index: index.identity(HASHER.root)),
+    ("identity SET fields = 5", lambda index: index.num_sessions_by_identity()),
     ("lost SET tokens = x'010000'", lambda index: index.lost(HASHER.root, [1])),
     ("identity SET fields = '{'", lambda index: index.identities("", 1)),
     ("identity SET fields = '{'", lambda index: index.last_root()),
@@ -308,10 +328,13 @@ def test_a_row_that_cannot_be_decoded_is_a_bank_error(damage: str, look_up: Call
     index.add([info(1)], 0.0)
     index.note_lost([info(1)], "evicted", "quota", 5.0)
     index.note_identity(HASHER.root, "", HASHER.identity.fields, 1.0)
+    index.note_session(Session("", "mine", "", 1.0, 1, 1, False, (info(1).key,)))
+    index.label(info(1).key, RecordLabel("mine", "", 1.0, 1.0))
     look_up(index)
     index._connection.execute(f"UPDATE {damage}")
     with pytest.raises(BankError, match="a row is damaged"):
         look_up(index)
+    look_up(index)  # without it
 
 
 def test_a_damaged_database_is_recreated(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from forerun.bank.tier import files
 from forerun.errors import BankError, BankFullError
@@ -189,6 +189,21 @@ def _opened(uri: str) -> Iterator[sqlite3.Connection]:
         raise
 
 
+class RowKey(NamedTuple):
+    """What identifies a row of a table: these columns, which stand `at` these positions of the rows that are read."""
+
+    table: str
+    names: tuple[str, ...]
+    at: tuple[int, ...]
+
+
+def checked(value: Any, kind: type[T]) -> T:
+    """A column's value. Raises ValueError if it is not of this type, or a negative number: SQLite stores anything anywhere."""
+    if type(value) is not kind or (isinstance(value, int | float) and value < 0):
+        raise ValueError(f"{kind.__name__} was expected, found {str(value)[:50]!r}")
+    return value
+
+
 class Database:
     """An open database, for several threads. path None: in memory. All methods raise BankError if it fails."""
 
@@ -200,13 +215,23 @@ class Database:
         with self._lock, explained(self._path):
             return self._connection.execute(sql, values).fetchall()
 
-    def _decoded(self, decode: Callable[[tuple[Any, ...]], T], sql: str, *values: object) -> list[T]:
-        """The rows as `decode` returns them. Raises BankError also for one that it cannot decode."""
-        rows = self._rows(sql, *values)
-        try:
-            return [decode(row) for row in rows]
-        except (TypeError, ValueError) as error:
-            raise BankError(f"index {self._path}: a row is damaged: {error}", hint=_REBUILD) from error
+    def _decoded(self, decode: Callable[[tuple[Any, ...]], T], key: RowKey, sql: str, *values: object) -> list[T]:
+        """The rows as `decode` returns them. Raises BankError also if there are some that it cannot decode: these are removed, so that what
+        else there is can be read the next time.
+        """
+        found, damaged, errors = [], [], []
+        for row in self._rows(sql, *values):
+            try:
+                found.append(decode(row))
+            except (TypeError, ValueError) as error:
+                damaged.append(tuple(row[at] for at in key.at))
+                errors.append(error)
+        if damaged:
+            where = " AND ".join(f"{name} IS ?" for name in key.names)
+            self._many((f"DELETE FROM {key.table} WHERE {where}", damaged))
+            message = f"index {self._path}: a row is damaged, and was removed: {errors[0]}"
+            raise BankError(message, hint="its record, if it is one, is found again at the next start") from errors[0]
+        return found
 
     def _many(self, *work: tuple[str, list[Any]]) -> None:
         """Run each statement for each of its rows, in one transaction."""

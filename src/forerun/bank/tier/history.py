@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from xxhash import xxh3_128_hexdigest
 
-from forerun.bank.tier.database import HOLDS_ANCHOR, Database, explained
-from forerun.state.record import RecordInfo, token_bytes, tokens_of
+from forerun.bank.tier.database import HOLDS_ANCHOR, Database, RowKey, checked, explained
+from forerun.state.record import Identity, RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200
 MOST_MEMO_BYTES = 256 << 10  # a longer one is not stored
@@ -109,7 +109,7 @@ class History(Database):
         """Those of the keys that another conversation of the tenant needs too. Reads each conversation once."""
         wanted, found = {bytes.fromhex(key) for key in keys}, set[bytes]()
         with self._lock, explained(self._path):
-            for (data,) in self._connection.execute("SELECT keys FROM session WHERE tenant = ? AND id <> ?", (tenant, id)):
+            for (data,) in self._connection.execute("SELECT CAST(keys AS BLOB) FROM session WHERE tenant = ? AND id <> ?", (tenant, id)):
                 found.update(wanted.intersection(_each_key(data)))
         return {key.hex() for key in found}
 
@@ -163,9 +163,9 @@ class History(Database):
 
     def lost(self, node: str, tokens: Sequence[int]) -> LostRecord | None:
         """The deepest lost record of this node whose tokens are a prefix of `tokens`."""
-        sql = "SELECT start, tokens, kind, why, lost_s FROM lost WHERE parent = ?"
-        lost = self._decoded(lambda row: (row[0], tokens_of(row[1]), row[2:]), sql, node)
-        within = [LostRecord(start + len(own), *rest) for start, own, rest in lost if own == tuple(tokens[: len(own)])]
+        sql = "SELECT number, start, tokens, kind, why, lost_s FROM lost WHERE parent = ?"
+        lost = self._decoded(_lost, RowKey("lost", ("number",), (0,)), sql, node)
+        within = [record for own, record in lost if own == tuple(tokens[: len(own)])]
         return max(within, key=lambda x: x.position, default=None)
 
     def note_identity(self, root: str, tenant: str, fields: Mapping[str, str], now_s: float) -> None:
@@ -175,17 +175,15 @@ class History(Database):
 
     def identity(self, root: str) -> dict[str, str] | None:
         """Fields of the root's identity, None if none is noted."""
-        return next(iter(self._decoded(lambda row: json.loads(row[0]), "SELECT fields FROM identity WHERE root = ?", root)), None)
+        return next((fields for *_, fields in self._identities("WHERE root = ?", root)), None)
 
     def last_root(self) -> tuple[str, str, dict[str, str]] | None:
         """(root, tenant, identity fields) of the root noted last; None if none is."""
-        sql = "SELECT root, tenant, fields FROM identity ORDER BY used_s DESC LIMIT 1"
-        return next(iter(self._decoded(lambda row: (row[0], row[1], json.loads(row[2])), sql)), None)
+        return next(iter(self._identities("ORDER BY used_s DESC LIMIT 1")), None)
 
     def identities(self, tenant: str, limit: int) -> list[dict[str, str]]:
         """Fields of the tenant's identities, last used first, at most `limit`."""
-        sql = "SELECT fields FROM identity WHERE tenant = ? ORDER BY used_s DESC LIMIT ?"
-        return self._decoded(lambda row: json.loads(row[0]), sql, tenant, limit)
+        return [fields for *_, fields in self._identities("WHERE tenant = ? ORDER BY used_s DESC LIMIT ?", tenant, limit)]
 
     def num_sessions_by_identity(self) -> list[tuple[dict[str, str], int]]:
         """(identity fields, number of conversations with records under it), the most first."""
@@ -193,16 +191,40 @@ class History(Database):
             "SELECT fields, count(DISTINCT record.tenant || '/' || session) FROM record JOIN identity ON identity.root = record.root"
             " WHERE session <> '' GROUP BY fields ORDER BY 2 DESC"
         )
-        return self._decoded(lambda row: (json.loads(row[0]), row[1]), sql)
+        return self._decoded(lambda row: (_fields(row[0]), row[1]), RowKey("identity", ("fields",), (0,)), sql)
+
+    def _identities(self, where: str, *values: object) -> list[tuple[str, str, dict[str, str]]]:
+        """(root, tenant, identity fields) of roots."""
+        sql = f"SELECT root, tenant, fields FROM identity {where}"
+        return self._decoded(lambda row: (row[0], row[1], _fields(row[2])), RowKey("identity", ("root",), (0,)), sql, *values)
 
     def _sessions(self, where: str, *values: object) -> list[Session]:
-        return self._decoded(_session, f"SELECT * FROM session {where}", *values)
+        return self._decoded(_session, RowKey("session", ("tenant", "id"), (0, 1)), f"SELECT * FROM session {where}", *values)
 
 
 def _session(row: tuple[Any, ...]) -> Session:
     tenant, id, name, used_s, turns, num_tokens, is_pinned, data, title, client = row
-    keys = tuple(key.hex() for key in _each_key(data))
-    return Session(tenant, id, name, used_s, turns, num_tokens, bool(is_pinned), keys, title, client)
+    tenant, id, name, title, client = (checked(each, str) for each in (tenant, id, name, title, client))
+    turns, num_tokens = (checked(each, int) for each in (turns, num_tokens))
+    keys = tuple(key.hex() for key in _each_key(checked(data, bytes)))
+    if len(data) % 16:
+        raise ValueError(f"keys of {len(data)} bytes")
+    return Session(tenant, id, name, checked(used_s, float), turns, num_tokens, bool(is_pinned), keys, title, client)
+
+
+def _lost(row: tuple[Any, ...]) -> tuple[tuple[int, ...], LostRecord]:
+    """The record's tokens, and what is noted of it."""
+    _, start, data, kind, why, lost_s = row
+    tokens = tokens_of(checked(data, bytes))
+    return tokens, LostRecord(checked(start, int) + len(tokens), kind, checked(why, str), checked(lost_s, float))
+
+
+def _fields(data: Any) -> dict[str, str]:
+    """Fields of an identity. Raises ValueError."""
+    fields = json.loads(checked(data, str))
+    if not isinstance(fields, dict) or fields.keys() != set(Identity.__slots__) or not all(isinstance(f, str) for f in fields.values()):
+        raise ValueError(f"identity {data[:100]}")
+    return fields
 
 
 def _each_key(data: bytes) -> Iterator[bytes]:

@@ -12,15 +12,17 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forerun.bank.tier import database, files
+from forerun.bank.tier.database import RowKey, checked
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import History
 from forerun.errors import BankError
-from forerun.state.record import Kind, RecordInfo, token_bytes, tokens_of
+from forerun.state.record import SEGMENT_TOKENS, Kind, RecordInfo, token_bytes, tokens_of
 from forerun.text.partial_match import num_common
 
+_ROW = RowKey("record", ("key",), (1,))
 _INFO = "kind, key, root, parent, start, tokens, num_bytes"
 
 
@@ -261,11 +263,11 @@ class Index(History):
         return next(iter(self._infos(where, node, kind, token_bytes(tokens))), None)
 
     def _infos(self, where: str, *values: object) -> list[RecordInfo]:
-        return self._decoded(_info, f"SELECT {_INFO} FROM record {where}", *values)
+        return self._decoded(_info, _ROW, f"SELECT {_INFO} FROM record {where}", *values)
 
     def _entries(self, where: str, *values: object) -> list[Entry]:
         sql = f"SELECT {_INFO}, created_s, used_s, rank_s, uses, session, tenant FROM record {where}"
-        return self._decoded(lambda row: Entry(_info(row[:7]), *row[7:]), sql, *values)
+        return self._decoded(_entry, _ROW, sql, *values)
 
 
 def _insertion(infos: Iterable[RecordInfo], now_s: float) -> tuple[str, list[Any]]:
@@ -276,4 +278,13 @@ def _insertion(infos: Iterable[RecordInfo], now_s: float) -> tuple[str, list[Any
 
 def _info(row: tuple[Any, ...]) -> RecordInfo:
     kind, key, root, parent, start, tokens, num_bytes = row
-    return RecordInfo(kind, key, root, parent, start, tokens_of(tokens), num_bytes)
+    key, root, parent = (checked(name, str) for name in (key, root, parent))
+    info = RecordInfo(kind, key, root, parent, checked(start, int), tokens_of(checked(tokens, bytes)), checked(num_bytes, int))
+    if kind not in get_args(Kind) or start % SEGMENT_TOKENS or len(info.tokens) > SEGMENT_TOKENS:
+        raise ValueError(f"{kind!r} of {len(info.tokens)} tokens at {start}")
+    return info
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    (created_s, used_s, rank_s), (uses, session, tenant) = (checked(time_s, float) for time_s in row[7:10]), row[10:]
+    return Entry(_info(row[:7]), created_s, used_s, rank_s, checked(uses, int), checked(session, str), checked(tenant, str))

@@ -48,6 +48,7 @@ inline void lanes_of(const Source& source, const size_t* outputs, const float* x
       for (int n = 0; n < OUTPUTS; ++n) {
         at[n] = source.at(outputs[n], b);
         if constexpr (Source::BLOCK == 16) source.fetch(at[n], TILE);
+        else __builtin_prefetch(source.address(outputs[n] + 2 * TILE, b));
       }
 #pragma GCC unroll 8
       for (size_t j = 0; j < Source::BLOCK; j += 16) add_sixteen(b + j, [&](int n) { return source.get(at[n], j); });

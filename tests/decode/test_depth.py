@@ -260,20 +260,76 @@ def test_one_kind_of_sampling_does_not_switch_drafts_off_for_another() -> None:
     assert 3 in rounds("greedy", True, 3)
 
 
-def test_a_full_batch_drafts_less_and_a_lone_sequence_as_before() -> None:
-    """Each row of a crowded pass costs as much as a sequence: drafts that are accepted every second time do not pay there."""
-    policy, rng = DepthPolicy(AUTO), random.Random(0)
+# --- several sequences
 
-    def rounds(num: int, row_cost: float, count: int) -> list[int]:
-        depths = []
-        for _ in range(count):
-            chosen = policy.choose_all(["greedy"] * num, [2000] * num, [99] * num)
-            accepted = [next((i for i in range(depth) if rng.random() > 0.6), depth) for depth in chosen]
-            seconds = 1 + row_cost * sum(chosen)
-            policy.observe_all(["greedy"] * num, [2000] * num, [Round([0], d, a, seconds) for d, a in zip(chosen, accepted, strict=True)])
-            depths.append(chosen[0])
-        return depths
 
-    assert max(rounds(1, 0.05, 300)[-50:]) > 0
-    assert sum(d == 0 for d in rounds(8, 0.15, 300)[-100:]) > 80
-    assert sum(rounds(1, 0.05, 20)) > 10
+BATCH_CHANCES = (0.75, 0.65, 0.55)
+
+
+def batch_s(num: int, depth: int) -> float:
+    """A round of `num` sequences: weights are read once, and more than a dozen rows cost time each; so does drafting."""
+    return max(1.0, num * (depth + 1) / 12) + 0.15 * depth
+
+
+def batch_run(policy: DepthPolicy, num: int, rounds: int, *, seed: int = 0) -> tuple[float, list[int]]:
+    """Tokens per second of all together, and the depths."""
+    rng, tokens, seconds, depths = random.Random(seed), 0, 0.0, list[int]()
+    for _ in range(rounds):
+        chosen = policy.choose_all(["greedy"] * num, [500] * num, [99] * num)
+        assert len(set(chosen)) == 1
+        round_s, done = batch_s(num, chosen[0]), list[Round]()
+        for depth in chosen:
+            accepted = 0
+            while accepted < depth and rng.random() < BATCH_CHANCES[accepted]:
+                accepted += 1
+            done.append(Round([0] * (accepted + 1), depth, accepted, round_s if depths[-1:] == [depth] else None))
+        policy.observe_all(["greedy"] * num, [500] * num, done)
+        tokens, seconds = tokens + sum(len(each.tokens) for each in done), seconds + round_s
+        depths.append(chosen[0])
+    return tokens / seconds, depths
+
+
+def test_b20_depth_falls_with_the_number_of_sequences_and_drafts_never_cost_throughput() -> None:
+    usual: list[int] = []
+    for num in (1, 2, 4, 8):
+        rate, depths = batch_run(DepthPolicy(AUTO), num, 3000)
+        assert rate >= 0.97 * num / batch_s(num, 0), "slower than without drafts"
+        best = max((1 + sum(accumulate(BATCH_CHANCES[:depth], mul))) * num / batch_s(num, depth) for depth in AUTO)
+        assert rate >= 0.93 * best
+        usual.append(max(AUTO, key=depths.count))
+    assert usual == sorted(usual, reverse=True)
+    assert usual[0] > usual[-1]
+
+
+def test_b7_times_of_shared_rounds_change_nothing_for_a_lone_sequence() -> None:
+    policy = DepthPolicy(AUTO)
+    batch_run(policy, 1, 500)
+    before = [policy.choose(500, 99, "greedy") for _ in range(3)]
+    _, shared = batch_run(policy, 8, 500)
+    assert max(AUTO, key=shared.count) < before[0]
+    rate, depths = batch_run(policy, 1, 100)
+    assert depths[0] == before[0]
+    assert rate >= 0.93 * max((1 + sum(accumulate(BATCH_CHANCES[:depth], mul))) / batch_s(1, depth) for depth in AUTO)
+
+
+def test_each_sequences_depth_is_limited_by_its_own_rest() -> None:
+    policy = DepthPolicy((3,))
+    assert policy.choose_all(["greedy"] * 3, [100, 2000, 5], [0, 99, 2]) == [0, 3, 2]
+    assert policy.choose_all(["greedy"], [100], [1]) == [1]
+
+
+def test_a_shared_round_of_unequal_depths_teaches_acceptance_but_no_time() -> None:
+    policy, unequal = DepthPolicy((2,)), [Round([0] * 3, 2, 2, 1000.0), Round([0], 0, 0, 1000.0)]
+    before = policy.acceptance.chances[0]
+    policy.observe_all(["greedy"] * 2, [500, 500], unequal)
+    assert policy.acceptance.chances[0] > before
+    times = policy._of(2)._evidence_at(500, "greedy").times
+    assert not times._paces
+    policy.observe_all(["greedy"] * 2, [500, 500], [Round([0] * 3, 2, 2, 3.0)] * 2)
+    assert times._paces
+
+
+def test_batches_of_different_sizes_have_times_of_their_own() -> None:
+    policy = DepthPolicy(AUTO)
+    usual = {num: max(AUTO, key=batch_run(policy, num, 600)[1].count) for num in (8, 2, 8, 1)}
+    assert usual[8] < min(usual[2], usual[1])

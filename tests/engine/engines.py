@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 from tests.fake_family import FakeFamily, scattered
 from tests.talking import opened, tokenizer
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
@@ -22,7 +23,9 @@ from forerun.engine.local import LocalEngine
 from forerun.engine.model import Model
 from forerun.engine.request_recorder import RequestLog
 from forerun.engine.worker import Worker
+from forerun.models.base import Family
 from forerun.models.load import DEMO_MODEL
+from forerun.state.cache import View
 from forerun.state.layout import Limits
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
@@ -62,6 +65,12 @@ class Gate:
         """Let all through."""
         self.hold(1 << 40)
 
+    async def let(self, num: int, is_idle: Callable[[], bool]) -> None:
+        """Let so many more passes through, or all that there are."""
+        target = len(self.rows) + num
+        self.hold(after=num)
+        await until(lambda: len(self.rows) >= target or is_idle())
+
     async def reached(self, num_passes: int) -> None:
         """Wait until num_passes passes have begun."""
 
@@ -72,11 +81,30 @@ class Gate:
         await asyncio.to_thread(wait)
 
 
+class GatedFamily:
+    """`family`, with the hook of the fake one."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self.before_pass: Callable[[int], object] = lambda rows: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    def forward(self, tokens: mx.array, spans: Sequence[int], view: View) -> mx.array:
+        self.before_pass(tokens.shape[0])
+        return self._family.forward(tokens, spans, view)
+
+    def passes(self, tokens: mx.array, spans: Sequence[int], view: View) -> Iterator[mx.array]:
+        self.before_pass(tokens.shape[0])
+        yield from self._family.passes(tokens, spans, view)
+
+
 class Rig:
     """engine: the engine; gate: before its model's passes; family: its model.
 
     folder: of its bank; **bank: further options of `opened`. forgets: its tokenizer shares no answers with other engines'. template: the
-    bundled model's, if none is given.
+    bundled model's, if none is given; model: the fake family, if none is given.
     """
 
     def __init__(
@@ -90,9 +118,12 @@ class Rig:
         forgets: bool = False,
         log: RequestLog | None = None,
         template: Template | None = None,
+        model: Family | None = None,
+        depths: Sequence[int] = (0, 1, 2),
         **bank: Any,
     ) -> None:
-        self.gate, self.family = Gate(), FakeFamily(scattered(6000), tokenizer().size)
+        self.gate = Gate()
+        self.family: Any = GatedFamily(model) if model else FakeFamily(scattered(6000), tokenizer().size)
         own_tokenizer = Tokenizer.load(DEMO_MODEL) if forgets else tokenizer()
         self.family.before_pass = self.gate
         prompter = Prompter(own_tokenizer, template or Template.load(DEMO_MODEL))
@@ -101,7 +132,7 @@ class Rig:
                 StepTable(self.family, eager_reason="test"),
                 opened(folder, family=self.family, **bank),
                 prompter,
-                DepthPolicy((0, 1, 2)),
+                DepthPolicy(depths),
                 Limits(dense_tokens, 64),
                 memory_bytes,
                 max_running,
@@ -110,6 +141,10 @@ class Rig:
         )
         info = ModelInfo("fake", "fake", "cpu", "exact", "none", context_tokens, 0, GREEDY, demo=False)
         self.engine = LocalEngine(info, worker, {}, log, ARCHIVE_KEY)
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return self.engine.worker.counts() == (0, 0)
 
     async def ask(self, tokens: Sequence[int], **fields: Any) -> Run:
         """Submit a prompt of these tokens for 10 greedy tokens. fields: of the Job, instead."""

@@ -1,4 +1,4 @@
-"""The next request to run, and admission to the queue."""
+"""The next request to run, admission to the queue, the next prompt to compute, and the time for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from forerun.engine.scheduler import MAX_WAITING, may_wait, next_request, retry_after_s
+from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine.scheduler import (
+    AGING_TOKENS_PER_S,
+    MAX_WAITING,
+    PREFILL_FRAC,
+    Prompt,
+    TimeShare,
+    may_wait,
+    next_prompt,
+    next_request,
+    retry_after_s,
+)
 
 
 def waiting(*cancelled: bool) -> list[Any]:
@@ -46,3 +59,95 @@ def test_the_queue_has_a_limit() -> None:
 @pytest.mark.parametrize(("mean_s", "expected"), [(0.0, 1), (0.01, 1), (1.0, 8), (5.0, 40), (100.0, 60)])
 def test_a_refused_client_retries_when_half_of_the_queue_is_done(mean_s: float, expected: int) -> None:
     assert retry_after_s(16, mean_s) == expected
+
+
+# --- which prompt is computed next, and how much of the time
+
+
+def prompt(tokens: int, *, tenant: str = "", waited_s: float = 0.0, is_lent: bool = False) -> Prompt:
+    return Prompt(tenant, tokens, waited_s, is_lent)
+
+
+def test_the_shortest_prompt_of_a_tenant_is_computed_next() -> None:
+    assert next_prompt([prompt(9000), prompt(300), prompt(301)], {}) == 1
+
+
+def test_a_chunk_that_is_begun_is_finished_first() -> None:
+    prompts = [prompt(30), prompt(9000, is_lent=True), prompt(10, tenant="never served")]
+    assert next_prompt(prompts, {"": 5.0}) == 1
+
+
+def test_tenants_are_served_in_turn_whatever_the_length_of_their_prompts() -> None:
+    prompts = [prompt(300, tenant="many"), prompt(200, tenant="many"), prompt(90_000, tenant="one")]
+    assert next_prompt(prompts, {"many": 2.0, "one": 1.0}) == 2
+    assert next_prompt(prompts, {"many": 2.0, "one": 3.0}) == 1
+
+
+def test_waiting_makes_a_prompt_rank_as_shorter() -> None:
+    long, short = prompt(10_000, waited_s=19.0), prompt(300)
+    assert next_prompt([long, short], {}) == 1
+    assert next_prompt([long._replace(waited_s=(10_000 - 300) / AGING_TOKENS_PER_S + 0.1), short], {}) == 0
+
+
+@given(
+    tokens=st.integers(CHUNK_TOKENS, 100_000),
+    others=st.lists(st.integers(1, 4000), min_size=1, max_size=40),
+    tokens_per_s=st.integers(AGING_TOKENS_PER_S, 10 * AGING_TOKENS_PER_S),
+)
+def test_no_prompt_waits_for_ever_for_shorter_ones(tokens: int, others: list[int], tokens_per_s: int) -> None:
+    """Whenever a shorter one is done, the next arrives; those that arrive after tokens / AGING_TOKENS_PER_S rank behind."""
+    now_s, arrived_s, computed, i = 0.0, 0.0, 0, 0
+    short = others[0]
+    while computed < tokens:
+        ranked = [prompt(tokens - computed, waited_s=now_s), prompt(short, waited_s=now_s - arrived_s)]
+        piece = min(CHUNK_TOKENS, ranked[chosen := next_prompt(ranked, {})].remaining_tokens)
+        now_s += piece / tokens_per_s
+        if chosen == 0:
+            computed += piece
+        elif (short := short - piece) == 0:
+            i, arrived_s = i + 1, now_s
+            short = others[i % len(others)]
+        assert now_s <= tokens / AGING_TOKENS_PER_S + (tokens + max(others) + CHUNK_TOKENS) / tokens_per_s
+
+
+@given(
+    num=st.integers(2, 6),
+    lengths=st.lists(st.integers(1, 50_000), min_size=6, max_size=6),
+    steps=st.integers(20, 100),
+)
+def test_tenants_with_prompts_have_equal_numbers_of_pieces(num: int, lengths: list[int], steps: int) -> None:
+    served_s, counts = dict[str, float](), dict.fromkeys(map(str, range(num)), 0)
+    prompts = [prompt(lengths[i], tenant=str(i % num), waited_s=float(i)) for i in range(6)]
+    for now in range(1, steps + 1):
+        tenant = prompts[next_prompt(prompts, served_s)].tenant
+        served_s[tenant] = now
+        counts[tenant] += 1
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@given(pieces=st.lists(st.floats(0.001, 10.0), min_size=5, max_size=60), rounds=st.lists(st.floats(0.001, 2.0), min_size=1, max_size=20))
+def test_prefill_has_its_share_of_the_time_while_others_decode(pieces: list[float], rounds: list[float]) -> None:
+    """All that is decoded is due to the pieces before, up to one round each; and nothing is owed when the next piece begins."""
+    share, prefill_s, decode_s, over_s, i = TimeShare(), 0.0, 0.0, 0.0, 0
+    for piece_s in pieces:
+        assert share.is_prefill_due(can_decode=True)
+        share.note_prefill(piece_s, can_decode=True)
+        prefill_s += piece_s
+        assert not share.is_prefill_due(can_decode=True), "a round follows every piece"
+        owed_s = piece_s * (1 - PREFILL_FRAC) / PREFILL_FRAC
+        while not share.is_prefill_due(can_decode=True):
+            round_s = rounds[i % len(rounds)]
+            share.note_round(round_s)
+            decode_s, owed_s, i = decode_s + round_s, owed_s - round_s, i + 1
+        over_s -= owed_s
+        assert -owed_s <= round_s
+    assert decode_s - over_s == pytest.approx(prefill_s * (1 - PREFILL_FRAC) / PREFILL_FRAC)
+
+
+def test_prefill_has_all_of_the_time_where_nobody_decodes() -> None:
+    share = TimeShare()
+    share.note_prefill(5.0, can_decode=True)
+    assert not share.is_prefill_due(can_decode=True)
+    assert share.is_prefill_due(can_decode=False)
+    share.note_prefill(5.0, can_decode=False)
+    assert share.is_prefill_due(can_decode=True), "what was computed while nobody waited is not owed"

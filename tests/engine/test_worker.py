@@ -11,7 +11,8 @@ from prometheus_client import generate_latest
 from tests.engine.engines import events, running
 
 from forerun.engine import worker
-from forerun.engine.request import EndedRequest
+from forerun.engine.batch import Batch
+from forerun.engine.request import EndedRequest, Request
 from forerun.errors import ForerunError
 from forerun.values import Done
 
@@ -56,6 +57,28 @@ def test_a_thread_that_ends_fails_all_requests_and_health(monkeypatch: pytest.Mo
     asyncio.run(scenario())
     assert [r.message for r in caplog.records if r.levelno == logging.CRITICAL] == ["the MLX thread ended"]
     caplog.clear()
+
+
+def test_a_request_cancelled_while_it_is_started_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever counts the requests meanwhile must not take it from the queue: that ended the thread."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            admit = Batch.admit
+
+            def slowly(batch: Batch, request: Request) -> bool:
+                request.cancel()
+                rig.engine.health()
+                return admit(batch, request)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Batch, "admit", slowly)
+                with pytest.raises(ForerunError, match="the client disconnected"):
+                    await events(await rig.ask(PROMPT))
+            assert rig.engine.failure == ""
+            assert isinstance((await events(await rig.ask(PROMPT)))[-1], Done)
+
+    asyncio.run(scenario())
 
 
 def test_a_scrape_asks_for_health_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,13 +119,18 @@ class Batch:
         return members
 
     def _recover(self, members: Sequence[RunningSequence], error: Exception) -> None:
-        """After a failed pass: a sequence that ran alone ends; of several each is computed again, once, and then decodes alone first."""
+        """After a failed pass: a sequence that ran alone ends, and no other is blamed; of several each is computed again, once until then,
+        and decodes alone first.
+        """
         for sequence in members:
             if len(members) == 1 or sequence.num_recoveries >= MAX_RECOVERIES:
                 self._end(sequence, error)
             else:
                 sequence.is_suspect = True
                 self._guarded(sequence, sequence.recover)
+        if len(members) == 1:
+            for other in self.running:
+                other.num_recoveries = 0
 
     def _guarded(self, sequence: RunningSequence, work: Callable[[], None]) -> None:
         """Run one sequence's work; an exception ends this sequence alone."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forerun.bank.running_turns import RunningTurn
 from forerun.text.prompt import Prompt
-from forerun.values import ArchivedConversation, Done, Event, Job, Miss, PrefillProgress, Report, Usage
+from forerun.values import ArchivedConversation, Done, Event, Job, Miss, PrefillProgress, QueuePosition, Report, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Request:
 
     prefill_progress: the latest, None before prefill. answer_text: the raw answer so far. describe_miss: the miss of its report; it
     renders the prompt several times, so it is not called on the thread that serves. running: set once the bank is asked for its state.
-    unprotect: lets go of what it would restore, once it no longer waits.
+    unprotect: lets go of what it would restore, once it no longer waits. knows_place: whether a place in the queue was posted.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
         self.job, self.prompt, self.max_tokens = job, prompt, max_tokens
         self.arrived_s, self.started_s = arrived_s, arrived_s
-        self.is_cancelled = False
+        self.is_cancelled = self.knows_place = False
         self.prefill_progress: PrefillProgress | None = None
         self.answer_text = ""
         self.running = RunningTurn()
@@ -73,6 +73,7 @@ class Request:
         """Queue an event, from any thread. Dropped if the loop is closed."""
         if isinstance(event, PrefillProgress):
             self.prefill_progress = event
+        self.knows_place |= isinstance(event, QueuePosition)
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 

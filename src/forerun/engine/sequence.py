@@ -64,6 +64,7 @@ class RunningSequence:
         )
         layout = layout_for("prefill", request.prompt_tokens, model.limits)
         self.restored = self._restore(request.prompt.tokens, layout)
+        request.running = self.restored.running
         self.snapshots = list(self.restored.snapshots)
         self.cache: Cache[Any] = self.restored.cache
         self.prefilled = LayoutPair(layout, self.cache.store.layout)
@@ -150,7 +151,6 @@ class RunningSequence:
         else:
             restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
         self.timing.restored_s = self.timing.restored_s or time.monotonic()
-        request.running = restored.running
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
     def _begins_another(self, restored: RestoredState[Contiguous]) -> bool:
@@ -260,13 +260,14 @@ class RunningSequence:
         )
 
     def store(self) -> None:
-        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Not an import that was cancelled.
+        """Store the conversation in the bank, after the last event was posted: nobody waits for it. Neither an import that was cancelled
+        nor an empty state is stored.
 
         Raises NumericsError, BankError, what MLX raises.
         """
         if self.generation is not None:
             self._remember(self.generation.store())
-        elif not self.request.archived:
+        elif self.cache.length and not self.request.archived:
             self._remember(list(self.request.prompt.tokens[: self.cache.length]))
 
     def _post_prompt_logprobs(self, start: int, hidden: mx.array) -> None:

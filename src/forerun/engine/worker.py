@@ -45,6 +45,7 @@ class Worker:
         self._waiting: deque[Request] = deque()
         self._calls: deque[Callable[[Model], None]] = deque()
         self._batch: Batch | None = None
+        self._starting: Request | None = None
         self._reporting, self._ending = ThreadPoolExecutor(1, "report"), set[Request]()
         self._served_s: dict[str, float] = {}
         self._state = threading.Condition()
@@ -197,12 +198,20 @@ class Worker:
             return self.is_closing and not (self._waiting or self._calls or self._sequences)
 
     def _admit(self, model: Model, batch: Batch) -> None:
-        """Start the next request, if there is one that may run now."""
+        """Start the next request, if there is one that may run now. Those that must wait are told their places."""
         with self._state:
-            held = [r for r in self._waiting if batch.is_prefix_coming(r)] if self._waiting else []
-            request = next_request([r for r in self._waiting if r not in held], self._served_s)
-        if request is None or batch.is_full or self._is_memory_short:
-            return
+            waiting = list(self._waiting)
+            request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)
+            self._starting = None if batch.is_full or self._is_memory_short else request
+        if self._starting:
+            self._start(model, batch, self._starting)
+        with self._state:
+            self._starting = None
+            for ahead, left in enumerate([r for r in waiting if r in self._waiting], start=1):
+                if not left.knows_place:
+                    left.post(QueuePosition(ahead))
+
+    def _start(self, model: Model, batch: Batch, request: Request) -> None:
         request_id.set(request.job.id)
         request.start()
         try:
@@ -345,7 +354,8 @@ class Worker:
             self._may_capture_s = start_s + (time.monotonic() - start_s) / SAVING_FRAC
 
     def _forget_cancelled(self) -> None:
-        for request in [r for r in self._waiting if r.is_cancelled]:
+        """End those that were cancelled in the queue; one that is being started is cancelled as a running one."""
+        for request in [r for r in self._waiting if r.is_cancelled and r is not self._starting]:
             self._waiting.remove(request)
             request.unprotect()
             self._fail(EndedRequest(request, "cancelled", None, None, self._cancel_error()))

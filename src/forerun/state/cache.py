@@ -114,6 +114,11 @@ class Cache(Generic[L]):
         self.length, self.draft_length = snapshot.position, min(self.draft_length, snapshot.position)
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
 
+    def own_arrays(self) -> None:
+        """Evaluate the state, and copy what is a slice of a tensor that several sequences share: it would keep all of that in memory."""
+        self.recurrent = [tuple(mx.contiguous(a) for a in layer) for layer in self.recurrent]
+        mx.eval(self.arrays())
+
     def arrays(self) -> list[mx.array]:
         return self.store.buffers + self.snapshot().arrays()
 

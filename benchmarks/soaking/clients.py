@@ -172,7 +172,10 @@ def source_tokens() -> list[int]:
 
 
 def ask(life: Life, talk: Talk, request: dict[str, Any], bank: str, leave_after: int | None) -> Answer | None:
-    """The answer. None: the client left after so many pieces, or the server was full and named a time. Raises ServerFaultError, CutError."""
+    """The answer. None: the client left after so many pieces, or the server was full and named a time.
+
+    Raises CutError, ServerFaultError.
+    """
     headers = {"Authorization": f"Bearer {KEYS[talk.tenant]}"}
     fields = {"bank": bank} | ({"session": talk.session} if talk.session and bank == "use" else {})
     body = request | {"forerun": fields, "stream_options": {"include_usage": True}}

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,12 +27,12 @@ from typing import Any
 from evidence import evidence, model_of, write
 from forerun.models.load import DEMO_MODEL
 from llama.prompts import prompts
-from llama.server import Server, Stream
+from llama.server import Server, Stream, Watch
 from traced.gaps import spread, summary
 
 NUM_SHARING, NUM_DECODING = 4, 3
 REST_TOKENS, DECODING_PROMPT = 200, 700
-SHARING_ANSWER, DECODING_ANSWER, LONG_ANSWER = 32, 1500, 8
+SHARING_ANSWER, DECODING_ANSWER, LONG_ANSWER = 32, 8000, 8
 LIMIT_S = 120.0
 MAX_COMPUTED, MAX_PROMPT_RATIO = 1.1, 1.25
 PROGRAM = Path(__file__).parent / "traced" / "serve.py"
@@ -126,9 +126,15 @@ def long_prompts(server: Server, options: argparse.Namespace) -> tuple[list[dict
     for repeat in range(options.repeats + 1):
         decoding, short = short[:NUM_DECODING], short[NUM_DECODING:]
         with ThreadPoolExecutor(NUM_DECODING) as pool:
-            streams = [pool.submit(server.stream, tokens, num=DECODING_ANSWER, limit_s=LIMIT_S) for tokens in decoding]
-            time.sleep(1.0)
-            found = during(server.stream(texts[2 * repeat], num=LONG_ANSWER, limit_s=LIMIT_S), streams)
+            watches = [Watch() for _ in decoding]
+            asked = zip(decoding, watches, strict=True)
+            streams = [pool.submit(server.stream, tokens, num=DECODING_ANSWER, limit_s=LIMIT_S, watch=watch) for tokens, watch in asked]
+            try:
+                answer = beside_streams(server, texts[2 * repeat], watches)
+            finally:
+                for watch in watches:
+                    watch.is_over.set()
+            found = during(answer, [stream.result(LIMIT_S) for stream in streams])
         by_itself = server.stream(texts[2 * repeat + 1], num=LONG_ANSWER, limit_s=LIMIT_S)
         if repeat:
             beside.append(found)
@@ -136,11 +142,19 @@ def long_prompts(server: Server, options: argparse.Namespace) -> tuple[list[dict
     return beside, alone
 
 
-def during(prompt: Stream, streams: Sequence[Future[Stream]]) -> dict[str, Any]:
+def beside_streams(server: Server, tokens: list[int], watches: Sequence[Watch]) -> Stream:
+    """The long prompt's answer; it is sent once all the streams have begun. Raises RuntimeError: they do not."""
+    if not all(watch.has_begun.wait(LIMIT_S) for watch in watches):
+        raise RuntimeError("a stream did not begin")
+    time.sleep(0.5)
+    return server.stream(tokens, num=LONG_ANSWER, limit_s=LIMIT_S)
+
+
+def during(prompt: Stream, streams: Sequence[Stream]) -> dict[str, Any]:
     """The long prompt's time, and the gaps between the streams' pieces meanwhile. Raises RuntimeError: one did not decode all the time."""
     gaps = []
-    for stream in (each.result(LIMIT_S) for each in streams):
-        if not stream.first_s < prompt.begun_s < prompt.first_s < stream.last_s:
+    for stream in streams:
+        if not stream.first_s < prompt.begun_s < prompt.first_s <= stream.last_s:
             raise RuntimeError("a stream did not decode while the long prompt was prefilled: its answer is too short for this machine")
         times = [at_s for at_s, _ in stream.pieces]
         gaps += [b - a for a, b in itertools.pairwise(times) if prompt.begun_s <= b and a <= prompt.first_s]

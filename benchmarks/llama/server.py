@@ -8,7 +8,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +48,22 @@ class Stream:
     @property
     def text(self) -> str:
         return "".join(text for _, text in self.pieces)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """has_begun: set at a stream's first line of data. is_over: the client then leaves."""
+
+    has_begun: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def over(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if line.startswith(b"data: {"):
+                self.has_begun.set()
+            if self.is_over.is_set():
+                return
+            yield line
 
 
 @dataclass
@@ -86,16 +104,27 @@ class Server:
         }
 
     def stream(
-        self, tokens: list[int], sampling: dict[str, Any] = GREEDY, num: int = ANSWER_TOKENS, limit_s: float = 600.0, **fields: Any
+        self,
+        tokens: list[int],
+        sampling: dict[str, Any] = GREEDY,
+        num: int = ANSWER_TOKENS,
+        limit_s: float = 600.0,
+        watch: Watch | None = None,
+        **fields: Any,
     ) -> Stream:
-        """One answer of `num` tokens, as it arrives; end tokens are banned. limit_s: between two pieces. Raises RuntimeError, OSError."""
+        """One answer of `num` tokens, as it arrives; end tokens are banned. limit_s: of a wait for a piece.
+
+        num_tokens is 0 if the client left. Raises RuntimeError, OSError.
+        """
         path, body = self._request(tokens, num, sampling | fields)
         lines = list[tuple[float, bytes]]()
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=limit_s)
         begun_s = time.perf_counter()
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
-        lines += ((time.perf_counter(), line) for line in response)  # parsed later: the client shares the processors
+        lines += (
+            (time.perf_counter(), line) for line in (watch.over(response) if watch else response)
+        )  # parsed later: the client shares the processors
         connection.close()
         if response.status != 200:
             raise RuntimeError(f"{self.name}: {b''.join(line for _, line in lines).decode()}")
@@ -104,7 +133,7 @@ class Server:
             raise RuntimeError(f"{self.name}: {failed[0]}")
         pieces = [(at_s, text) for at_s, event in events if (text := self._piece(event)[0])]
         report = next((event["forerun"] for _, event in reversed(events) if "forerun" in event), {})
-        return Stream(begun_s, tuple(pieces), max(self._piece(event)[1] for _, event in events), report)
+        return Stream(begun_s, tuple(pieces), max((self._piece(event)[1] for _, event in events), default=0), report)
 
     def _request(self, tokens: list[int], num: int, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if self.kind == "llama":

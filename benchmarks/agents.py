@@ -1,7 +1,7 @@
 """What do several agents get at once on two CPU cores, on the bundled model? All as servers over HTTP, interleaved.
 
     taskset -c 0,1 python benchmarks/agents.py [--llama-server PATH --gguf-py PATH] [--counts 1 2 4 8] [--repeats 3] [--samplings ...]
-                                               [--limit-s 330] [--dry-run] [--out FILE]
+                                               [--limit-s 300] [--dry-run] [--out FILE]
 
 Arms: forerun with and without drafts; mlx-lm's server, which batches by default, in float32 on a system OpenBLAS; llama.cpp's server with
 eight slots, float32 and bfloat16 weights (llama-server, gguf-py: as in against_llama_cpp.py). An arm that cannot be had is left out, with
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--samplings", nargs="+", choices=SAMPLINGS, default=list(SAMPLINGS))
-    parser.add_argument("--limit-s", type=float, default=330)
+    parser.add_argument("--limit-s", type=float, default=300)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

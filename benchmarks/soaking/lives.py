@@ -18,7 +18,12 @@ from forerun.errors import ForerunError
 from forerun.models.load import DEMO_MODEL
 
 KEYS = {"one": "first-tenant-0123456789", "two": "second-tenant-0123456789"}
-GAUGES = {"mlx_active_bytes": "forerun_mlx_active_bytes", "bank_ram_bytes": "forerun_bank_ram_bytes", "running": "forerun_requests_running"}
+GAUGES = {
+    "mlx_active_bytes": "forerun_mlx_active_bytes",
+    "mlx_cache_bytes": "forerun_mlx_cache_bytes",
+    "bank_ram_bytes": "forerun_bank_ram_bytes",
+    "running": "forerun_requests_running",
+}
 FULL_FRAC = 0.9  # of the RAM for conversations: from here on it counts as full
 MIN_SAMPLES = 6
 

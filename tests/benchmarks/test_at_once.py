@@ -23,10 +23,11 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     """The modules as the scripts import them."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import agents
+    import soaking.clients
     import soaking.lives
     import traced.gaps
 
-    yield {"agents": agents, "lives": soaking.lives, "gaps": traced.gaps}
+    yield {"agents": agents, "lives": soaking.lives, "clients": soaking.clients, "gaps": traced.gaps}
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]
 
@@ -88,6 +89,17 @@ def test_growth_counts_from_when_the_ram_is_full(parts: dict[str, ModuleType], l
     assert (found["ram_full_s"], found["samples"]) == (2.0, 8)
     assert found["rss_bytes"] == pytest.approx(growth)
     assert life.growth(5.0, 1000)["rss_bytes"] is None  # too few samples
+
+
+@pytest.mark.parametrize(("text", "num_tokens", "num_wrong"), [("a", 1, 0), ("b", 1, 1), ("a", 2, 1)])
+def test_an_answer_that_differs_from_its_bypass_answer_is_wrong(
+    parts: dict[str, ModuleType], text: str, num_tokens: int, num_wrong: int
+) -> None:
+    clients: Any = parts["clients"]
+    report = {"source": "ram", "forked_from": ""}
+    tally = clients.Tally()
+    tally.compare({}, clients.Answer("a", 1, "length", report), clients.Answer(text, num_tokens, "length", report))
+    assert (tally.counts["compared"], tally.counts["wrong"], len(tally.wrong)) == (1, num_wrong, num_wrong)
 
 
 def test_a_short_soak_finds_no_wrong_token_and_no_error(tmp_path: Path) -> None:

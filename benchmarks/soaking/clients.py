@@ -24,6 +24,7 @@ LIMIT_S = 180.0
 BEGINNINGS = (300, 700, 1500, 2600)  # tokens that many conversations share
 MAX_TOKENS = 6000  # of a conversation
 LEAVING = 0.2  # share of the requests whose client disconnects
+REMOVING = 0.05  # share of the requests after which their conversation is removed
 MOST_WRONG = 20  # that the result quotes
 
 
@@ -126,6 +127,9 @@ class Client(threading.Thread):
             if self._stop_event.is_set():
                 return
         self._tally.compare(request | {"tenant": talk.tenant, "session": talk.session}, used, bypassed)
+        if rng.random() < REMOVING:
+            remove(life, talk.tenant, used.report["session"])
+            self._tally.add("removed")
 
     def _sampling(self) -> dict[str, Any]:
         if self._rng.random() < 0.5:
@@ -185,6 +189,14 @@ def ask(life: Life, talk: Talk, request: dict[str, Any], bank: str, leave_after:
         if response.status_code != 200:
             raise ServerFaultError(f"{response.status_code}: {response.read().decode()[:300]}")
         return received(response, leave_after)
+
+
+def remove(life: Life, tenant: str, session: str) -> None:
+    """Remove a conversation, which another client may be continuing, or have removed. Raises ServerFaultError."""
+    headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
+    answer = httpx.delete(f"{life.server.url}/v1/forerun/sessions/{session}", headers=headers, timeout=LIMIT_S)
+    if answer.status_code not in (200, 204, 404):
+        raise ServerFaultError(f"{answer.status_code}: {answer.text[:300]}")
 
 
 def received(response: httpx.Response, leave_after: int | None) -> Answer | None:

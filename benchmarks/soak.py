@@ -4,9 +4,9 @@
                               [--dry-run] [--out FILE]
 
 Clients of two tenants send prompts of random length to real server processes over one folder, with and without sessions, greedy or with a
-seed; they continue, fork and remove each other's conversations, and some disconnect. Each life of a server ends by SIGTERM or SIGKILL, in turns.
-Every answer is compared with the bypass answer to the same request. A full server may answer 503 with Retry-After. The footprint (resident
-bytes, and MLX's active memory) may grow by less than 2 % once the RAM for conversations is full and the time to settle is over.
+seed. They continue, fork and remove each other's conversations, and some disconnect. Each life of a server ends by SIGTERM or SIGKILL, in
+turns. Every answer is compared with the bypass answer to the same request. A full server may answer 503 with Retry-After. The footprint
+(resident bytes, and MLX's active memory) may grow by less than 2 % once the RAM for conversations is full and the time to settle is over.
 Exit code 1 if something does not hold.
 """
 

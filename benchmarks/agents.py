@@ -107,7 +107,8 @@ def arms_of(options: argparse.Namespace, folder: Path, num_cores: int) -> tuple[
 def sampled(arms: dict[str, Server], options: argparse.Namespace) -> Any:
     """Samples of all arms, one repeat after the other; the first warms up. Within a repeat no two requests of an arm share a prompt."""
     end_s, order = time.monotonic() + options.limit_s, random.Random(0)
-    longest_s, texts = 0.0, prompts(CONTEXT, (options.repeats + 1) * sum(options.counts) * len(options.samplings))
+    longest_s, num = 0.0, (options.repeats + 1) * sum(options.counts) * len(options.samplings)
+    texts = [tokens[:CONTEXT] for tokens in prompts(CONTEXT, num)]
     for repeat in range(options.repeats + 1):
         begun_s = time.monotonic()
         if repeat > 1 and begun_s + longest_s > end_s:

@@ -6,7 +6,8 @@
 Clients of two tenants send prompts of random length to real server processes over one folder, with and without sessions, greedy or with a
 seed. They continue, fork and remove each other's conversations, and some disconnect. Each life of a server ends by SIGTERM or SIGKILL, in
 turns. Every answer is compared with the bypass answer to the same request. A full server may answer 503 with Retry-After. The footprint
-(resident bytes, and MLX's active memory) may grow by less than 2 % once the RAM for conversations is full and the time to settle is over.
+may grow by less than 2 % once the RAM for conversations is full and the time to settle is over: resident bytes, and MLX's active memory
+without the conversations, sampled while the clients pause and nothing runs.
 Exit code 1 if something does not hold.
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 from evidence import evidence, model_of, write
 from forerun.models.load import DEMO_MODEL
 from soaking.clients import Client, Talk, Tally
-from soaking.lives import Home, Life
+from soaking.lives import GROWING, Home, Life
 
 ENDS = ("SIGTERM", "SIGKILL")
 MAX_GROWTH_FRAC = 0.02
@@ -88,13 +89,13 @@ def lives(home: Home, options: argparse.Namespace, stop: threading.Event) -> Non
     end_s, number = time.monotonic() + 60 * options.minutes, 0
     while (left_s := end_s - time.monotonic()) > 0:
         life_s = min(60 * options.life_minutes, left_s)
-        home.run(life_s, max(0.5, min(5.0, life_s / 60)), ENDS[number % len(ENDS)], stop)
+        home.run(life_s, ENDS[number % len(ENDS)], stop)
         number += 1
 
 
 def holds(tally: Tally, errors: list[str], growth: list[dict[str, Any]]) -> dict[str, bool]:
     """What must be so. Growth is judged in lives that lasted long enough to have any."""
-    grown = [each[name] for each in growth for name in ("rss_bytes", "mlx_active_bytes") if each[name] is not None]
+    grown = [each[name] for each in growth for name in GROWING if each[name] is not None]
     return {
         "answers were compared": tally.counts["compared"] > 0,
         "no wrong token": tally.counts["wrong"] == 0,
@@ -104,7 +105,7 @@ def holds(tally: Tally, errors: list[str], growth: list[dict[str, Any]]) -> dict
 
 
 def series_of(life: Life) -> dict[str, Any]:
-    return {"end": life.end, "series": life.series}
+    return {"end": life.end, "series": life.series, "rests": life.rests}
 
 
 if __name__ == "__main__":

@@ -81,14 +81,16 @@ def test_growth_counts_from_when_the_ram_is_full(parts: dict[str, ModuleType], l
     lives: Any = parts["lives"]
     life = lives.Life(None, 0.0, "SIGTERM")
     footprints = [10.0, 50.0, *[100.0] * 4, *[last] * 4]
-    life.series = [
-        {"at_s": float(i), "rss_bytes": each, "mlx_active_bytes": 1.0, "bank_ram_bytes": 1000.0 * (i >= 2)}
+    life.rests = [
+        {"at_s": float(i), "rss_bytes": each, "mlx_active_bytes": 1000.0 * (i % 3) + each, "bank_ram_bytes": 1000.0 * (i % 3)}
         for i, each in enumerate(footprints)
     ]
-    found = life.growth(0.0, 1000)
-    assert (found["ram_full_s"], found["samples"]) == (2.0, 8)
+    life.series = life.rests
+    found = life.growth(0.0, 2000)
+    assert (found["ram_full_s"], found["rests"]) == (2.0, 8)
+    assert found["other_active_bytes"] == pytest.approx(growth)
     assert found["rss_bytes"] == pytest.approx(growth)
-    assert life.growth(5.0, 1000)["rss_bytes"] is None  # too few samples
+    assert life.growth(5.0, 2000)["rss_bytes"] is None  # too few
 
 
 @pytest.mark.parametrize(("text", "num_tokens", "num_wrong"), [("a", 1, 0), ("b", 1, 1), ("a", 2, 1)])

@@ -132,7 +132,7 @@ class Server:
         if failed := [event["error"] for _, event in events if "error" in event]:
             raise RuntimeError(f"{self.name}: {failed[0]}")
         pieces = [(at_s, text) for at_s, event in events if (text := self._piece(event)[0])]
-        report = next((event["forerun"] for _, event in reversed(events) if "forerun" in event), {})
+        report: dict[str, Any] = next((event["forerun"] for _, event in reversed(events) if "forerun" in event), {})
         return Stream(begun_s, tuple(pieces), max((self._piece(event)[1] for _, event in events), default=0), report)
 
     def _request(self, tokens: list[int], num: int, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:

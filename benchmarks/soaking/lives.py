@@ -91,8 +91,8 @@ class Home:
         keys.write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
         keys.chmod(0o600)
         self._command = [*serve_command(DEMO_MODEL, folder / "bank"), "--api-key-file", str(keys), "--log-format", "json", *options]
-        self.log, self.life, self.lives, self.failures = folder / "server.log", None, list[Life](), list[str]()
-        self.life: Life | None
+        self.log, self.lives, self.failures = folder / "server.log", list[Life](), list[str]()
+        self.life: Life | None = None
 
     def run(self, life_s: float, end: str, stop: threading.Event) -> None:
         """One life, with rests. What is wrong with these or its end is appended to `failures`."""

@@ -43,6 +43,15 @@ def test_for_people(forerun: Callable[..., Any], log: Path) -> None:
     assert " 1 culprit (ssd): prefilled in paged(64), requested contiguous; decoded in paged(64), requested " in text
 
 
+def test_what_ran_beside_others(forerun: Callable[..., Any], log: Path) -> None:
+    beside = replace(FAULTY, others_s=1.25, sequences_per_round=2.0, rows_per_round=5.5, forked_from="s2")
+    log.with_name("one").write_text(encode(entry(20_000, beside)))
+    text = forerun("report", log.with_name("one")).out
+    assert "1 request beside others: 2.0 sequences and 5.5 rows a round, 1.2 s for others; 1 forked" in text
+    printed = json.loads(forerun("report", log.with_name("one"), "--json").out)
+    assert (printed["sharing"]["num"], printed["sharing"]["rows_per_round"]) == (1, 5.5)
+
+
 def test_misses_are_counted_by_reason(forerun: Callable[..., Any], log: Path) -> None:
     missed = [Miss("differs", 9, f"message {i} (user)", "content", "", "") for i in range(2)] + [Miss("new", 0, "", "", "", "")]
     reports = [replace(RAM[0].report, reason="r", computed_tokens=1000, miss=each) for each in missed if RAM[0].report]

@@ -10,14 +10,16 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import httpx
 from tests.engine.engines import Rig
-from tests.fake_family import after
+from tests.fake_family import weight
 from tests.serve.asking import values
 from tests.talking import tokenizer
 
@@ -112,17 +114,28 @@ def before(file: str) -> str:
     return next((pair["from"] for each in index()["conversations"] for pair in each["pairs"] if pair["to"] == file), "")
 
 
+@dataclass
+class Playing:
+    """A request that is being replayed. chat, prompt, stored: as in ReplayedRequest."""
+
+    recorded: Recorded
+    chat: Chat | None = None
+    prompt: Prompt | None = None
+    stored: tuple[int, ...] = ()
+
+
+_playing: ContextVar[Playing] = ContextVar("playing")  # of each task: several replay at once
+
+
 class Player(Rig):
-    """An engine that gives the recorded answers. folder: of its bank, None for one without a disk."""
+    """An engine that gives the recorded answers, to several clients at once. folder: of its bank, None for one without a disk."""
 
     def __init__(self, folder: Path | None = None, log: RequestLog | None = None) -> None:
         super().__init__(folder, context_tokens=CONTEXT_TOKENS, forgets=folder is not None, log=log)
-        self.next: Recorded | None = None
         self._call_ids: dict[str, list[str]] = {}  # of the answer to a request, by its file
         self._ids: dict[str, str] = {}
-        self.chat: Chat | None = None
-        self.prompt: Prompt | None = None
-        self.stored: tuple[int, ...] = ()
+        self._following: dict[tuple[int, int, int], int] = {}  # what is sampled where, by what a script knows
+        self.family.script = lambda *where: self._following.get(where, min(tokenizer().stop_ids))
         self.gate.open()
         self._submit = self.engine.submit
         self.engine.submit = self._submit_scripted  # type: ignore[method-assign]
@@ -135,16 +148,17 @@ class Player(Rig):
 
     async def play(self, recorded: Recorded) -> ReplayedRequest:
         """The response to a request, through the whole application."""
-        self.next, self.chat, self.prompt, self.stored = recorded, None, None, ()
+        playing = Playing(recorded)
+        _playing.set(playing)
         transport = httpx.ASGITransport(build(self.engine, keys={}, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.request(recorded.method, recorded.path, headers=recorded.headers, content=self._with_ids(recorded))
         self._call_ids[recorded.file] = list(dict.fromkeys(re.findall(r"\bcall_[0-9a-f]{24}\b", response.text)))
         report = _report(response)
         reused, computed = report.get("reused_tokens", 0), report.get("computed_tokens", 0)
-        assert reused + computed == (len(self.prompt.tokens) if self.prompt else 0)
+        assert reused + computed == (len(playing.prompt.tokens) if playing.prompt else 0)
         return ReplayedRequest(
-            recorded, response, reused, report.get("reason", ""), report.get("miss"), self.chat, self.prompt, self.stored
+            recorded, response, reused, report.get("reason", ""), report.get("miss"), playing.chat, playing.prompt, playing.stored
         )
 
     def _with_ids(self, recorded: Recorded) -> bytes:
@@ -158,14 +172,21 @@ class Player(Rig):
         return body
 
     async def _submit_scripted(self, job: Job) -> Run:
-        assert self.next is not None
+        playing = _playing.get()
         assert isinstance(job.prompt, Chat)
-        self.chat = job.prompt
-        self.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job, CONTEXT_TOKENS)
-        answer = tokenizer().encode(_answer_text(self.next, thinks=prompt.opens_reasoning), tenant="script")
-        self.family.script = after(len(prompt.tokens), answer, min(tokenizer().stop_ids))
-        self.stored = (*prompt.tokens, *answer)
+        playing.chat = job.prompt
+        playing.prompt = prompt = prompt_encoding.encode(self.engine.prompter, self.engine.worker.model().bank, job, CONTEXT_TOKENS)
+        answer = tokenizer().encode(_answer_text(playing.recorded, thinks=prompt.opens_reasoning), tenant="script")
+        playing.stored = (*prompt.tokens, *answer)
+        self._following |= following(prompt.tokens, answer)
         return await self._submit(job)
+
+
+def following(prompt: Sequence[int], answer: Sequence[int]) -> dict[tuple[int, int, int], int]:
+    """The tokens of an answer by position, the token before, and the sum of all weights before: see `Script`."""
+    tokens = [*prompt, *answer]
+    sums = [0, *accumulate(weight(token) for token in tokens)]
+    return {(at, tokens[at - 1], sums[at]): tokens[at] for at in range(len(prompt), len(tokens))}
 
 
 def is_enough(before: ReplayedRequest, after: ReplayedRequest) -> bool:

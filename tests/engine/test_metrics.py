@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -45,6 +46,15 @@ def test_every_metric_follows_the_rules() -> None:
     found = {metric.name: faults(metric) for metric in families() if not metric.name.endswith("_created")}
     assert len(found) > 15
     assert {name: broken for name, broken in found.items() if broken} == {}
+
+
+def test_what_requests_shared_is_counted() -> None:
+    metrics = Metrics(Engine().health, {})
+    reports = [replace(DONE.report, rounds=4, sequences_per_round=2.5, rows_per_round=6.0, others_s=3.0, forked_from=s) for s in ("", "s2")]
+    for report in reports:
+        metrics.count(EndedRequest(cast(Any, None), "stop", DONE.usage, report, None))
+    names = ("round_sequences_total", "round_rows_total", "forks_total", "others_seconds_sum")
+    assert [metrics.registry.get_sample_value(f"forerun_{name}") for name in names] == [20.0, 48.0, 1.0, 6.0]
 
 
 @pytest.mark.parametrize("name", ["forerun_restore_ms", "Forerun_restore_seconds", "forerun_steps_total", "forerun_steps_counter"])

@@ -43,10 +43,11 @@ def test_a_request_starts_and_its_prefill_is_followed(lines: list[str], monkeypa
     asyncio.run(ask())
     own = [line.removeprefix("[0123456789ab] ") for line in lines if line.startswith("[0123456789ab] ")]
     assert own[0] == "starts: a prompt of 1,300 tokens"
-    assert [line.partition(", about")[0] for line in own[1:]] == [
+    assert [line.partition(", about")[0] for line in own[1:-1]] == [
         "prefill: 512 of 1,300 tokens, 0 of them reused",
         "prefill: 1,024 of 1,300 tokens, 0 of them reused",
     ]
+    assert own[-1].startswith("ends: 0.0 s in the queue, 0.0 s for others, 1.0 sequences and ")
     assert own[1].endswith(" s left")
 
 
@@ -78,3 +79,22 @@ def test_queued_requests_show_their_place(lines: list[str], monkeypatch: pytest.
     assert asyncio.run(ask()) == [[], [1], [2, 1]]
     assert [line for line in lines if "waits" in line] == ["waits for 1 other request", "waits for 2 other requests"]
     assert sum("s in the queue: a prompt of 50 tokens" in line for line in lines) == 2
+
+
+def test_a_request_that_ends_shows_what_it_shared(lines: list[str]) -> None:
+    """The second forks the first, which decodes with it."""
+
+    async def ask() -> None:
+        async with running() as rig:
+            rig.gate.hold(after=1)
+            first = await rig.ask(range(100, 200), max_tokens=40)
+            await rig.gate.reached(2)
+            second = await rig.ask([*range(100, 200), 7], max_tokens=40)
+            rig.gate.open()
+            await asyncio.gather(events(first), events(second))
+
+    asyncio.run(ask())
+    ends = [line for line in lines if "ends:" in line]
+    assert len(ends) == 2
+    assert [line for line in ends if ", 1.0 sequences" in line] == []
+    assert sum(", forked from " in line for line in ends) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.serve.engine_double import REPORT
 
-from forerun.request_log.analysis import Outlier, faults_of, summarise
+from forerun.request_log.analysis import Outlier, Sharing, faults_of, summarise
 from forerun.request_log.entry import Entry
 from forerun.values import Report, Usage
 
@@ -79,12 +79,23 @@ def test_requested_pages_are_no_fault() -> None:
         ({"computed_tokens": 9000}, "9,000 tokens to prefill, its peers had 1,000"),
         ({"eager_steps": {"width": 30}}, "30 of 100 steps ran eager (width)"),
         ({"tokens_per_round": 1.0}, "1.00 tokens per round, its peers had 2.00"),
+        ({"sequences_per_round": 3.0}, "3.0 sequences a round, its peers had 1.5"),
+        ({"others_s": 7.0}, "7.0 s passed for other requests"),
         ({}, "nothing in the log explains it"),
     ],
 )
 def test_why_the_first_token_was_late(changes: dict[str, Any], reason: str) -> None:
     outlier = only([*RAM, entry(21_100, replace(HEALTHY, ttft_s=10.0, **changes))])
     assert (outlier.ttft_ratio, outlier.reason) == (4.0, reason)
+
+
+def test_what_ran_beside_others_is_summed_up() -> None:
+    alone = replace(HEALTHY, others_s=0.0, sequences_per_round=1.0, rows_per_round=2.0)
+    assert summarise([entry(20_000, alone)]).sharing is None
+    beside = [replace(alone, others_s=0.5 * n, sequences_per_round=float(n), rows_per_round=2.0 * n) for n in (2, 3, 8)]
+    forked = replace(beside[0], forked_from="s2")
+    summary = summarise([entry(20_000, report) for report in (alone, *beside[1:], forked)])
+    assert summary.sharing == Sharing(3, 3.0, 6.0, 1.5, 1)
 
 
 def test_the_queue_makes_no_request_late() -> None:

@@ -16,7 +16,7 @@ from forerun.cli.lines import AsJson, borderless
 from forerun.config import load
 from forerun.errors import ForerunError
 from forerun.log import short_id
-from forerun.request_log.analysis import Group, MissGroup, Outlier, Summary, summarise
+from forerun.request_log.analysis import Group, MissGroup, Outlier, Sharing, Summary, summarise
 from forerun.request_log.entry import Entry, decode
 from forerun.request_log.file import read_lines
 
@@ -58,6 +58,8 @@ def parse(lines: list[str]) -> tuple[list[Entry], list[str]]:
 def show(console: Console, summary: Summary, num_requests: int, bad: list[str]) -> None:
     """The summary for people."""
     console.print(counted(num_requests, "request"), *bad, "", groups_table(summary.groups), "", sep="\n")
+    if summary.sharing:
+        console.print(sharing_line(summary.sharing), "", sep="\n")
     if summary.misses:
         console.print("Misses:", misses_table(summary.misses), "", sep="\n")
         lasts = ", ".join(f"{short_id(each.last_id)} ({each.kind})" for each in summary.misses)
@@ -86,6 +88,13 @@ def groups_table(groups: tuple[Group, ...]) -> Table:
         compiled = "-" if each.compiled_frac is None else f"{each.compiled_frac:.0%}"
         grid.add_row(each.source, each.layout, str(each.num), contexts, *speeds, compiled)
     return grid
+
+
+def sharing_line(sharing: Sharing) -> str:
+    """What requests had in common; medians."""
+    rounds = f"{_number(sharing.sequences_per_round, 1)} sequences and {_number(sharing.rows_per_round, 1)} rows a round"
+    requests = counted(sharing.num, "request")
+    return f"{requests} beside others: {rounds}, {sharing.others_s:.1f} s for others; {sharing.num_forked} forked"
 
 
 def misses_table(misses: tuple[MissGroup, ...]) -> Table:
@@ -126,7 +135,8 @@ def plain(summary: Summary) -> dict[str, Any]:
         for each in summary.outliers
     ]
     groups, misses = ([asdict(each) for each in values] for values in (summary.groups, summary.misses))
-    return {"groups": groups, "missed": misses, "slow": slow, "unserved": summary.unserved}
+    sharing = asdict(summary.sharing) if summary.sharing else None
+    return {"groups": groups, "sharing": sharing, "missed": misses, "slow": slow, "unserved": summary.unserved}
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

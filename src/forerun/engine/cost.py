@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from forerun.bank.restore import RestoredState
 from forerun.decode.draft_stats import DraftStats
 from forerun.engine.request import Request
+from forerun.log import short_id
 from forerun.models.base import Family
 from forerun.state.layout import Layout
 from forerun.values import Report, StepKind, Usage
@@ -71,6 +72,16 @@ class DecodeStats:
         if steps["compiled"] == 0:
             return "eager"
         return "compiled" if steps["compiled"] == steps.total() else "mixed"
+
+
+def summary(report: Report) -> str:
+    """What the server's log says of a request at its end: what it waited for, and what it shared."""
+    parts = [f"ends: {report.queue_s:.1f} s in the queue, {report.others_s:.1f} s for others"]
+    if report.sequences_per_round is not None:
+        parts.append(f"{report.sequences_per_round:.1f} sequences and {report.rows_per_round:.1f} rows a round")
+    if report.forked_from:
+        parts.append(f"forked from {short_id(report.forked_from)}")
+    return ", ".join(parts)
 
 
 def report(

@@ -29,7 +29,11 @@ class Metrics:
         self._rounds = self._counter("forerun_rounds", "Decoding rounds by number of drafted tokens", "depth")
         self._drafts = self._counter("forerun_draft_tokens", "Drafted tokens by depth in the round and outcome", "depth", "outcome")
         self._steps = self._counter("forerun_decode_steps", "Decoding passes: compiled, or the reason for running eager", "kind")
+        self._sequences = self._counter("forerun_round_sequences", "Sequences in each round of each request, its own included")
+        self._rows = self._counter("forerun_round_rows", "Rows verified in each round of each request, its own included")
+        self._forks = self._counter("forerun_forks", "Requests whose state was copied in RAM from another conversation")
         self._queue = self._histogram("forerun_queue_seconds", "Time in the queue")
+        self._others = self._histogram("forerun_others_seconds", "Time of a running request that passed for others alone")
         self._restore = self._histogram("forerun_restore_seconds", "Time to restore stored state")
         self._ttft = self._histogram("forerun_ttft_seconds", "Time from arrival to the first token")
         self.registry.register(_HealthCollector(health))
@@ -51,9 +55,16 @@ class Metrics:
         for reason, steps in report.eager_steps.items():
             self._steps.labels(reason).inc(steps)
         self._count_drafts(report)
+        self._count_others(report)
         self._queue.observe(report.queue_s)
         self._restore.observe(report.restore_s)
         self._ttft.observe(report.ttft_s)
+
+    def _count_others(self, report: Report) -> None:
+        self._sequences.inc(report.rounds * (report.sequences_per_round or 0))
+        self._rows.inc(report.rounds * (report.rows_per_round or 0))
+        self._forks.inc(bool(report.forked_from))
+        self._others.observe(report.others_s)
 
     def _count_drafts(self, report: Report) -> None:
         for depth, rounds in enumerate(report.depths):

@@ -57,19 +57,23 @@ def next_prompt(prompts: Sequence[Prompt], served_s: Mapping[str, float]) -> int
 
 
 class TimeShare:
-    """Shares time between prefill and decoding while both have work: after a piece of prefill, rounds until decoding has had its part."""
+    """Shares time between prefill and decoding while both have work: after a piece of prefill, rounds until decoding has had its part, at
+    least one. By what the last round takes longer, less is due after the next piece.
+    """
 
     def __init__(self) -> None:
-        self._owed_s = 0.0
+        self._owed_s, self._is_round_due = 0.0, False
 
     def is_prefill_due(self, *, can_decode: bool) -> bool:
         """Whether the next tick prefills, given that there is a prompt."""
-        return not can_decode or self._owed_s <= 0
+        return not can_decode or not (self._is_round_due or self._owed_s > 0)
 
     def note_prefill(self, seconds: float, *, can_decode: bool) -> None:
         """A piece was computed while others could decode, or not."""
-        self._owed_s = seconds * (1 - PREFILL_FRAC) / PREFILL_FRAC if can_decode else 0.0
+        self._is_round_due = can_decode
+        self._owed_s = self._owed_s + seconds * (1 - PREFILL_FRAC) / PREFILL_FRAC if can_decode else 0.0
 
     def note_round(self, seconds: float) -> None:
         """A round was decoded."""
-        self._owed_s -= seconds
+        self._is_round_due = False
+        self._owed_s = max(0.0, self._owed_s) - seconds

@@ -15,6 +15,7 @@ from typing import TypeVar
 from forerun.decode.depth import WARNING
 from forerun.engine.admission import explain
 from forerun.engine.batch import Batch
+from forerun.engine.cost import summary
 from forerun.engine.model import Model
 from forerun.engine.request import EndedRequest, Failure, Request
 from forerun.engine.scheduler import may_wait, next_request, retry_after_s
@@ -316,6 +317,7 @@ class Worker:
         if ended.report is None:
             self._report(ended, last)
             return
+        log.info(summary(ended.report))
         with self._state:
             self._ending.add(ended.request)
         self._reporting.submit(self._report_explained, ended, ended.report, last)

@@ -21,6 +21,7 @@ PEERS_A_SIDE = 16
 MIN_PEERS = 4  # with fewer, no comparison
 MIN_DECODED = 16  # tokens; with fewer, the decoding speed is noise
 SLOW_FRAC = 0.75  # of the peers' median speed
+MANY = 4 / 3  # times the sequences that its peers shared a round with: an explanation
 SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # above the peers' median by this factor and by this many seconds
 
 
@@ -102,10 +103,24 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """Requests that ran beside others: count; medians of what a round held and of the seconds that passed for others alone. num_forked: of
+    all requests, those whose state was copied from another conversation.
+    """
+
+    num: int
+    sequences_per_round: float | None
+    rows_per_round: float | None
+    others_s: float
+    num_forked: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """The analysis of a log. unserved: number of cancelled and failed requests by error."""
+    """The analysis of a log. sharing: None if none ran beside others. unserved: number of cancelled and failed requests by error."""
 
     groups: tuple[Group, ...]
+    sharing: Sharing | None
     misses: tuple[MissGroup, ...]
     outliers: tuple[Outlier, ...]
     unserved: Counter[str]
@@ -120,7 +135,7 @@ def summarise(entries: Sequence[Entry]) -> Summary:
     unserved = Counter(
         (entry.error or entry.outcome).removeprefix("ForerunError: ") for entry in entries if entry.outcome in ("cancelled", "error")
     )
-    return Summary(tuple(_groups(served)), tuple(_missed(served)), tuple(_outliers(served)), unserved)
+    return Summary(tuple(_groups(served)), _sharing(served), tuple(_missed(served)), tuple(_outliers(served)), unserved)
 
 
 def faults_of(report: Report) -> tuple[str, ...]:
@@ -147,6 +162,20 @@ def _groups(served: Sequence[ServedRequest]) -> Iterator[Group]:
             median(each.ttft_s for each in own),
             sum(each.report.compiled_steps for each in own) / steps if steps else None,
         )
+
+
+def _sharing(served: Sequence[ServedRequest]) -> Sharing | None:
+    forked = [each for each in served if each.report.forked_from]
+    beside = [each.report for each in served if each.report.others_s or (each.report.sequences_per_round or 1) > 1]
+    if not beside:
+        return None
+    return Sharing(
+        len(beside),
+        _median([report.sequences_per_round for report in beside]),
+        _median([report.rows_per_round for report in beside]),
+        median(report.others_s for report in beside),
+        len(forked),
+    )
 
 
 def _missed(served: Sequence[ServedRequest]) -> Iterator[MissGroup]:
@@ -210,9 +239,18 @@ def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str
         yield f"{num} of {report.steps} steps ran eager ({reason})"
     if report.layout != report.prefill_layout and report.layout == report.requested_layout:
         yield f"decoded in {report.layout}, as chosen for this length"
+    yield from _causes_of_others(report, peers)
     usual = _median([peer.report.tokens_per_round for peer in peers])
     if usual is not None and report.tokens_per_round is not None and report.tokens_per_round < SLOW_FRAC * usual:
         yield f"{report.tokens_per_round:.2f} tokens per round, its peers had {usual:.2f}"
+
+
+def _causes_of_others(report: Report, peers: Sequence[ServedRequest]) -> Iterator[str]:
+    usual = _median([peer.report.sequences_per_round for peer in peers])
+    if usual is not None and report.sequences_per_round is not None and report.sequences_per_round > MANY * usual:
+        yield f"{report.sequences_per_round:.1f} sequences a round, its peers had {usual:.1f}"
+    if report.others_s > SLOW_TTFT_S:
+        yield f"{report.others_s:.1f} s passed for other requests"
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -72,8 +72,9 @@ def _fused(q: mx.array, keys: mx.array, values: mx.array, positions: mx.array, f
 
 
 def errors(device: mx.Device) -> list[float]:
-    """`error` for the heads of real models, one row and many, in short contexts and beyond 8,192 keys, in the device's dtype. Empty with
-    the CPU kernels, which attend instead.
+    """`error` for the heads of real models, one row and many, in short contexts and beyond 8,192 keys, in the device's dtype.
+
+    Empty with the CPU kernels, which attend instead.
     """
     if cpu.extension():
         return []

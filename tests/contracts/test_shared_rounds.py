@@ -123,8 +123,8 @@ def test_b5_a_compiled_step_of_several_serves_any_of_them(block_tokens: int, mon
     mix = [Part(script, sits_out=frozenset(range(i, 99, 4))) for i, script in enumerate(scripts)]
     steps = StepTable(FAMILIES["tiny"], eager_reason="")
     assert together("tiny", mix, steps) == [alone("tiny", script) for script in scripts]
-    assert steps.counts()["compiled"] > 20
-    assert {"batch", "compiled"} == set(steps.counts()), "batched and compiled rounds were not both taken"
+    assert {len(spans) for _, _, spans in steps._passes} >= {1, 3}
+    assert steps.counts()["compiled"] > steps.counts()["batch"] > 0
 
 
 @pytest.mark.parametrize("name", FAMILIES)

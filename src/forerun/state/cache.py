@@ -92,9 +92,7 @@ class Cache(Generic[L]):
         self.states = [(States([each]), 0) for each in arrays]
 
     def own(self) -> None:
-        """Hold no arrays of other sequences, with which a shared pass made its own; the state is evaluated, since what is to be copied later
-        holds them as well.
-        """
+        """Hold no arrays of other sequences, with which a shared pass made its own. Evaluated, since a copy that is due holds them too."""
         self.recurrent = [tuple(mx.contiguous(array) for array in arrays) for arrays in self.recurrent]
         mx.eval(self.arrays())
 

@@ -25,8 +25,9 @@ from forerun.decode.prefill import prefill
 from forerun.decode.scores import Score
 from forerun.models.base import Family
 from forerun.state.cache import Cache
-from forerun.state.conversion import extract, extract_snapshot, fork, relayout_as_chosen
+from forerun.state.conversion import extract, extract_snapshot, fork, materialise, relayout_as_chosen
 from forerun.state.layout import Contiguous, Layout, Paged
+from forerun.state.store import Arena
 from forerun.text.answer import Answer
 from forerun.values import GREEDY, Sampling
 
@@ -51,7 +52,9 @@ DEPTHS = (0, 1, 2, 3, 7)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One answer. prompt: (seed, tokens); seed: of its noise and its depths; leave_after: own rounds after which its client goes away."""
+    """One answer. prompt: (seed, tokens); seed: of its noise, and of its depths unless they are given, to be repeated; leave_after: own
+    rounds after which its client goes away.
+    """
 
     prompt: tuple[int, int] = (0, 30)
     sampling: str = "greedy"
@@ -61,12 +64,15 @@ class Script:
     num_top: int | None = None
     layout: Layout = LAYOUTS[0]
     leave_after: int | None = None
+    depths: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> list[int]:
         return tiny.words(("mix", self.prompt[0]), self.prompt[1])
 
     def depth(self, round_number: int) -> int:
+        if self.depths:
+            return self.depths[round_number % len(self.depths)]
         return random.Random(f"{self.seed} {round_number}").choice(DEPTHS)
 
 
@@ -187,14 +193,15 @@ class Part:
 def together(
     name: str, parts: Sequence[Part], steps: StepTable | None = None, before_round: Callable[[Sequence[Running]], object] = len
 ) -> list[Outcome]:
-    """The answers of all, which share rounds. before_round: called with its members. steps: by default those of a server."""
+    """The answers of all, which share rounds and a pool. before_round: called with its members. steps: by default those of a server."""
     policy, family = ScriptedDepths(), FAMILIES[name]
+    arena = Arena(family.spec)
     steps = steps or StepTable(family, eager_reason="")
     running, outcomes, number = dict[int, Running](), dict[int, Outcome](), 0
     while len(outcomes) < len(parts):
         for i, part in enumerate(parts):
             if part.joins == number:
-                running[i] = Running(part.script, _begun(family, part, running), steps, policy)
+                running[i] = Running(part.script, _begun(family, arena, part, running), steps, policy)
         for i in [i for i, one in running.items() if not one.is_running]:
             outcomes[i] = running.pop(i).outcome()
         members = {i: one for i, one in running.items() if number not in parts[i].sits_out}
@@ -208,9 +215,9 @@ def together(
     return [outcomes[i] for i in range(len(parts))]
 
 
-def _begun(family: Family, part: Part, running: dict[int, Running]) -> Cache[Any]:
+def _begun(family: Family, arena: Arena, part: Part, running: dict[int, Running]) -> Cache[Any]:
     """The state after the part's prompt."""
     origins = [one for one in running.values() if one.script.prompt == part.script.prompt]
     if part.forks and origins:
         return fork(origins[-1].generation.cache, origins[-1].at_prompt, Contiguous(), 4)
-    return read(family, part.script.tokens)
+    return read(family, part.script.tokens, materialise(arena, [], None, Contiguous(), part.script.prompt[1]))

@@ -71,10 +71,14 @@ class TickedBatch:
 
     def add(self, tokens: Sequence[int], **fields: Any) -> RunningSequence:
         """Admit a request for 10 greedy tokens. fields: of the Job, instead."""
+        assert self.admits(tokens, **fields)
+        return self.batch.running[-1]
+
+    def admits(self, tokens: Sequence[int], **fields: Any) -> bool:
+        """Whether it is admitted now."""
         job = replace(Job(f"job-{next(_ids)}", TokenPrompt(tuple(tokens)), GREEDY, 10, (), None, "", "use"), **fields)
         prompt = self.model.prompter.encode(job.prompt, tenant=job.tenant)
-        assert self.batch.admit(Request(job, prompt, job.max_tokens or 0, self.family.now_s))
-        return self.batch.running[-1]
+        return self.batch.admit(Request(job, prompt, job.max_tokens or 0, self.family.now_s))
 
     def tick(self) -> None:
         self.batch.tick()

@@ -12,6 +12,7 @@ from statistics import mean
 import mlx.core as mx
 import pytest
 from tests import tiny
+from tests.contracts.test_shared_rounds import BatchedStates
 from tests.engine.batches import TickedBatch, ticked
 from tests.engine.engines import Rig, events, running
 from tests.fake_family import FakeFamily, scattered
@@ -26,6 +27,7 @@ from forerun.engine.admission import ADMIT_FRAC, growth_bytes, needed_bytes
 from forerun.engine.scheduler import PREFILL_FRAC, TimeShare
 from forerun.engine.sequence import Phase
 from forerun.errors import ForerunError, OutOfMemoryError
+from forerun.models.base import Family
 from forerun.values import Done, QueuePosition, Report
 
 TINY = tiny.family()
@@ -176,27 +178,53 @@ def test_b16_a_mixed_batch_holds_the_sum_of_its_parts_and_asks_for_it_before(mon
     with_batch(monkeypatch, scenario)
 
 
-def memory_for(context_tokens: int) -> int:
+def memory_for(family: Family, context_tokens: int) -> int:
     """So that one request of so many tokens fits, but not another while it runs."""
     gc.collect()
     mx.clear_cache()
-    needed, growth = needed_bytes(TINY.spec, context_tokens), growth_bytes(TINY.spec, context_tokens, 0)
+    needed, growth = needed_bytes(family.spec, context_tokens), growth_bytes(family.spec, context_tokens, 0)
     return int((mx.get_active_memory() + needed + growth / 2) / ADMIT_FRAC)
 
 
-def test_what_running_requests_are_promised_is_not_given_away() -> None:
-    """The second request fits only when the first has ended; one that does not fit alone is refused; both while the first decodes."""
+@pytest.mark.parametrize(("family", "tokens"), [(TINY, 600), (BatchedStates(), 20)], ids=["a large cache", "large snapshots"])
+def test_what_running_sequences_are_promised_is_not_promised_again(family: Family, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before the first one's first pass, when nothing is computed yet, nor later; but when it has ended."""
+    mx.eval(family.head(read(family, [1]).hidden[None]))
+    prompts = [tiny.words(("memory", i), tokens) for i in range(2)]
+
+    async def scenario() -> None:
+        with ticked(family, monkeypatch, memory_bytes=memory_for(family, tokens + 512)) as found:
+            found.add(prompts[0], max_tokens=512, bank="bypass")
+            assert not found.admits(prompts[1], max_tokens=512, bank="bypass")
+            for _ in range(4):
+                found.tick()
+            assert not found.admits(prompts[1], max_tokens=512, bank="bypass")
+            found.run()
+            found.ended.clear()
+            found.first_s.clear()
+            gc.collect()
+            assert found.admits(prompts[1], max_tokens=512, bank="bypass")
+
+    asyncio.run(scenario())
+
+
+def test_a_request_waits_for_memory_and_is_told_its_place() -> None:
+    """The second one fits when the first has ended; one that does not fit alone is refused."""
     mx.eval(TINY.head(read(TINY, [1]).hidden[None]))
 
     async def scenario() -> None:
         prompts = [tiny.words(("memory", i), 600) for i in range(2)]
-        async with running(model=TINY, memory_bytes=memory_for(1112)) as rig:
+        async with running(model=TINY, memory_bytes=memory_for(TINY, 1112)) as rig:
+            rig.gate.hold()
             first = await rig.ask(prompts[0], max_tokens=512, bank="bypass")
-            await rig.gate.reached(5)
+            await rig.gate.let(5, rig.is_idle)
             second = await rig.ask(prompts[1], max_tokens=512, bank="bypass")
-            reports = [await report(run) for run in (first, second)]
-            assert [each.sequences_per_round for each in reports] == [1, 1]
-            assert reports[1].queue_s > 0
+            await rig.gate.let(5, rig.is_idle)
+            assert rig.engine.worker.counts() == (1, 1)
+            rig.gate.open()
+            assert (await report(first)).sequences_per_round == 1
+            received = await events(second)
+            assert received[0] == QueuePosition(1)
             with pytest.raises(OutOfMemoryError):
                 await events(await rig.ask(tiny.words("memory", 3000), max_tokens=512, bank="bypass"))
             await until(rig.is_idle)

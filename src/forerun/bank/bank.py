@@ -133,7 +133,6 @@ class Bank:
             return
         if cache.is_broken or cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens{' that is broken' * cache.is_broken} is not the state after {len(tokens)}")
-        cache.own()
         by_position = {s.position: s for s in snapshots}
         in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position), turn.head))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))

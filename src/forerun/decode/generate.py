@@ -122,7 +122,7 @@ class Generation:
         if self.cache.length > len(self._prompt) + self.num_shown:
             self.cache.truncate(self._shown)
         self.rounds.complete_draft_rows()
-        self.cache.own_arrays()
+        self.cache.own()
         return [*self._prompt, *self.tokens][: self.cache.length]
 
     def take(self, tokens: list[int]) -> int:

@@ -67,6 +67,7 @@ class RunningSequence:
         request.running = self.restored.running
         self.snapshots = list(self.restored.snapshots)
         self.cache: Cache[Any] = self.restored.cache
+        mx.eval(self.cache.arrays())  # what is not allocated yet would be promised to the next request too
         self.prefilled = LayoutPair(layout, self.cache.store.layout)
         self.snapshot_positions = self._snapshot_positions()
         self.generation: Generation | None = None

@@ -92,8 +92,9 @@ class Cache(Generic[L]):
         self.states = [(States([each]), 0) for each in arrays]
 
     def own(self) -> None:
-        """Hold no arrays of other sequences, with which a shared pass made its own."""
+        """Hold no arrays of other sequences, with which a shared pass made its own. Evaluated, since a copy that is due holds them too."""
         self.recurrent = [tuple(mx.contiguous(array) for array in arrays) for arrays in self.recurrent]
+        mx.eval(self.arrays())
 
     @property
     def is_broken(self) -> bool:
@@ -113,11 +114,6 @@ class Cache(Generic[L]):
         self.store.own(snapshot.position)
         self.length, self.draft_length = snapshot.position, min(self.draft_length, snapshot.position)
         self.recurrent, self.hidden = list(snapshot.recurrent), snapshot.hidden
-
-    def own_arrays(self) -> None:
-        """Evaluate the state, and copy what is a slice of a tensor that several sequences share: it would keep all of that in memory."""
-        self.recurrent = [tuple(mx.contiguous(a) for a in layer) for layer in self.recurrent]
-        mx.eval(self.arrays())
 
     def arrays(self) -> list[mx.array]:
         return self.store.buffers + self.snapshot().arrays()

@@ -199,7 +199,7 @@ class Worker:
             return self.is_closing and not (self._waiting or self._calls or self._sequences)
 
     def _admit(self, model: Model, batch: Batch) -> None:
-        """Start the next request, if there is one that may run now. Those that must wait are told their places."""
+        """Start the next request, if there is one that may run now. Their places are posted to those that must wait."""
         with self._state:
             waiting = list(self._waiting)
             request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)

@@ -134,7 +134,7 @@ def shares(piece_s: float, round_s: float, num: int = 1000) -> tuple[float, int]
             prefill_s, in_row = prefill_s + piece_s, in_row + 1
             most = max(most, in_row)
         else:
-            share.note_round(round_s)
+            share.note_round(round_s, has_drafts=False)
             decode_s, in_row = decode_s + round_s, 0
     return prefill_s / (prefill_s + decode_s), most
 
@@ -158,3 +158,26 @@ def test_prefill_has_all_of_the_time_where_nobody_decodes() -> None:
     assert share.is_prefill_due(can_decode=False)
     share.note_prefill(5.0, can_decode=False)
     assert share.is_prefill_due(can_decode=True), "what was computed while nobody waited is not owed"
+
+
+def test_rounds_have_drafts_while_they_fit_into_what_a_piece_leaves() -> None:
+    share, part = TimeShare(), (1 - PREFILL_FRAC) / PREFILL_FRAC
+    share.note_prefill(1.0, can_decode=True)
+    assert share.may_draft
+    share.note_round(0.9 * part, has_drafts=True)
+    assert share.may_draft
+    share.note_round(1.1 * part, has_drafts=True)
+    assert not share.may_draft
+    share.note_round(0.1 * part, has_drafts=False)
+    assert not share.may_draft
+    share.note_prefill(1.2, can_decode=True)
+    assert share.may_draft, "pieces have become longer"
+
+
+def test_drafts_that_cost_little_are_made_beside_a_prompt_too() -> None:
+    share = TimeShare()
+    share.note_prefill(0.1, can_decode=True)
+    share.note_round(1.2, has_drafts=True)
+    assert not share.may_draft
+    share.note_round(1.0, has_drafts=False)
+    assert share.may_draft

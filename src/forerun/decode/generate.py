@@ -10,7 +10,7 @@ from typing import Any
 
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
-from forerun.decode.draft_stats import DraftStats, Round
+from forerun.decode.draft_stats import MAX_DEPTH, DraftStats, Round
 from forerun.decode.round import Part, Rounds, run_round
 from forerun.decode.scores import Score
 from forerun.state.cache import Cache, Snapshot
@@ -146,14 +146,14 @@ class Generation:
         return min(taken, max(0, self.answer.emitted_tokens - before + 1))
 
 
-def decode(generations: Sequence[Generation]) -> list[Round | Exception]:
+def decode(generations: Sequence[Generation], max_depth: int = MAX_DEPTH) -> list[Round | Exception]:
     """One round of all, at depths fixed before anything is drawn: of each its result, or the exception that ends it alone.
 
     They share steps and policy. Raises what the pass raises: then the caches of all are broken. The policy does not observe a failure.
     """
     policy, kinds = generations[0].policy, [g.rounds.draw.kind for g in generations]
     contexts = [g.cache.length for g in generations]
-    depths = policy.choose_all(kinds, contexts, [g.limit for g in generations])
+    depths = policy.choose_all(kinds, contexts, [min(g.limit, max_depth) for g in generations])
     parts = [Part(g.rounds, depth, g.take) for g, depth in zip(generations, depths, strict=True)]
     results = run_round(generations[0].steps, parts)
     for generation, result in zip(generations, results, strict=True):

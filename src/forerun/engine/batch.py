@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from forerun.decode.draft_stats import Round
+from forerun.decode.draft_stats import MAX_DEPTH, Round
 from forerun.decode.generate import decode
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.engine.admission import growth_bytes
@@ -71,6 +71,11 @@ class Batch:
             return False
         return True
 
+    @property
+    def is_stream_waiting(self) -> bool:
+        """Whether a round is due, after a piece of prefill: nothing else may come between."""
+        return bool(self._in(Phase.DECODE)) and not self._share.is_prefill_due(can_decode=True)
+
     def tick(self) -> None:
         """Run what is due. Ends the sequences that are finished, cancelled or failed."""
         start_s, served = time.monotonic(), self._run_due()
@@ -86,7 +91,8 @@ class Batch:
         prompts, decoding = self._in(Phase.PREFILL), self._in(Phase.DECODE)
         if prompts and self._share.is_prefill_due(can_decode=bool(decoding)):
             return self._prefill(prompts, can_decode=bool(decoding))
-        return self._decode(decoding) if decoding else ()
+        may_draft = not prompts or self._share.may_draft
+        return self._decode(decoding, MAX_DEPTH if may_draft else 0) if decoding else ()
 
     def _prefill(self, prompts: Sequence[RunningSequence], *, can_decode: bool) -> Sequence[RunningSequence]:
         now_s = time.monotonic()
@@ -97,25 +103,25 @@ class Batch:
         self._share.note_prefill(time.monotonic() - now_s, can_decode=can_decode)
         return [sequence]
 
-    def _decode(self, decoding: Sequence[RunningSequence]) -> Sequence[RunningSequence]:
-        """One round of all; of one alone that a failed pass has made suspect."""
+    def _decode(self, decoding: Sequence[RunningSequence], max_depth: int) -> Sequence[RunningSequence]:
+        """One round of all, with at most so many drafts; of one alone that a failed pass has made suspect."""
         suspect = next((s for s in decoding if s.is_suspect), None)
         members = [suspect] if suspect else decoding
         start_s, before = time.monotonic(), self.model.steps.counts()
         try:
-            results = decode([s.generation for s in members if s.generation])
+            results = decode([s.generation for s in members if s.generation], max_depth)
         except Exception as error:  # noqa: BLE001 - whose fault it was shows when each runs alone
             self._recover(members, error)
             return members
-        steps, rows = self.model.steps.counts() - before, sum(r.drafted + 1 for r in results if isinstance(r, Round))
+        steps, drafted = self.model.steps.counts() - before, sum(r.drafted for r in results if isinstance(r, Round))
         for sequence, result in zip(members, results, strict=True):
             sequence.is_suspect = False
-            sequence.passes.add(steps, len(members), rows)
+            sequence.passes.add(steps, len(members), drafted + len(members))
             if isinstance(result, Exception):
                 self._end(sequence, result)
             else:
                 self._guarded(sequence, sequence.posted)
-        self._share.note_round(time.monotonic() - start_s)
+        self._share.note_round(time.monotonic() - start_s, has_drafts=drafted > 0)
         return members
 
     def _recover(self, members: Sequence[RunningSequence], error: Exception) -> None:

@@ -6,14 +6,14 @@ Pure: no threads, no clock, no MLX.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from forerun.engine.request import Request
 
 MAX_WAITING = 16
 PREFILL_FRAC = 0.8  # of the time, for prefill while others decode
 AGING_TOKENS_PER_S = 500  # by which a prompt ranks as shorter for each second since it arrived: short ones cannot pass it for ever
-T = TypeVar("T")
+MUCH_LONGER = 1.5  # times
 
 
 def next_request(waiting: Sequence[Request], served_s: Mapping[str, float]) -> Request | None:
@@ -63,6 +63,7 @@ class TimeShare:
 
     def __init__(self) -> None:
         self._owed_s, self._is_round_due = 0.0, False
+        self._part_s = self._drafted_s = self._plain_s = 0.0
 
     def is_prefill_due(self, *, can_decode: bool) -> bool:
         """Whether the next tick prefills, given that there is a prompt."""
@@ -70,10 +71,21 @@ class TimeShare:
 
     def note_prefill(self, seconds: float, *, can_decode: bool) -> None:
         """A piece was computed while others could decode, or not."""
-        self._is_round_due = can_decode
-        self._owed_s = self._owed_s + seconds * (1 - PREFILL_FRAC) / PREFILL_FRAC if can_decode else 0.0
+        self._is_round_due, self._part_s = can_decode, seconds * (1 - PREFILL_FRAC) / PREFILL_FRAC
+        self._owed_s = self._owed_s + self._part_s if can_decode else 0.0
 
-    def note_round(self, seconds: float) -> None:
+    @property
+    def may_draft(self) -> bool:
+        """Whether a round with drafts, as long as the last one, fits into what a piece of prefill leaves, as one must follow each piece; or
+        takes little longer than one without.
+        """
+        return self._drafted_s <= max(self._part_s, MUCH_LONGER * self._plain_s)
+
+    def note_round(self, seconds: float, *, has_drafts: bool) -> None:
         """A round was decoded."""
+        if has_drafts:
+            self._drafted_s = seconds
+        else:
+            self._plain_s = seconds
         self._is_round_due = False
         self._owed_s = max(0.0, self._owed_s) - seconds

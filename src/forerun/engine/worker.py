@@ -167,7 +167,8 @@ class Worker:
             self._admit(model, batch)
             if batch.running:
                 batch.tick()
-                self._capture_between(model)
+                if not batch.is_stream_waiting:
+                    self._capture_between(model)
                 self._log_progress(batch)
             elif not self._capture(model):
                 with self._state:

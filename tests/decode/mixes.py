@@ -98,10 +98,10 @@ class ScriptedDepths(DepthPolicy):
         self.next: list[int] = []
         self.observed = 0
 
-    def choose_all(self, context_tokens: Sequence[int], limits: Sequence[int]) -> list[int]:
+    def choose_all(self, kinds: Sequence[str], context_tokens: Sequence[int], limits: Sequence[int]) -> list[int]:
         return [min(depth, limit) for depth, limit in zip(self.next, limits, strict=True)]
 
-    def observe_all(self, context_tokens: Sequence[int], done: Sequence[Round]) -> None:
+    def observe_all(self, kinds: Sequence[str], context_tokens: Sequence[int], done: Sequence[Round]) -> None:
         self.observed += 1
 
 

@@ -162,6 +162,7 @@ def test_b16_a_mixed_batch_holds_the_sum_of_its_parts_and_asks_for_it_before(mon
     mx.eval(TINY.head(read(TINY, [1]).hidden[None]))
 
     def scenario(found: TickedBatch) -> None:
+        gc.collect()
         mx.clear_cache()
         base = mx.get_active_memory()
         parts = [found.add(tokens, max_tokens=5, bank="bypass") for tokens in (LONG[0], *SHORT[:4])]

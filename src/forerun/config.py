@@ -104,7 +104,8 @@ class Config(BaseModel):
         "auto", union_mode="left_to_right", description="tokens drafted per round: 0 (never) to 7, or auto: the fastest, up to 3"
     )
     decode_layout: Literal["auto", "contiguous", "paged"] = Field(
-        "auto", description="layout of a cache while decoding; auto: contiguous up to 131,072 tokens or what memory allows, paged above"
+        "auto",
+        description="layout of a cache while decoding; auto: paged on CUDA; else contiguous up to 131,072 tokens or what memory allows",
     )
     eager: bool = Field(False, description="do not compile decoding steps")
     api_key_file: Path | None = Field(None, description="file with one `name:key` per line; requests must then carry one of the keys")

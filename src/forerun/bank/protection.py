@@ -1,4 +1,4 @@
-"""Prompts of requests that wait or run: what they would restore is evicted neither from RAM nor from disk while they do.
+"""Prompts of requests that wait: what they would restore is evicted neither from RAM nor from disk while they do.
 
 Evaluated when something is to be evicted, not before: state may be stored or dropped while a request waits, and waiting costs nothing.
 """
@@ -9,14 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from forerun.bank.match import PrefixChain, match
 from forerun.bank.tier.base import Tier
 from forerun.state.record import PrefixHasher, RecordInfo
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from forerun.bank.tier.index import Index
 
 class Ram:
     """What one bank holds in RAM. losses: where evictions are noted without a disk. saver: None without a disk. protections: what requests
-    that wait or run would restore.
+    that wait would restore.
     """
 
     def __init__(self, live: LiveConversations, losses: Index, saver: DiskSaver | None, protections: Protections) -> None:

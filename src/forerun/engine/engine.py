@@ -54,7 +54,7 @@ class Sessions(Protocol):
 
 
 class Engine(Protocol):
-    """Runs jobs one after the other: tenants in turn, and each tenant's in the order of submission."""
+    """Runs jobs, several at once: they start tenants in turn, and each tenant's in the order of submission."""
 
     info: ModelInfo
     registry: CollectorRegistry

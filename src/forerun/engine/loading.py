@@ -117,7 +117,7 @@ def policy(config: Config, family: Family) -> DepthPolicy:
 
 
 def max_running(config: Config) -> int:
-    """How many sequences run at once, memory permitting: more rows on a CPU cost as much together as one after the other."""
+    """How many sequences run at once, memory permitting."""
     return config.max_running or (MAX_RUNNING_CPU if is_cpu() else MAX_RUNNING_GPU)
 
 

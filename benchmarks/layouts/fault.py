@@ -26,8 +26,7 @@ def spoil() -> None:
     load_as_asked = restore._load
 
     def load(context: Any, plan: Any) -> Any:
-        is_on_disk = any(location.is_on_disk for location in plan.locations)
-        return load_as_asked(replace(context, layout=Paged(PAGE_TOKENS)) if is_on_disk else context, plan)
+        return load_as_asked(replace(context, layout=Paged(PAGE_TOKENS)), plan)
 
     def arrange(cache: Any, layout: Any) -> Any:
         return cache if isinstance(cache.layout, Paged) else relayout_as_chosen(cache, layout)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from forerun.engine.request import Request
 
 MAX_WAITING = 16
-PREFILL_FRAC = 0.8  # of the time, for prefill while others decode
+PREFILL_FRAC = 0.85  # of the time, for prefill while others decode
 AGING_TOKENS_PER_S = 500  # by which a prompt ranks as shorter for each second since it arrived: short ones cannot pass it for ever
 MUCH_LONGER = 1.5  # times
 

@@ -19,12 +19,14 @@ from tests.waiting import LIMIT_S
 
 from forerun.bank import stored
 from forerun.bank.bank import Bank
+from forerun.bank.restore import RestoredState
 from forerun.bank.tier.base import Tier
 from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.folder import hold, holder
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.decode.prefill import prefill
 from forerun.errors import BadRequestError, UnknownSessionError
+from forerun.state.cache import Snapshot
 from forerun.state.layout import Paged
 from forerun.state.record import SEGMENT_TOKENS, Record, RecordInfo, token_bytes
 
@@ -386,6 +388,33 @@ def test_other_turns_that_run_while_a_conversation_is_removed_are_stored(bank: B
     with before_it_is_stored(monkeypatch, lambda: bank.sessions.wipe("bob")):
         on(bank, result["other"], "other")
     assert [(info.id, info.turns) for info in bank.sessions.all("", 10)] == [("other", 3)]
+
+
+@pytest.mark.parametrize(
+    "act", [lambda bank: bank.sessions.remove("", "mine"), lambda bank: bank.sessions.wipe("")], ids=["remove", "wipe"]
+)
+@pytest.mark.parametrize("is_early", [True, False], ids=["before it can be forked", "after"])
+def test_a_conversation_that_is_removed_while_its_turn_runs_is_not_forked(
+    act: Callable[[Bank], object], is_early: bool, bank: Bank
+) -> None:
+    prompt = [*SYSTEM, *tiny.words("mine", 2 * SEGMENT_TOKENS)]
+    restored = bank.restore(prompt, tenant="", session="mine", layout=talking.CONTIGUOUS, headroom_tokens=0)
+    snapshots: list[Snapshot] = []
+    if is_early:
+        act(bank)
+    running = bank.run(restored, prompt, snapshots, tenant="")
+    for new in prefill(FAMILY, restored.cache, prompt, [SEGMENT_TOKENS]):
+        snapshots += new
+    if not is_early:
+        assert begun(bank, prompt).forked_from == "mine"
+        act(bank)
+    again = begun(bank, prompt)
+    assert (again.source, again.forked_from, again.miss_reason.stored) == ("cold", "", ())
+    bank.end_run(running)
+
+
+def begun(bank: Bank, prompt: list[int]) -> RestoredState[Any]:
+    return bank.restore(prompt, tenant="", session=None, layout=talking.CONTIGUOUS, headroom_tokens=0)
 
 
 def test_nothing_more_of_a_prompt_is_saved_once_its_conversation_is_removed(bank: Bank) -> None:

@@ -316,7 +316,7 @@ def test_requests_that_may_not_run_yet_run_in_order_of_arrival() -> None:
 
 def test_a_tenants_one_request_does_not_wait_for_all_of_anothers() -> None:
     async def scenario() -> None:
-        async with running() as rig:
+        async with running(max_running=1) as rig:
             rig.gate.hold()
             first = await rig.ask(PROMPT, tenant="many")
             await rig.gate.reached(1)
@@ -334,7 +334,7 @@ def test_a_tenants_one_request_does_not_wait_for_all_of_anothers() -> None:
 
 def test_a_full_queue_refuses_requests() -> None:
     async def scenario() -> None:
-        async with running() as rig:
+        async with running(max_running=1) as rig:
             rig.gate.hold()
             runs = [await rig.ask(PROMPT, max_tokens=1)]
             await rig.gate.reached(1)
@@ -348,6 +348,21 @@ def test_a_full_queue_refuses_requests() -> None:
                 await rig.ask(PROMPT)
             rig.gate.open()
             assert [done(await events(run)).usage.completion_tokens for run in runs] == [1] * 17
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_may_run_at_once_take_no_place_in_the_queue() -> None:
+    async def scenario() -> None:
+        async with running(max_running=24) as rig:
+            rig.gate.hold()
+            runs = [await rig.ask(PROMPT, max_tokens=1)]
+            await rig.gate.reached(1)
+            runs += [await rig.ask(PROMPT[i:], max_tokens=1) for i in range(23 + MAX_WAITING)]
+            with pytest.raises(BusyError, match="39 requests are waiting already"):
+                await rig.ask(PROMPT)
+            rig.gate.open()
+            assert [done(await events(run)).usage.completion_tokens for run in runs] == [1] * 40
 
     asyncio.run(scenario())
 

@@ -52,8 +52,9 @@ def test_tenants_share_fairly() -> None:
 
 def test_the_queue_has_a_limit() -> None:
     assert MAX_WAITING == 16
-    assert [may_wait(waiting(*[False] * num), "") for num in (0, 15, 16, 17)] == [True, True, False, False]
-    assert may_wait(waiting(*[False] * 16), "another tenant")
+    assert [may_wait(waiting(*[False] * num), "", 0) for num in (0, 15, 16, 17)] == [True, True, False, False]
+    assert [may_wait(waiting(*[False] * num), "", 3) for num in (18, 19)] == [True, False]
+    assert may_wait(waiting(*[False] * 16), "another tenant", 0)
 
 
 @pytest.mark.parametrize(("mean_s", "expected"), [(0.0, 1), (0.01, 1), (1.0, 8), (5.0, 40), (100.0, 60)])

@@ -82,7 +82,7 @@ class Bank:
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
         self._turns = RunningTurns()
-        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns)
+        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns, self._running)
 
     def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
         """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
@@ -149,11 +149,13 @@ class Bank:
 
     def run(self, restored: RestoredState[Any], tokens: Sequence[int], snapshots: list[Snapshot], *, tenant: str) -> LiveConversation:
         """Let others fork the conversation of the prompt `tokens` while a request uses `restored.cache`: at `snapshots`, in order of
-        position, to which the caller appends while it prefills. Until `end_run`; a new cache after a change of layout goes into `cache`.
+        position, to which the caller appends while it prefills. Until `end_run`, or until it is removed; a new cache after a change of
+        layout goes into `cache`.
         """
         hasher = self._hasher(tenant)
         live = LiveConversation(restored.cache, list(tokens), snapshots, hasher, restored.session, restored.turns, (), is_running=True)
-        self._running.add(live)
+        if not restored.running.is_removed:
+            self._running.add(live)
         return live
 
     def end_run(self, live: LiveConversation) -> None:

@@ -10,13 +10,13 @@ A turn that runs while its conversation is removed ends, and is not stored. A fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from forerun.bank import stored, transfer
 from forerun.bank.archive import Archive
-from forerun.bank.live import LiveConversation
+from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.ram import Ram
 from forerun.bank.restore import new_session
 from forerun.bank.running_turns import RunningTurns
@@ -40,13 +40,20 @@ class OnOwner(Protocol):
 
 
 class SessionStore:
-    """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant. on_owner: set where
-    others than the owner of MLX call.
+    """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant. forkable: those that
+    run. on_owner: set where others than the owner of MLX call.
     """
 
     def __init__(
-        self, ram: Ram, losses: Index, saver: DiskSaver | None, hasher_of: Callable[[str], PrefixHasher], running: RunningTurns
+        self,
+        ram: Ram,
+        losses: Index,
+        saver: DiskSaver | None,
+        hasher_of: Callable[[str], PrefixHasher],
+        running: RunningTurns,
+        forkable: LiveConversations,
     ) -> None:
+        self._forkable = forkable
         self._live, self._losses, self._saver, self._hasher_of, self._running = ram.live, losses, saver, hasher_of, running
         self.on_owner: OnOwner = _at_once
 
@@ -125,7 +132,7 @@ class SessionStore:
         if not self._running.of(tenant, id):
             self.one(tenant, id)
         with self._running.removing(tenant, id):
-            self.on_owner(lambda: self._drop(self._live.of(tenant, id)))
+            self.on_owner(lambda: self._drop(lambda live: (live.tenant, live.session) == (tenant, id)))
             self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
 
@@ -133,7 +140,7 @@ class SessionStore:
         """Remove all of the tenant's conversations. Returns their number. Raises BankError, after which it can be repeated."""
         num_sessions, root = len(self._ids(tenant, _ALL)), self._hasher_of(tenant).root
         with self._running.removing(tenant, None):
-            self.on_owner(lambda: self._drop([live for live in self._live if live.tenant == tenant]))
+            self.on_owner(lambda: self._drop(lambda live: live.tenant == tenant))
             self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.wipe(disk, tenant, [root]))
             if self._saver:
@@ -152,10 +159,11 @@ class SessionStore:
         """Keys of the records that live conversations need."""
         return {key for live in self._live if live.session_row for key in live.session_row.keys}
 
-    def _drop(self, conversations: Sequence[LiveConversation]) -> None:
-        """Remove live conversations, with what is pending of them."""
-        for live in conversations:
-            self._live.remove(live)
+    def _drop(self, is_due: Callable[[LiveConversation], bool]) -> None:
+        """Remove live conversations, with what is pending of them; those that run are not forked any more."""
+        for index in (self._live, self._forkable):
+            for live in filter(is_due, index):
+                index.remove(live)
 
     def _ids(self, tenant: str, limit: int) -> set[str]:
         """Ids of the tenant's conversations: at least the `limit` last used."""

@@ -33,9 +33,9 @@ class Batch:
         self._shared: dict[tuple[int, int], int] = {}  # tokens that a waiting request and a running sequence have in common
 
     @property
-    def is_full(self) -> bool:
-        """Whether as many run as may."""
-        return len(self.running) >= self.model.max_running
+    def num_free(self) -> int:
+        """How many more may run, memory permitting."""
+        return self.model.max_running - len(self.running)
 
     def is_prefix_coming(self, request: Request) -> bool:
         """Whether a prompt that is being prefilled will soon hold a beginning that the request shares: then it waits, and forks.
@@ -45,7 +45,8 @@ class Batch:
         return any(self._is_prefilling_prefix(s, request) for s in self._in(Phase.PREFILL))
 
     def _is_prefilling_prefix(self, sequence: RunningSequence, request: Request) -> bool:
-        if not (request.job.uses_bank and sequence.request.job.uses_bank and request.job.tenant == sequence.request.job.tenant):
+        job, other = request.job, sequence.request.job
+        if not (job.uses_bank and other.uses_bank and job.tenant == other.tenant) or sequence.restored.running.is_removed:
             return False
         key = id(request), id(sequence)
         if key not in self._shared:

@@ -24,9 +24,11 @@ def next_request(waiting: Sequence[Request], served_s: Mapping[str, float]) -> R
     return min(live, key=lambda request: served_s.get(request.job.tenant, 0.0), default=None)
 
 
-def may_wait(waiting: Sequence[Request], tenant: str) -> bool:
-    """Whether the tenant may queue one more request. A full queue still takes one from a tenant with none waiting."""
-    return len(waiting) < MAX_WAITING or all(request.job.tenant != tenant for request in waiting)
+def may_wait(waiting: Sequence[Request], tenant: str, num_free: int) -> bool:
+    """Whether the tenant may queue one more request. num_free: how many of the queue may start at once, or once a common beginning is
+    computed; they take no place of those that wait. A full queue still takes one from a tenant with none waiting.
+    """
+    return len(waiting) < MAX_WAITING + num_free or all(request.job.tenant != tenant for request in waiting)
 
 
 def retry_after_s(num_waiting: int, mean_request_s: float) -> int:

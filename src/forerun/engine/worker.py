@@ -86,7 +86,11 @@ class Worker:
 
     def _num_ahead(self) -> int:
         """How many requests must start or end before a new one starts."""
-        return len(self._waiting) + (self._batch is None or self._batch.is_full)
+        return len(self._waiting) + (not self._num_free())
+
+    def _num_free(self) -> int:
+        """How many more requests may run now."""
+        return 0 if self._batch is None or self._is_memory_short else self._batch.num_free
 
     def _protect(self, request: Request) -> None:
         if request.job.uses_bank:
@@ -99,7 +103,7 @@ class Worker:
         self._forget_cancelled()
         if self.is_closing:
             raise BusyError("the server is stopping", retry_after_s=10)
-        if not may_wait(self._waiting, request.job.tenant):
+        if not may_wait(self._waiting, request.job.tenant, self._num_free()):
             wait_s = retry_after_s(len(self._waiting), self._mean_request_s)
             raise BusyError(f"{len(self._waiting)} requests are waiting already", retry_after_s=wait_s, hint=f"try again in {wait_s} s")
 
@@ -204,7 +208,7 @@ class Worker:
         with self._state:
             waiting = list(self._waiting)
             request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)
-            self._starting = None if batch.is_full or self._is_memory_short else request
+            self._starting = request if self._num_free() else None
         if self._starting:
             self._start(model, batch, self._starting)
         with self._state:

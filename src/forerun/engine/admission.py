@@ -18,6 +18,7 @@ from forerun.bank.live import LiveConversation
 from forerun.decode.prefill import CHUNK_TOKENS
 from forerun.errors import OutOfMemoryError
 from forerun.kernels.attention import SCORE_BYTES
+from forerun.kernels.buffers import release_buffers
 from forerun.kernels.cuda_source import is_cuda
 from forerun.state.contiguous import capacity_for
 from forerun.state.spec import StateSpec
@@ -63,14 +64,14 @@ def free_memory_for(bank: Bank, spec: StateSpec, tokens: int, memory_bytes: int,
     if mx.get_active_memory() + mx.get_cache_memory() <= limit_bytes:
         return
     bank.release_free_pages()
-    mx.clear_cache()
+    release_buffers()
     live = own()
     own_bytes = live.num_bytes if live else 0
     limit_bytes += own_bytes
     excess_bytes = mx.get_active_memory() - limit_bytes
     if 0 < excess_bytes <= bank.stats.ram_bytes - own_bytes:
         bank.free(excess_bytes, [live] if live else [])
-        mx.clear_cache()
+        release_buffers()
     if (used_bytes := mx.get_active_memory()) > limit_bytes:
         needed, used, total = (decimal(n) for n in (needed_bytes(spec, tokens), used_bytes, memory_bytes))
         raise OutOfMemoryError(f"{tokens} tokens need {needed} of memory, {used} of {total} are in use", hint=HINT)

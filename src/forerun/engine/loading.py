@@ -25,6 +25,7 @@ from forerun.engine.context import context_of
 from forerun.engine.model import Model
 from forerun.kernels import proof
 from forerun.kernels.arithmetic import Arithmetic, is_cpu
+from forerun.kernels.buffers import release_buffers
 from forerun.kernels.cuda_source import is_cuda
 from forerun.kernels.numerics import ARRAYS, VERSION
 from forerun.models.base import Family
@@ -58,6 +59,7 @@ def load_model(config: Config, folder: Path, arithmetic: Arithmetic, prompter: P
         model = _model(config, loaded, bank, prompter)
         cleanup.callback(model.steps.release)
         warm_up(model.steps, layout_for("decode", 1, model.limits), model.policy.deepest, progress)
+        release_buffers()
         cleanup.pop_all()
     return model
 
@@ -67,7 +69,7 @@ def _prove(family: Family) -> None:
         proof.prove_row_invariant(family.linear_shapes)
     else:
         proof.prove_once()
-    mx.clear_cache()
+    release_buffers()
 
 
 def _model(config: Config, loaded: LoadedModel, bank: Bank, prompter: Prompter) -> Model:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
-import mlx.core as mx
-
 from forerun.bank.archive import Archive
 from forerun.bank.session_store import SessionStore
 from forerun.bank.transfer import pack
@@ -23,6 +21,7 @@ from forerun.engine.engine import Run
 from forerun.engine.request_recorder import RequestLog
 from forerun.engine.worker import Worker
 from forerun.errors import ForerunError
+from forerun.kernels.buffers import release_buffers
 from forerun.text.prompt import Prompter
 from forerun.values import GREEDY, ArchivedConversation, ImportResult, Job, SessionInfo
 
@@ -117,4 +116,4 @@ class LocalSessions:
         self.prompter.forget(tenant, is_gone)
         if self.log:
             await asyncio.to_thread(self.log.forget, tenant, is_gone)
-        await asyncio.wrap_future(self.worker.call(lambda _: mx.clear_cache()))
+        await asyncio.wrap_future(self.worker.call(lambda _: release_buffers()))

@@ -19,6 +19,7 @@ from uuid import uuid4
 import mlx.core as mx
 
 from forerun.errors import ForerunError, ModelError
+from forerun.kernels.buffers import release_buffers
 from forerun.kernels.numerics import FAST
 from forerun.kernels.quantised import Scheme, quantise
 from forerun.machine import free_bytes
@@ -132,7 +133,7 @@ class _Shards:
         self.result.num_bytes += sum(array.nbytes for array in self._open.values())
         self._num += 1
         self._open.clear()
-        mx.clear_cache()
+        release_buffers()
 
 
 def _opened(folder: Folder) -> Checkpoint:

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.kernels.blocks import FORMATS
+from forerun.kernels.buffers import release_buffers
 from forerun.kernels.numerics import Numerics
 from forerun.machine import memory_bytes
 from forerun.models.base import Family
@@ -52,7 +53,7 @@ def load(folder: Path, numerics: Numerics, dtype: str, progress: Callable[[str, 
     weights = Weights(checkpoint, options)
     family = kind.build(weights, numerics)
     weights.done()
-    mx.clear_cache()
+    release_buffers()
     if not cached:
         cached = digest.hexdigest(source.config)
         remember(source.files, cached)

@@ -32,7 +32,7 @@ def available_bytes() -> int:
 
 
 def return_freed_memory() -> None:
-    """Return the free pages of the C library's heap to the system: glibc keeps them until asked. Other libraries do not need it."""
+    """Return the free pages of the C library's heap to the system: glibc keeps them otherwise. Nothing on other libraries."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 

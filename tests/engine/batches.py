@@ -76,9 +76,13 @@ class TickedBatch:
 
     def admits(self, tokens: Sequence[int], **fields: Any) -> bool:
         """Whether it is admitted now."""
+        return self.batch.admit(self.request(tokens, **fields))
+
+    def request(self, tokens: Sequence[int], **fields: Any) -> Request:
+        """One that waits."""
         job = replace(Job(f"job-{next(_ids)}", TokenPrompt(tuple(tokens)), GREEDY, 10, (), None, "", "use"), **fields)
         prompt = self.model.prompter.encode(job.prompt, tenant=job.tenant)
-        return self.batch.admit(Request(job, prompt, job.max_tokens or 0, self.family.now_s))
+        return Request(job, prompt, job.max_tokens or 0, self.family.now_s)
 
     def tick(self) -> None:
         self.batch.tick()

@@ -70,6 +70,16 @@ def test_b13_decoding_waits_for_a_piece_of_a_prompt_at_most_and_the_prompt_ends_
     with_batch(monkeypatch, scenario)
 
 
+def test_what_a_request_shares_is_not_taken_for_that_of_a_later_one_at_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(found: TickedBatch) -> None:
+        found.add(LONG[0])
+        for _ in range(10):  # each leaves the queue, and its memory is used again
+            assert found.batch.is_prefix_coming(found.request(LONG[0]))
+            assert not found.batch.is_prefix_coming(found.request(LONG[1]))
+
+    with_batch(monkeypatch, scenario)
+
+
 @pytest.mark.parametrize("num", [2, 3, 4, 8])
 def test_b14_no_number_of_prompts_at_once_has_a_slow_first_token(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waited_s: dict[int, list[float]] = {}

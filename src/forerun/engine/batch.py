@@ -30,7 +30,7 @@ class Batch:
         self.model, self._on_end = model, on_end
         self.running: list[RunningSequence] = []
         self._share, self._served_s = TimeShare(), dict[str, float]()
-        self._shared: dict[tuple[int, int], int] = {}  # tokens that a waiting request and a running sequence have in common
+        self._shared: dict[tuple[Request, RunningSequence], int] = {}  # tokens that a waiting request and a running sequence have in common
 
     @property
     def num_free(self) -> int:
@@ -48,7 +48,7 @@ class Batch:
         job, other = request.job, sequence.request.job
         if not (job.uses_bank and other.uses_bank and job.tenant == other.tenant) or sequence.restored.running.is_removed:
             return False
-        key = id(request), id(sequence)
+        key = request, sequence
         if key not in self._shared:
             self._shared[key] = num_common(request.prompt.tokens, sequence.request.prompt.tokens)
         shared = self._shared[key]

@@ -314,6 +314,25 @@ def test_requests_that_may_not_run_yet_run_in_order_of_arrival() -> None:
     asyncio.run(scenario())
 
 
+def test_freed_memory_goes_back_to_the_system_once_after_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[None] = []
+    monkeypatch.setattr(worker, "release_buffers", lambda: released.append(None))
+
+    async def scenario() -> None:
+        async with running() as rig:
+            await events(await rig.ask(PROMPT))
+            await asyncio.sleep(1.5)
+            assert not released
+            monkeypatch.setattr(worker, "REST_S", 0.0)
+            await asyncio.sleep(2.5)
+            assert len(released) == 1
+            await events(await rig.ask(PROMPT))
+            await asyncio.sleep(1.5)
+            assert len(released) == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_tenants_one_request_does_not_wait_for_all_of_anothers() -> None:
     async def scenario() -> None:
         async with running(max_running=1) as rig:

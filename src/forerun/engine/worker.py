@@ -21,6 +21,7 @@ from forerun.engine.request import EndedRequest, Failure, Request
 from forerun.engine.scheduler import may_wait, next_request, retry_after_s
 from forerun.engine.sequence import Phase, RunningSequence
 from forerun.errors import BusyError, ForerunError
+from forerun.kernels.buffers import release_buffers
 from forerun.log import request_id
 from forerun.values import Done, QueuePosition, Report
 
@@ -30,6 +31,7 @@ _MEAN_WEIGHT = 0.2
 _RELEASE_S = 1.0  # of the time for closing, reserved for releasing the model
 LOG_S = 10.0  # between two log lines on a prefill
 QUEUED_S = 0.1  # a shorter wait is not worth a word
+REST_S = 30.0  # without work, after which freed memory goes back to the system
 SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units for the disk
 
 
@@ -54,6 +56,7 @@ class Worker:
         self._stop_s = 0.0
         self._mean_request_s = 1.0
         self._may_capture_s = self._may_log_s = 0.0
+        self._worked_s: float | None = None
         self._is_draft_failing = False
         self.is_storing = self._is_memory_short = False
         self.failure = ""
@@ -174,15 +177,23 @@ class Worker:
                 if not batch.is_stream_waiting:
                     self._capture_between(model)
                 self._log_progress(batch)
+                self._worked_s = time.monotonic()
             elif not self._capture(model):
-                with self._state:
-                    self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
+                self._rest()
         if not model.bank.flush(max(0.0, self._stop_s - time.monotonic() - _RELEASE_S)):
             log.warning(
                 "stopped with %d records not written: their tokens will be computed again", model.bank.stats.health().pending_writes
             )
         model.bank.close()
         model.steps.release()
+
+    def _rest(self) -> None:
+        """Wait for work. After `REST_S` without, freed memory goes back to the system, once: the next turn would have to get it again."""
+        if self._worked_s and time.monotonic() >= self._worked_s + REST_S:
+            release_buffers()
+            self._worked_s = None
+        with self._state:
+            self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
 
     def _end_all(self, error: BaseException) -> None:
         """Fail every request: the thread ends by a defect, and nobody else would answer them."""

@@ -52,7 +52,7 @@ class Server:
         log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen([*self.command, "--port", str(port)], stdout=log, stderr=log, env=os.environ | self.environ)
         self._wait()
-        self.loaded_bytes = self._rss_bytes()
+        self.loaded_bytes = self.resident_bytes()
         self._signal(signal.SIGSTOP)
         return self
 
@@ -92,7 +92,7 @@ class Server:
             "prefill_tok_per_s": len(tokens) / first_s,
             "decode_tok_per_s": (num_tokens - 1) / (last_s - first_s),
             "cpu_s": self._cpu_s() - cpu_start,
-            "rss_bytes": self._rss_bytes(),
+            "rss_bytes": self.resident_bytes(),
             "text": "".join(text for _, text in pieces),
         }
 
@@ -150,7 +150,7 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _rss_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -78,6 +78,7 @@ def test_requested_pages_are_no_fault() -> None:
         ({"reason": "set aside: a record"}, "set aside: a record"),
         ({"computed_tokens": 9000}, "9,000 tokens to prefill, its peers had 1,000"),
         ({"eager_steps": {"width": 30}}, "30 of 100 steps ran eager (width)"),
+        ({"eager_steps": {"batch": 20, "new batch": 8}}, "nothing in the log explains it"),
         ({"tokens_per_round": 1.0}, "1.00 tokens per round, its peers had 2.00"),
         ({"sequences_per_round": 3.0}, "3.0 sequences a round, its peers had 1.5"),
         ({"others_s": 7.0}, "7.0 s passed for other requests"),

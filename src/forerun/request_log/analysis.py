@@ -22,6 +22,7 @@ MIN_PEERS = 4  # with fewer, no comparison
 MIN_DECODED = 16  # tokens; with fewer, the decoding speed is noise
 SLOW_FRAC = 0.75  # of the peers' median speed
 MANY = 4 / 3  # times the sequences that its peers shared a round with: an explanation
+_SHARED = ("batch", "new batch")  # reasons for eager steps that say no more than that the round was shared
 SLOW_TTFT, SLOW_TTFT_S = 1.5, 0.5  # above the peers' median by this factor and by this many seconds
 
 
@@ -236,7 +237,8 @@ def _causes(each: ServedRequest, peers: Sequence[ServedRequest]) -> Iterator[str
     if usual is not None and report.computed_tokens > 2 * max(1.0, usual):
         yield f"{report.computed_tokens:,} tokens to prefill, its peers had {usual:,.0f}"
     for reason, num in sorted(report.eager_steps.items()):
-        yield f"{num} of {report.steps} steps ran eager ({reason})"
+        if reason not in _SHARED:
+            yield f"{num} of {report.steps} steps ran eager ({reason})"
     if report.layout != report.prefill_layout and report.layout == report.requested_layout:
         yield f"decoded in {report.layout}, as chosen for this length"
     yield from _causes_of_others(report, peers)

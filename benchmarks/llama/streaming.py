@@ -1,11 +1,10 @@
-"""A server process of any kind, and one streamed answer with its times."""
+"""A server that is asked several requests at once, and one streamed answer with its times."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -13,18 +12,15 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from forerun.models.load import DEMO_MODEL
 from forerun.text.tokenizer import Tokenizer
+from llama.process import ServerProcess
 
 ANSWER_TOKENS = 128
 END_TOKENS = (8183, 8185)
-START_LIMIT_S = 120.0
 GREEDY: dict[str, Any] = {"temperature": 0}
 
 
@@ -67,39 +63,18 @@ class Watch:
 
 
 @dataclass
-class Server:
-    """kind: "forerun", "llama" or "mlx-lm". It runs between `__enter__` and `__exit__`."""
-
-    name: str
-    kind: str
-    command: list[str]
-    folder: Path
-    environ: dict[str, str] = field(default_factory=dict)
-
-    def __enter__(self) -> Server:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        log = (self.folder / "log").open("wb")
-        self.process = subprocess.Popen([*self.command, "--port", str(port)], stdout=log, stderr=log, env=os.environ | self.environ)
-        self._wait()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.process.terminate()
-        self.process.wait(60)
+class Server(ServerProcess):
+    """Of any kind."""
 
     def ask(self, tokens: list[int]) -> dict[str, Any]:
         """One greedy answer: tokens a second of prefill (to the first piece) and of decoding, processor seconds, resident bytes, text."""
-        cpu_start = self._cpu_s()
+        cpu_start = self.cpu_s()
         answer = self.stream(tokens)
         return {
             "prefill_tok_per_s": len(tokens) / (answer.first_s - answer.begun_s),
             "decode_tok_per_s": (answer.num_tokens - 1) / (answer.last_s - answer.first_s),
-            "cpu_s": self._cpu_s() - cpu_start,
-            "rss_bytes": self._rss_bytes(),
+            "cpu_s": self.cpu_s() - cpu_start,
+            "rss_bytes": self.resident_bytes(),
             "text": answer.text,
         }
 
@@ -131,9 +106,9 @@ class Server:
         events = [(at_s, json.loads(line[6:])) for at_s, line in lines if line.startswith(b"data: {")]
         if failed := [event["error"] for _, event in events if "error" in event]:
             raise RuntimeError(f"{self.name}: {failed[0]}")
-        pieces = [(at_s, text) for at_s, event in events if (text := self._piece(event)[0])]
+        pieces = [(at_s, text) for at_s, event in events if (text := self.piece(event)[0])]
         report: dict[str, Any] = next((event["forerun"] for _, event in reversed(events) if "forerun" in event), {})
-        return Stream(begun_s, tuple(pieces), max((self._piece(event)[1] for _, event in events), default=0), report)
+        return Stream(begun_s, tuple(pieces), max((self.piece(event)[1] for _, event in events), default=0), report)
 
     def _request(self, tokens: list[int], num: int, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if self.kind == "llama":
@@ -142,30 +117,6 @@ class Server:
         body = {"model": "default_model", "prompt": prompt, "max_tokens": num, "stream": True} | fields
         bans = {str(token): -100 for token in END_TOKENS}
         return "/v1/completions", body | {"stream_options": {"include_usage": True}, "logit_bias": bans}
-
-    def _piece(self, event: dict[str, Any]) -> tuple[str, int]:
-        """Text of an event, and the number of tokens if it names it."""
-        if self.kind == "llama":
-            return event.get("content", ""), event.get("tokens_predicted", 0) if event.get("stop") else 0
-        choices = event.get("choices") or [{}]
-        return choices[0].get("text") or "", (event.get("usage") or {}).get("completion_tokens", 0)
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if httpx.get(self.url + "/health", timeout=5).status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.1)
-        raise RuntimeError(f"{self.name} did not start: {(self.folder / 'log').read_text()[-2000:]}")
-
-    def _cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def _rss_bytes(self) -> int:
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def text_of(tokens: list[int]) -> str:

@@ -6,10 +6,10 @@ Knows nothing of MLX, HTTP or any dialect: a dialect parses JSON into a Job and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Finish = Literal["stop", "length", "calls"]
+Finish = Literal["stop", "length", "calls", "loop"]
 Source = Literal["cold", "ram", "ssd"]
 StepKind = Literal["compiled", "eager", "mixed"]
 BankUse = Literal["use", "bypass"]
@@ -96,6 +96,37 @@ class LogprobsRequest:
     of_prompt: bool
 
 
+FormatKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "gbnf"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What a text must be. definition: a JSON schema, or a list of choices, as JSON text with its keys in the client's order; or a grammar;
+    "" for json_object. is_strict: a keyword of the schema that cannot be enforced is an error; else it is dropped and named in the report.
+    param: the request's field that holds it, for errors.
+    """
+
+    kind: FormatKind
+    definition: str
+    is_strict: bool
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """Which calls of declared tools an answer makes. is_required: at least one, and no text beside it. allowed: names of the tools that may
+    be called, None for all. is_parallel: more than one call may be made. strict: names of tools whose schema is `OutputFormat.is_strict`.
+    inputs: the format of the one argument, `input`, of custom tools that have one, by name. is_enforced: False leaves calls free.
+    """
+
+    is_required: bool = False
+    allowed: tuple[str, ...] | None = None
+    is_parallel: bool = True
+    strict: frozenset[str] = frozenset()
+    inputs: Mapping[str, OutputFormat] = field(default_factory=dict)
+    is_enforced: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request, independent of its dialect.
@@ -103,6 +134,9 @@ class Job:
     max_tokens: upper limit, also bounded by the rest of the context; None: by that alone. stop: strings that end the answer, excluded from
     it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys. client: the program that
     sent it, as that calls itself, "" if it does not.
+
+    output: of the text after the reasoning, None for any. calls: of tools. reasoning_tokens: after so many the reasoning is closed, None
+    for no limit. is_loop_broken: an answer that repeats the same text again and again is ended, as finish "loop".
     """
 
     id: str
@@ -115,6 +149,10 @@ class Job:
     bank: BankUse
     logprobs: LogprobsRequest | None = None
     client: str = ""
+    output: OutputFormat | None = None
+    calls: CallRule = CallRule()
+    reasoning_tokens: int | None = None
+    is_loop_broken: bool = False
 
     @property
     def uses_bank(self) -> bool:
@@ -170,7 +208,8 @@ class Report:
     reused_tokens + computed_tokens == prompt tokens. prefill_tok_per_s: computed_tokens over the seconds of prefill alone (None if nothing
     was computed). decode_tok_per_s: of the tokens after the first (None below two). ttft_s: arrival to first token, queue and restore
     included; to the end of the prompt where max_tokens is 0. reason: why no more was reused, "" if all that could be was; miss: where the
-    prompt diverges. rendering: what of the request the chat template could not take as sent. read_bytes: of files, to restore the state.
+    prompt diverges. rendering: what of the request the chat template could not take as sent. unenforced: keywords
+    of its schemas that the grammar does not hold. read_bytes: of files, to restore the state.
     durable_tokens: of the conversation, after how many it could be resumed from disk if the process were killed as the answer ends.
 
     layout, prefill_layout: of the cache's keys and values while decoding and in prefill, read off its arrays. requested_layout and
@@ -216,6 +255,7 @@ class Report:
     reason: str
     miss: Miss | None
     rendering: tuple[str, ...]
+    unenforced: tuple[str, ...]
     read_bytes: int
     durable_tokens: int
 

@@ -18,7 +18,7 @@ LEVELS = (
     ("errors", "values", "log", "small_files"),
     ("config", "machine", "network"),
     ("kernels", "text", "request_log"),
-    ("sampling", "state"),
+    ("grammar", "sampling", "state"),
     ("models", "bank", "hub"),
     ("decode",),
     ("engine",),
@@ -29,7 +29,7 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-LOADED_WITHOUT_MLX = ("errors", "values", "log", "config", "request_log", "text", "hub", "serve", "demo", "cli")
+LOADED_WITHOUT_MLX = ("errors", "values", "log", "config", "request_log", "text", "grammar", "hub", "serve", "demo", "cli")
 
 
 def parts() -> set[str]:

@@ -129,6 +129,7 @@ def report(
         reason=restored.miss_reason.text,
         miss=None,
         rendering=request.prompt.notes,
+        unenforced=request.unenforced,
         read_bytes=restored.read_bytes,
         durable_tokens=durable_tokens,
     )

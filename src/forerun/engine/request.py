@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from forerun.bank.running_turns import RunningTurn
+from forerun.grammar.matcher import Matcher
 from forerun.text.prompt import Prompt
 from forerun.values import ArchivedConversation, Done, Event, Job, Miss, PrefillProgress, QueuePosition, Report, Usage
 
@@ -38,6 +39,7 @@ class Request:
     prefill_progress: the latest, None before prefill. answer_text: the raw answer so far. describe_miss: the miss of its report; it
     renders the prompt several times, so it is not called on the thread that serves. running: set once the bank is asked for its state.
     unprotect: lets go of what it would restore, once it no longer waits. knows_place: whether a place in the queue was posted.
+    matcher: of the grammar that its answer follows, None for none. unenforced: what of its schemas that does not hold.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
@@ -46,6 +48,8 @@ class Request:
         self.is_cancelled = self.knows_place = False
         self.prefill_progress: PrefillProgress | None = None
         self.answer_text = ""
+        self.matcher: Matcher | None = None
+        self.unenforced: tuple[str, ...] = ()
         self.running = RunningTurn()
         self.unprotect: Callable[[], None] = lambda: None
         self.describe_miss: Callable[[], Miss | None] = lambda: None

@@ -13,16 +13,19 @@ from forerun.decode.depth import DepthPolicy
 from forerun.decode.draft_stats import MAX_DEPTH, DraftStats, Round
 from forerun.decode.round import Part, Rounds, run_round
 from forerun.decode.scores import Score
+from forerun.grammar.matcher import Matcher
 from forerun.state.cache import Cache, Snapshot
 from forerun.text.answer import Answer
 from forerun.values import Finish, Sampling
+
+MAX_FORCED = 3  # tokens of a grammar that a round verifies: steps of so many rows are compiled at the start
 
 
 class Generation:
     """One answer: `begin`, then `decode` rounds until `finish` is why it ended; `store` then returns the tokens in the cache.
 
     answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. draft_stats: of all rounds so far.
-    num_top: see Rounds; scores: of `sampled`, if requested.
+    num_top, matcher: see Rounds; scores: of `sampled`, if requested.
     """
 
     def __init__(
@@ -37,8 +40,9 @@ class Generation:
         stop_ids: frozenset[int],
         policy: DepthPolicy,
         num_top: int | None = None,
+        matcher: Matcher | None = None,
     ) -> None:
-        self.rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top)
+        self.rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top, matcher=matcher)
         self.steps, self.policy, self.answer = steps, policy, answer
         self._prompt, self._max_tokens, self._stop_ids = prompt, max_tokens, stop_ids
         self._shown = cache.snapshot()  # after the last token that the client saw
@@ -94,6 +98,12 @@ class Generation:
         self.rounds.resume(cache)
         if self._shown.position == cache.length:
             self._shown = cache.snapshot()
+
+    def part(self, depth: int) -> Part:
+        """Its part in a round with `depth` drafts, or with as many or more that the grammar determines."""
+        forced = self.rounds.forced(min(self.limit, MAX_FORCED))
+        is_forced = len(forced) >= max(depth, 1)
+        return Part(self.rounds, len(forced), self.take, forced) if is_forced else Part(self.rounds, depth, self.take)
 
     def note(self, result: Round) -> None:
         """Count a round that was taken."""
@@ -154,12 +164,12 @@ def decode(generations: Sequence[Generation], max_depth: int = MAX_DEPTH) -> lis
     policy, kinds = generations[0].policy, [g.rounds.draw.kind for g in generations]
     contexts = [g.cache.length for g in generations]
     depths = policy.choose_all(kinds, contexts, [min(g.limit, max_depth) for g in generations])
-    parts = [Part(g.rounds, depth, g.take) for g, depth in zip(generations, depths, strict=True)]
+    parts = [g.part(depth) for g, depth in zip(generations, depths, strict=True)]
     results = run_round(generations[0].steps, parts)
     for generation, result in zip(generations, results, strict=True):
         if isinstance(result, Round):
             generation.note(result)
     rounds = [result for result in results if isinstance(result, Round)]
-    if len(rounds) == len(results):
+    if len(rounds) == len(results) and not any(r.is_forced for r in rounds):
         policy.observe_all(kinds, contexts, rounds)
     return results

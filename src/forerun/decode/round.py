@@ -19,6 +19,7 @@ from forerun.decode.draft_stats import Round
 from forerun.decode.scores import Score, scores
 from forerun.decode.verification import Draw, DrawGroup, Drawn, grouped
 from forerun.errors import NumericsError
+from forerun.grammar.matcher import Matcher
 from forerun.kernels.row_span import joined_rows, split_rows
 from forerun.sampling.distribution import count_prompt, has_penalty
 from forerun.sampling.logprobs import Logprobs
@@ -33,18 +34,26 @@ class Rounds:
     """One sequence's rounds. The last appended token is not yet in the cache: cache.length == prompt + appended - 1.
 
     Draft rows lag behind: `_hidden` and `_tokens` are the target hidden vectors and tokens of rows draft_length, draft_length + 1, ...
-    num_top: number of likeliest tokens in `scores`, None for no scores. scores: of the tokens of the last `first` or round.
+    matcher: of the grammar that the answer follows. num_top: number of likeliest tokens in `scores`, None for no scores. scores: of the
+    tokens of the last `first` or round.
     before: the sequences and depths of the last round, and so what work it left.
     """
 
     def __init__(
-        self, steps: StepTable, cache: Cache[Any], prompt: Sequence[int], sampling: Sampling, *, num_top: int | None = None
+        self,
+        steps: StepTable,
+        cache: Cache[Any],
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        num_top: int | None = None,
+        matcher: Matcher | None = None,
     ) -> None:
         self._steps, self.cache = steps, cache
         counts = count_prompt(mx.array(list(prompt), dtype=mx.int32), steps.family.vocab) if has_penalty(sampling) else None
         is_coupled = sampling.seed is not None and sampling.temperature > 0
         seed = sampling.seed if sampling.seed is not None else fresh_seed()
-        self.draw = Draw(replace(sampling, seed=None), is_coupled, seed, counts, num_top)
+        self.draw = Draw(replace(sampling, seed=None), is_coupled, seed, counts, num_top, matcher)
         self.scores: list[Score] = []
         self._hidden = [cache.hidden[None]]
         self._tokens: list[int] = []
@@ -55,7 +64,7 @@ class Rounds:
         """The first token, from the last hidden vector of the cache: no forward. Raises NumericsError."""
         group = DrawGroup(0, [self.draw], [self.last], [self.cache.length])
         outcome = group.verify(self._steps.family.head(self.cache.hidden[None]))
-        mx.eval(outcome)
+        mx.eval(outcome.arrays())
         return self.emitted(outcome.on_host(), 0)[0]
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -63,6 +72,9 @@ class Rounds:
         if self.cache.spec.draft_layers:
             self._tokens += tokens
         self.last = tokens[-1]
+        if self.draw.matcher is not None:
+            for token in tokens:
+                self.draw.matcher.accept(token)
         if self.draw.counts is not None:
             self.draw = self.draw._replace(counts=self.draw.counts.extended(mx.array(list(tokens), dtype=mx.int32)))
 
@@ -71,9 +83,13 @@ class Rounds:
         self.cache, self._hidden, self.before = cache, [cache.hidden[None]], ()
         self._tokens = [self.last] if cache.spec.draft_layers else []
 
-    def run(self, depth: int, take: Callable[[list[int]], int]) -> Round:
+    def forced(self, limit: int) -> list[int]:
+        """At most `limit` tokens that the grammar determines, so that they need no draft head."""
+        return self.draw.matcher.forced()[: max(limit, 0)] if self.draw.matcher else []
+
+    def run(self, depth: int, take: Callable[[list[int]], int], forced: Sequence[int] = ()) -> Round:
         """A round of this sequence alone; see `run_round`. Raises NumericsError, and what `take` raises."""
-        (result,) = run_round(self._steps, [Part(self, depth, take)])
+        (result,) = run_round(self._steps, [Part(self, depth, take, forced)])
         if isinstance(result, Exception):
             raise result
         return result
@@ -107,7 +123,9 @@ class Rounds:
             self._hidden.append(hidden)
 
     def emitted(self, drawn: Drawn, index: int) -> list[int]:
-        """The accepted drafts and the next token. Sets their scores. Raises NumericsError."""
+        """The accepted drafts and the next token. Sets their scores. Raises NumericsError, and what its grammar raised."""
+        if index in drawn.errors:
+            raise drawn.errors[index]
         if not drawn.is_finite[index]:
             raise NumericsError("the model produced logits that are not numbers", hint="the weights may be damaged")
         tokens = drawn.tokens[index]
@@ -118,11 +136,20 @@ class Rounds:
 
 
 class Part(NamedTuple):
-    """A sequence's part in a round. `take` gets the emitted tokens and returns how many rows become state: at most as many as it took."""
+    """A sequence's part in a round. `take` gets the emitted tokens and returns how many rows become state: at most as many as it took.
+
+    forced: drafts that a grammar determines, `depth` of them, () for drafts of the head.
+    """
 
     rounds: Rounds
     depth: int
     take: Callable[[list[int]], int]
+    forced: Sequence[int] = ()
+
+    @property
+    def head_depth(self) -> int:
+        """How many drafts the head makes."""
+        return 0 if self.forced else self.depth
 
 
 def run_round(steps: StepTable, parts: Sequence[Part]) -> list[Round | Exception]:
@@ -130,16 +157,16 @@ def run_round(steps: StepTable, parts: Sequence[Part]) -> list[Round | Exception
 
     Raises what a pass raises; then all caches are broken.
     """
-    start_s, order = time.perf_counter(), grouped([p.rounds.draw for p in parts], [p.depth for p in parts])
+    start_s, order = time.perf_counter(), grouped([p.rounds.draw for p in parts], [(p.depth, bool(p.forced)) for p in parts])
     members = [[parts[i] for i in group] for group in order]
     results = dict(zip([i for group in order for i in group], _run(steps, members), strict=True))
-    company = tuple((id(p.rounds), p.depth) for p in parts)
+    company = tuple((id(p.rounds), p.head_depth) for p in parts)
     is_measure = all(p.rounds.before == company for p in parts)
     for part in parts:
         part.rounds.before = company
     seconds = time.perf_counter() - start_s if is_measure else None
     return [
-        tokens if isinstance(tokens, Exception) else Round(tokens, part.depth, len(tokens) - 1, seconds)
+        tokens if isinstance(tokens, Exception) else Round(tokens, part.depth, len(tokens) - 1, seconds, bool(part.forced))
         for part, tokens in zip(parts, (results[i] for i in range(len(parts))), strict=True)
     ]
 
@@ -154,7 +181,7 @@ def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] 
         hidden = steps.forward(joined_rows([g.rows() for g in groups]), caches, spans, view)
         logits = split_rows(steps.family.head(hidden), [len(g.draws) * (g.depth + 1) for g in groups])
         outcomes = [group.verify(rows) for group, rows in zip(groups, logits, strict=True)]
-        mx.eval(outcomes)
+        mx.eval([outcome.arrays() for outcome in outcomes])
         drawn = [outcome.on_host() for outcome in outcomes]
         results = [_take(p, d, i) for group, d in zip(members, drawn, strict=True) for i, p in enumerate(group)]
         kept = [rows for _, rows in results]
@@ -173,7 +200,8 @@ def _run(steps: StepTable, members: Sequence[Sequence[Part]]) -> list[list[int] 
 
 def _draw_group(parts: Sequence[Part]) -> DrawGroup:
     rounds = [p.rounds for p in parts]
-    return DrawGroup(parts[0].depth, [r.draw for r in rounds], [r.last for r in rounds], [r.cache.length + 1 for r in rounds])
+    last, positions, forced = [r.last for r in rounds], [r.cache.length + 1 for r in rounds], [list(p.forced) for p in parts if p.forced]
+    return DrawGroup(parts[0].depth, [r.draw for r in rounds], last, positions, forced)
 
 
 def _take(part: Part, drawn: Drawn, index: int) -> tuple[list[int] | Exception, int]:
@@ -186,15 +214,16 @@ def _take(part: Part, drawn: Drawn, index: int) -> tuple[list[int] | Exception, 
 
 
 def _draft(steps: StepTable, members: Sequence[Sequence[Part]], groups: Sequence[DrawGroup], view: View) -> None:
-    """Draft in lockstep by depth: sequences with fewer drafts drop out."""
+    """Draft in lockstep by depth: sequences with fewer drafts drop out, those with forced ones take no part."""
     rounds = [p.rounds for group in members for p in group]
-    depths = [p.depth for group in members for p in group]
+    depths = [p.head_depth for group in members for p in group]
+    of_group = [group[0].head_depth for group in members]
     if not any(depths):
         return
     counts = [r.num_primed if depth else 0 for r, depth in zip(rounds, depths, strict=True)]
     hidden = _last_rows(_prime(steps, rounds, counts, view), counts)
     for drafted in range(1, max(depths) + 1):
-        active = [g for g in groups if g.depth >= drafted]
+        active = [g for g, depth in zip(groups, of_group, strict=True) if depth >= drafted]
         logits = split_rows(steps.family.head(hidden), [len(g.draws) for g in active])
         tokens = [group.draft(rows) for group, rows in zip(active, logits, strict=True)]
         if drafted < max(depths):

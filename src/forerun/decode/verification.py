@@ -5,13 +5,15 @@ Pure and lazy apart from what a group collects. Knows nothing of caches, passes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
+from forerun.decode.grammar_mask import GrammarMask
+from forerun.grammar.matcher import Matcher
 from forerun.kernels.largest import largest_ids
 from forerun.sampling.distribution import Counts, adjusted, distribution, is_finite
 from forerun.sampling.draw import draw, draw_coupled
@@ -24,7 +26,8 @@ from forerun.values import Sampling
 class Draw(NamedTuple):
     """How a sequence's tokens are drawn. sampling: without its seed; seed: of the noise. is_coupled: drafts share the target's noise.
 
-    counts: for penalties, else None. num_top: number of likeliest tokens that are reported, None for no log-probabilities.
+    counts: for penalties, else None. num_top: number of likeliest tokens that are reported, None for no log-probabilities. matcher: of the
+    grammar that the tokens follow, None for none.
     """
 
     sampling: Sampling
@@ -32,6 +35,7 @@ class Draw(NamedTuple):
     seed: int
     counts: Counts | None
     num_top: int | None
+    matcher: Matcher | None = None
 
     @property
     def kind(self) -> str:
@@ -42,30 +46,39 @@ class Draw(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """For each sequence [b] of a group: its verdict, drafts [b, depth] int32, whether all its numbers are finite, and log-probabilities."""
+    """For each sequence [b] of a group: its verdict, drafts [b, depth] int32, whether all its numbers are finite, and log-probabilities.
+
+    errors: what its grammar raised, by sequence.
+    """
 
     verdict: Verdict
     drafts: mx.array
     finite: mx.array
     logprobs: Logprobs | None
+    errors: Mapping[int, Exception]
+
+    def arrays(self) -> list[mx.array]:
+        """To evaluate."""
+        return [*self.verdict, self.drafts, self.finite, *(self.logprobs or ())]
 
     def on_host(self) -> Drawn:
         """Evaluated and copied, all at once."""
         accepted, token, drafts, finite = (np.array(x) for x in (*self.verdict, self.drafts, self.finite))
         tokens = [[*row[:count], last] for row, count, last in zip(drafts.tolist(), accepted.tolist(), token.tolist(), strict=True)]
-        return Drawn(tokens, finite.tolist(), self.logprobs, drafts.shape[1] + 1)
+        return Drawn(tokens, finite.tolist(), self.logprobs, drafts.shape[1] + 1, self.errors)
 
 
 class Drawn(NamedTuple):
     """On the host, for each sequence of a group: the accepted drafts and the next token; whether all its numbers are finite.
 
-    logprobs: of all rows, `rows` of each sequence, if requested.
+    logprobs: of all rows, `rows` of each sequence, if requested. errors: what its grammar raised, by sequence.
     """
 
     tokens: list[list[int]]
     is_finite: list[bool]
     logprobs: Logprobs | None
     rows: int
+    errors: Mapping[int, Exception]
 
 
 @dataclass(slots=True)
@@ -73,26 +86,31 @@ class DrawGroup:
     """draws, last, positions: of each sequence, its last token and the position after it. Penalties allow one sequence only.
 
     drafts [b, drafted] int32; drafted_from: the distributions [b, vocab] of each. finite: of all numbers so far, which sequences' are [b].
+    forced: drafts that a grammar makes without the head, as many for each sequence. mask: of the grammars, None without.
     """
 
     depth: int
     draws: list[Draw]
     last: list[int]
     positions: list[int]
+    forced: list[list[int]] = field(default_factory=list)
     drafts: mx.array = field(init=False)
+    mask: GrammarMask | None = field(init=False)
     drafted_from: list[mx.array] = field(default_factory=list)
     finite: list[mx.array] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.drafts = mx.zeros((len(self.draws), 0), dtype=mx.int32)
+        self.drafts = mx.array(self.forced, dtype=mx.int32).reshape(len(self.draws), -1)
+        matchers = [draw.matcher for draw in self.draws if draw.matcher is not None]
+        self.mask = GrammarMask(matchers) if matchers else None
 
     def draft(self, logits: mx.array) -> mx.array:
         """Draw one draft each from the logits [b, vocab] of the draft head. Returns them, [b] int32."""
-        at = self._positions(self.drafts.shape[1], 1)
+        at, allowed = self._positions(self.drafts.shape[1], 1), self.mask.next_row(logits, self.drafts) if self.mask else None
         if self.is_chosen:
-            tokens = self._chosen(logits, at)[:, 0]
+            tokens = self._chosen(logits, at, allowed)[:, 0]
         else:
-            probs = self._distribution(logits)
+            probs = self._distribution(logits, allowed)
             tokens = draw(probs, uniforms(self._seeds, at, "draft")[:, 0])
             self.drafted_from.append(probs)
         self.drafts = mx.concatenate([self.drafts, tokens[:, None]], axis=1)
@@ -104,34 +122,41 @@ class DrawGroup:
 
     def verify(self, logits: mx.array) -> Outcome:
         """Accepted drafts and the next tokens from the target's logits [b * (depth + 1), vocab]."""
-        at = self._positions(0, self.depth + 1)
+        at, allowed = self._positions(0, self.depth + 1), self.mask.rows(logits, self.drafts) if self.mask else None
         if self.is_chosen:
-            verdict = verify_chosen(self._chosen(logits, at), self.drafts)
+            verdict = verify_chosen(self._chosen(logits, at, allowed), self.drafts)
         else:
-            target = self._distribution(logits).reshape(len(self.draws), -1, logits.shape[-1])
-            drafted_from = mx.stack(self.drafted_from, axis=1) if self.drafted_from else target[:, :0]
+            target = self._distribution(logits, allowed).reshape(len(self.draws), -1, logits.shape[-1])
+            drafted_from = self._drafted_from(target)
             # "next" is keyed by the round's first position, which no two rounds share: no number is used twice.
             u_accept, u_next = uniforms(self._seeds, at[:, : self.depth], "accept"), uniforms(self._seeds, at[:, :1], "next")
             verdict = verify(target, drafted_from, self.drafts, u_accept, u_next[:, 0])
         self._check(logits)
-        return Outcome(verdict, self.drafts, mx.stack(self.finite).all(axis=0), self._logprobs(logits, verdict))
+        errors = self.mask.errors if self.mask else {}
+        return Outcome(verdict, self.drafts, mx.stack(self.finite).all(axis=0), self._logprobs(logits, verdict), errors)
 
     @property
     def is_chosen(self) -> bool:
         """Whether each row's token is a function of its logits and position, at temperature 0 or with shared noise: drafts are compared."""
         return self._common.is_coupled or self._common.sampling.temperature == 0
 
-    def _chosen(self, logits: mx.array, at: mx.array) -> mx.array:
+    def _drafted_from(self, target: mx.array) -> mx.array:
+        """The distributions [b, depth, vocab] of the drafts; of forced ones all is on the token."""
+        if self.forced:
+            return (self.drafts[..., None] == mx.arange(target.shape[-1])).astype(target.dtype)
+        return mx.stack(self.drafted_from, axis=1) if self.drafted_from else target[:, :0]
+
+    def _chosen(self, logits: mx.array, at: mx.array, allowed: mx.array | None) -> mx.array:
         """The tokens [b, n] int32 of logits [b * n, vocab] for the positions `at` [b, n]."""
         if self._common.is_coupled:
-            probs = self._distribution(logits).reshape(*at.shape, -1)
+            probs = self._distribution(logits, allowed).reshape(*at.shape, -1)
             return draw_coupled(probs, gumbel(self._seeds, at, probs.shape[-1]))
-        logits = adjusted(logits, self._common.sampling, self._counts())
+        logits = adjusted(logits, self._common.sampling, self._counts(), allowed)
         self._check(logits)
         return largest_ids(logits, 1).astype(mx.int32).reshape(at.shape)
 
-    def _distribution(self, logits: mx.array) -> mx.array:
-        probs = distribution(logits, self._common.sampling, self._counts())
+    def _distribution(self, logits: mx.array, allowed: mx.array | None) -> mx.array:
+        probs = distribution(logits, self._common.sampling, self._counts(), allowed)
         self._check(probs)
         return probs
 
@@ -164,8 +189,11 @@ class DrawGroup:
         return logprobs(logits, tokens.reshape(-1), self._common.num_top)
 
 
-def grouped(draws: Sequence[Draw], depths: Sequence[int]) -> list[list[int]]:
-    """Indices of the sequences that form a group each: equal but for their seeds; one with penalties is alone."""
+def grouped(draws: Sequence[Draw], depths: Sequence[Hashable]) -> list[list[int]]:
+    """Indices of the sequences that form a group each: equal but for their seeds and grammars; one with penalties is alone.
+
+    depths: of the drafts and of whatever else must agree.
+    """
     groups: list[list[int]] = []
     for i, (one, depth) in enumerate(zip(draws, depths, strict=True)):
         group = next((g for g in groups if depths[g[0]] == depth and _draw_alike(draws[g[0]], one)), None)
@@ -177,4 +205,6 @@ def grouped(draws: Sequence[Draw], depths: Sequence[int]) -> list[list[int]]:
 
 
 def _draw_alike(one: Draw, other: Draw) -> bool:
-    return one.counts is None and other.counts is None and one._replace(seed=other.seed) == other
+    has_matcher = one.matcher is not None
+    is_alike = one._replace(seed=other.seed, matcher=other.matcher) == other
+    return one.counts is None and other.counts is None and has_matcher == (other.matcher is not None) and is_alike

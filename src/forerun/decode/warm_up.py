@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from forerun.decode.compiled import StepTable
+from forerun.decode.generate import MAX_FORCED
 from forerun.decode.prefill import prefill
 from forerun.decode.round import Rounds
 from forerun.state.cache import Cache, lend
@@ -25,10 +26,11 @@ def warm_up(steps: StepTable, layout: Layout, deepest: int, progress: Callable[[
     """Compile, or run once, every step of rounds with up to `deepest` drafts; then prefill and sampling."""
     arena = Arena(steps.family.spec)
     warm = relayout_as_chosen(materialise(arena, [], None, Contiguous(), 0), layout)
-    for rows in range(1, deepest + 2):
-        progress("compiling steps", rows / (deepest + 3))
-        _step(steps, warm, rows, with_draft=deepest > 0)
-    progress("running a turn", (deepest + 2) / (deepest + 3))
+    widest = max(deepest, MAX_FORCED) + 1
+    for rows in range(1, widest + 1):
+        progress("compiling steps", rows / (widest + 2))
+        _step(steps, warm, rows, with_draft=0 < deepest >= rows - 1)
+    progress("running a turn", (widest + 1) / (widest + 2))
     _turn(steps, arena, layout, deepest)
 
 

@@ -294,6 +294,7 @@ class RunningSequence:
             stop_ids=self.model.tokenizer.stop_ids,
             policy=self.model.policy,
             num_top=requested.num_top if requested else None,
+            matcher=self.request.matcher,
         )
 
     def _durable_tokens(self) -> int:

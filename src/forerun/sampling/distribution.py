@@ -1,4 +1,4 @@
-"""From logits to the distribution that a token is drawn from: penalties, bias, temperature, top-k, top-p, min-p.
+"""From logits to the distribution that a token is drawn from: grammar, penalties, bias, temperature, top-k, top-p, min-p.
 
 Pure: arrays in, arrays out, no state, no host synchronisation, no shape that depends on data. Knows nothing of models, drafts or noise;
 target and draft logits go through the same function.
@@ -50,16 +50,17 @@ def is_finite(logits: mx.array) -> mx.array:
     return mx.isfinite(mx.max(logits, axis=-1))
 
 
-def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:
+def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None, allowed: mx.array | None = None) -> mx.array:
     """The probabilities [rows, vocab] float32 of `logits` [rows, vocab] float32 under `sampling`.
 
-    In this order: repetition penalty (CTRL: positive logits divided, negative multiplied, for tokens of prompt or answer), presence and
-    frequency penalty (OpenAI: subtracted, for tokens of the answer alone), logit_bias, temperature, top_k, top_p (the smallest set whose
-    share of what top_k left reaches top_p), min_p (relative to the largest). Of equal logits the lower token id ranks first, so exactly
-    top_k tokens survive; temperature 0 is top_k 1. The largest token always survives. A row without a distribution (`is_finite`) holds NaN.
+    In this order: grammar (tokens outside `allowed` [rows, vocab] bool become impossible; None: all are allowed), repetition penalty (CTRL:
+    positive logits divided, negative multiplied, for tokens of prompt or answer), presence and frequency penalty (OpenAI: subtracted, for
+    tokens of the answer alone), logit_bias, temperature, top_k, top_p (the smallest set whose share of what top_k left reaches top_p),
+    min_p (relative to the largest). Of equal logits the lower token id ranks first, so exactly top_k tokens survive; temperature 0 is
+    top_k 1. The largest token always survives. A row without a distribution (`is_finite`) holds NaN.
     `counts` may be None only without penalties. Raises BadRequestError if logit_bias names a token outside the vocabulary.
     """
-    logits = adjusted(logits, sampling, counts)
+    logits = adjusted(logits, sampling, counts, allowed)
     vocab = logits.shape[-1]
     num = 1 if sampling.temperature == 0 else min(sampling.top_k or vocab, vocab)
     largest = mx.max(logits, axis=-1, keepdims=True)
@@ -71,8 +72,10 @@ def distribution(logits: mx.array, sampling: Sampling, counts: Counts | None) ->
     return mx.put_along_axis(mx.zeros_like(logits), ids, _cut(probs, sampling.top_p, sampling.min_p), axis=-1)
 
 
-def adjusted(logits: mx.array, sampling: Sampling, counts: Counts | None) -> mx.array:
-    """`logits` [rows, vocab] after penalties and bias: at temperature 0 the largest of each row is the token."""
+def adjusted(logits: mx.array, sampling: Sampling, counts: Counts | None, allowed: mx.array | None = None) -> mx.array:
+    """`logits` [rows, vocab] after grammar, penalties and bias: at temperature 0 the largest of each row is the token."""
+    if allowed is not None:
+        logits = mx.where(allowed, logits, -mx.inf)
     return _biased(_penalised(logits, sampling, counts), sampling.logit_bias)
 
 

@@ -109,6 +109,15 @@ class Tokenizer:
             offsets.append((offsets[-1][0] + len(fragment) - (fragment.count(escape_char) if escape_char else 0), len(ids)))
         return EncodedText(ids, prefix_tokens, offsets)
 
+    @property
+    def definition(self) -> str:
+        """The tokenizer as a tokenizer.json, as the library reads it."""
+        return self._library.to_str()
+
+    def encode_alone(self, text: str) -> list[int]:
+        """Token ids of a short text by itself, whatever was sampled or cached. Special tokens in it are recognised, none are added."""
+        return list(self._library.encode(text, add_special_tokens=False).ids)
+
     def min_tokens(self, text: str) -> int:
         """A lower bound on the number of the text's tokens, from its bytes: what cannot fit need not be encoded."""
         return -(-len(text.encode()) // self._max_token_bytes)

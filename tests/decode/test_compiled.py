@@ -101,7 +101,7 @@ def test_warm_up_prefills_a_prompt_and_runs_rounds_of_each_depth() -> None:
     family, rows = FakeFamily(lambda position, token, total: 5, tiny.VOCAB), list[int]()
     family.before_pass = rows.append
     warm_up(StepTable(family, eager_reason="test"), Paged(64), 2, lambda doing, done_frac: None)
-    assert rows == [1, 2, 3, 64, *[1, 2, 3] * 3]
+    assert rows == [1, 2, 3, 4, 64, *[1, 2, 3] * 3]  # 4: three tokens that a grammar determines
 
 
 def test_changing_layouts_and_capacities_changes_no_logits() -> None:

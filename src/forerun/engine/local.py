@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from threading import Thread
 
 from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
@@ -14,6 +15,7 @@ from forerun.engine.request_recorder import RequestLog
 from forerun.engine.session_calls import LocalSessions
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
+from forerun.grammar.compile import Grammars
 from forerun.values import Health, Job, ModelInfo, Prompt, TokenPrompt
 
 
@@ -33,6 +35,8 @@ class LocalEngine:
     def __post_init__(self) -> None:
         self.model = self.worker.model()
         self.prompter, metrics = self.model.prompter, Metrics(self.health, self.gauges)
+        self.grammars = Grammars(self.model.tokenizer, self.model.family.vocab)
+        Thread(target=self.grammars.load, name="vocabulary", daemon=True).start()  # the first grammar would wait for it
         self.registry = metrics.registry
         self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
@@ -55,7 +59,10 @@ class LocalEngine:
             raise BadRequestError(f"token ids run from 0 to {vocab - 1}", param="prompt")
         if any(not 0 <= token < vocab for token in job.sampling.logit_bias):
             raise BadRequestError(f"logit_bias: token ids run from 0 to {vocab - 1}", param="logit_bias")
-        return Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
+        request = Request(job, prompt, self._max_tokens(job, len(prompt.tokens)), arrived_s)
+        if grammar := await asyncio.to_thread(self.grammars.compile, job, prompt):
+            request.matcher, request.unenforced = grammar.matcher(), grammar.unenforced
+        return request
 
     async def count_tokens(self, prompt: Prompt, *, tenant: str) -> int:
         return await asyncio.to_thread(self.prompter.count, prompt, tenant=tenant)

@@ -107,6 +107,13 @@ class Config(BaseModel):
         "auto",
         description="layout of a cache while decoding; auto: paged on CUDA; else contiguous up to 131,072 tokens or what memory allows",
     )
+    max_thinking_tokens: int | None = Field(
+        None, ge=0, description="most tokens of reasoning before an answer, then it is closed; requests may ask for less; default: no limit"
+    )
+    enforce_calls: bool = Field(
+        True, description="hold calls to the declared tools and their schemas, also where the model may choose whether to call"
+    )
+    break_loops: bool = Field(False, description="end answers that repeat the same text again and again")
     eager: bool = Field(False, description="do not compile decoding steps")
     api_key_file: Path | None = Field(None, description="file with one `name:key` per line; requests must then carry one of the keys")
     api_key: SecretStr | None = Field(

@@ -367,8 +367,21 @@ Event = QueuePosition | PrefillProgress | PromptLogprobs | Piece | Done
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRules:
+    """What holds for answers unless their request says otherwise. max_thinking_tokens: upper limit of `Job.reasoning_tokens`, whatever the
+    request says; None for none. enforce_calls, break_loops: defaults of `CallRule.is_enforced` and `Job.is_loop_broken`.
+    """
+
+    max_thinking_tokens: int | None = None
+    enforce_calls: bool = True
+    break_loops: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The served model, as shown to users. demo: it is the bundled one. notes: what loading decided or skipped, such as unused tensors."""
+    """The served model, as shown to users. demo: it is the bundled one. notes: what loading decided or skipped, such as unused tensors.
+    rules: the server's, for answers.
+    """
 
     name: str
     family: str
@@ -380,6 +393,7 @@ class ModelInfo:
     defaults: Sampling
     demo: bool
     notes: tuple[str, ...] = ()
+    rules: AnswerRules = AnswerRules()
 
 
 @dataclass(frozen=True, slots=True)

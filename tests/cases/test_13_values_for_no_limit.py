@@ -87,6 +87,5 @@ def test_a_choice_of_tools_is_a_word_or_an_object(path: str, form: str) -> None:
     for word, num in (("auto", 1), ("none", 0)):
         prompt: Any = job(path, tools=[tools[path]], tool_choice={"type": word} if form == "{}" else word).prompt
         assert len(prompt.tools) == num
-    for refused in ({"type": "any"}, "required", {"type": "function", "name": "f"}):
-        response = ask(Engine(), "POST", path, json=DIALECTS[path][1] | {"tool_choice": refused})
-        assert response.status_code == 400
+    response = ask(Engine(), "POST", path, json=DIALECTS[path][1] | {"tools": [tools[path]], "tool_choice": "some"})
+    assert response.status_code == 400

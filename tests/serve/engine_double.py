@@ -59,6 +59,7 @@ REPORT = Report(
     "",
     None,
     (),
+    (),
     0,
     0,
 )

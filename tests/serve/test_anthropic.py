@@ -179,8 +179,6 @@ def test_unused_fields_are_named() -> None:
     assert given.ignored_fields == (
         "metadata",
         "context_management",
-        "tool_choice.disable_parallel_tool_use",
-        "thinking.budget_tokens",
         "tools.eager_input_streaming",
         "messages.content.cache_control",
     )
@@ -197,8 +195,9 @@ def test_unused_fields_are_named() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "messages[0].content[0]", "cannot be in"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "user"),
         ({"tools": [{"name": "read"}]}, "tools[0].input_schema", "required"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type", "auto"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format", "not supported"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type", "auto"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema", "object"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type", "not supported"),
         ({"thread": {"type": "continue", "previous_message_id": "msg_0"}}, "thread", "not supported"),
         ({"compaction": {}}, "compaction", "not supported"),
         ({"thinking": {"type": "maybe"}}, "thinking.type", "enabled"),
@@ -297,6 +296,7 @@ def test_a_damaged_signature_is_refused(signature: str) -> None:
         (Done("length", Usage(7, 3, 100, 0), REPORT, ""), "max_tokens", None),
         (Done("length", Usage(7, 3, 50, 0), REPORT, ""), "model_context_window_exceeded", None),
         (Done("calls", Usage(7, 3, 2, 0), REPORT, ""), "tool_use", None),
+        (Done("loop", Usage(7, 3, 2, 0), REPORT, ""), "max_tokens", None),
     ],
 )
 def test_why_an_answer_ended(done: Done, reason: str, sequence: str | None) -> None:

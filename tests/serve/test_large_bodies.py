@@ -80,5 +80,5 @@ def test_of_many_errors_only_the_first_is_looked_for(parse: Any, body: dict[str,
 
 def test_a_refused_value_is_not_sent_back_whole() -> None:
     with pytest.raises(BadRequestError) as refused:
-        openai_chat.parse({"messages": MESSAGES, "guided_regex": "a" * 100_000}, INFO, id="x", tenant="")
+        openai_chat.parse({"messages": MESSAGES, "bad_words": "a" * 100_000}, INFO, id="x", tenant="")
     assert len(str(refused.value)) < 400

@@ -190,7 +190,8 @@ def test_unused_fields_are_named() -> None:
         ({"previous_response_id": "resp_0"}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": 5}]}, "tools[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
@@ -275,15 +276,22 @@ def test_any_answer_is_the_same_streamed_and_whole(pieces: list[Event]) -> None:
     assert {id: deltas.get(id, "") for id in contents} == contents
 
 
-def test_an_answer_that_was_cut_off_is_incomplete() -> None:
-    cut = [READ, Content("Ye"), Done("length", Usage(7, 3, 2, 0), REPORT, "")]
+@pytest.mark.parametrize("finish", ["length", "loop"])
+def test_an_answer_that_was_cut_off_is_incomplete(finish: Any) -> None:
+    cut = [READ, Content("Ye"), Done(finish, Usage(7, 3, 2, 0), REPORT, "")]
     body = whole(cut)
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (body["output"][0]["status"], body["forerun"]["finish"]) == ("incomplete", finish)
     assert kinds(streamed(cut))[-1] == "incomplete"
 
 
 def test_a_response_repeats_fields_of_the_request() -> None:
     body = whole([READ, DONE], instructions="Be brief.", metadata={"k": "v"}, temperature=0.5, max_output_tokens=9)
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    repeating = {"text": {"format": form}, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    response = whole([READ, DONE], **repeating)
+    Response.model_validate(response)
+    assert [response[name] for name in ("text", "tool_choice", "parallel_tool_calls")] == [{"format": form}, "required", False]
     repeated = ("id", "instructions", "metadata", "temperature", "max_output_tokens", "store", "previous_response_id")
     assert [body[name] for name in repeated] == ["resp_1", "Be brief.", {"k": "v"}, 0.5, 9, False, None]
 

@@ -78,8 +78,8 @@ def test_chat_errors() -> None:
     assert caught.value.param == "temperature"
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "read"}}])
-def test_a_forced_call_is_refused_with_a_message(choice: Any) -> None:
+@pytest.mark.parametrize("choice", ["some", {"type": "function", "function": {"name": "write"}}])
+def test_a_choice_of_no_tool_is_refused_with_a_message(choice: Any) -> None:
     tool: Any = {"type": "function", "function": {"name": "read"}}
     with gpt_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="tool_choice") as caught:
         client.chat.completions.create(**BODY, tools=[tool], tool_choice=choice)

@@ -42,7 +42,7 @@ def left_open(config: Config) -> Iterator[tuple[str, str]]:
     yield "bank_disk_bytes", decimal(disk_limit(config, held_bytes(config)))
     yield "bank_daily_write_bytes", decimal(daily_limit(config))
     yield "request_log", str(config.request_log_path)
-    yield "requests_per_minute", "no limit"
+    yield from ((name, "no limit") for name in ("requests_per_minute", "max_thinking_tokens"))
     yield "allowed_hosts", "any" if config.api_key or config.api_key_file else "this machine's own"
     yield from ((name, "none") for name in ("api_key_file", "api_key", "archive_key_file", "cors_origins"))
     yield from of_model(config)

@@ -57,7 +57,7 @@ def described(field: str) -> str:
 
 def option(field: str) -> Any:
     """A typer option for a setting. Unset options are left to the configuration file, the environment and the defaults."""
-    switch = [f"--{field.replace('_', '-')}"] if Config.model_fields[field].annotation is bool else []  # without a --no- form
+    switch = [f"--{field.replace('_', '-')}"] if Config.model_fields[field].default is False else []  # without a --no- form
     return typer.Option(*switch, help=described(field), show_default=False)
 
 
@@ -73,6 +73,9 @@ def serve(
     max_running: Annotated[int | None, option("max_running")] = None,
     draft_depth: Annotated[str | None, option("draft_depth")] = None,
     decode_layout: Annotated[str | None, option("decode_layout")] = None,
+    max_thinking_tokens: Annotated[int | None, option("max_thinking_tokens")] = None,
+    enforce_calls: Annotated[bool | None, option("enforce_calls")] = None,
+    break_loops: Annotated[bool | None, option("break_loops")] = None,
     eager: Annotated[bool | None, option("eager")] = None,
     api_key_file: Annotated[Path | None, option("api_key_file")] = None,
     archive_key_file: Annotated[Path | None, option("archive_key_file")] = None,

@@ -25,7 +25,7 @@ from forerun.text.gguf import checkpoint_at
 from forerun.text.prompt import Prompter
 from forerun.text.template import Template
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import ModelInfo, Sampling
+from forerun.values import AnswerRules, ModelInfo, Sampling
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ def _info(config: Config, location: ModelLocation, model: Model, defaults: Sampl
         defaults=defaults,
         demo=location.folder == DEMO_MODEL,
         notes=model.notes,
+        rules=AnswerRules(config.max_thinking_tokens, config.enforce_calls, config.break_loops),
     )
 
 

@@ -18,8 +18,10 @@ from forerun.serve import shapes
 from forerun.serve.anthropic_answer import ParsedRequest, reasoning_of
 from forerun.serve.content import MessageContent, joined, left_out, part_content
 from forerun.serve.deferred_tools import declaration
-from forerun.serve.fields import Fields, JobFields, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
-from forerun.values import Chat, ModelInfo
+from forerun.serve.fields import Fields, JobFields, Limit, StopStrings, WholeNumber, check_required, limit_of, refuse, validate
+from forerun.serve.formats import format_of, only, shown
+from forerun.serve.tool_choice import DeclaredTools, call_rule
+from forerun.values import CallRule, Chat, ModelInfo, OutputFormat
 
 # Claude Code's first system block: its last digits depend on the first user message, so that no two conversations would share a prefix.
 BILLING = "x-anthropic-billing-header:"
@@ -140,6 +142,7 @@ class Tool(Fields):
     name: str = Field(min_length=1)
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool = False
     defer_loading: bool = False
     is_hosted: bool = False
 
@@ -154,22 +157,29 @@ def _as_choice(choice: Any) -> Any:
 
 
 class ToolChoice(Fields):
-    """Which tools may be called."""
+    """Which tools are called; disable_parallel_tool_use: one at most."""
 
-    type: Literal["auto", "none"]
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
 
 
 class Thinking(Fields):
-    """Whether the model thinks before it answers; display "omitted": the thoughts are not shown to the client."""
+    """Whether the model thinks before it answers; display "omitted": the thoughts are not shown to the client.
+
+    budget_tokens: their limit.
+    """
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     display: str = "summarized"
+    budget_tokens: Limit = None
 
 
 class OutputConfig(Fields):
-    """effort: how much the model should think, for templates that have such an argument."""
+    """effort: how much the model should think, for templates that have such an argument. format: the form of the answer."""
 
     effort: str | None = None
+    format: dict[str, Any] = Field({})
 
 
 class Prompt(Fields):
@@ -182,6 +192,13 @@ class Prompt(Fields):
     tool_choice: Annotated[ToolChoice, BeforeValidator(_as_choice, json_schema_input_type=ToolChoice | str)] = ToolChoice(type="auto")
     thinking: Thinking | None = None
     output_config: OutputConfig = OutputConfig()
+    output_format: dict[str, Any] = Field({})
+
+    @property
+    def format(self) -> OutputFormat | None:
+        """The form of the answer, which this dialect always enforces. Raises BadRequestError."""
+        given = {"output_config.format": self.output_config.format, "output_format": self.output_format}
+        return only(format_of(value, param, is_strict=True) for param, value in given.items())
 
     def chat(self) -> Chat:
         """The conversation and the arguments of the template."""
@@ -214,6 +231,20 @@ class Request(Prompt, JobFields):
     stop_sequences: StopStrings = Field([])
     stream: bool = False
 
+    def calls(self) -> CallRule:
+        """Which of the tools the answer calls. Raises BadRequestError."""
+        own = {tool.name: tool for tool in self.tools if not tool.is_hosted}
+        strict = frozenset(name for name, tool in own.items() if tool.strict)
+        is_parallel = not self.tool_choice.disable_parallel_tool_use
+        choice = {"type": "tool", "name": self.tool_choice.name} if self.tool_choice.type == "tool" else self.tool_choice.type
+        return call_rule(choice, DeclaredTools(own, strict), is_parallel=is_parallel)
+
+    @property
+    def thinking_tokens(self) -> int | None:
+        """The limit of the thoughts."""
+        budget = None if self.thinking is None else self.thinking.budget_tokens
+        return None if budget is None else max(0, budget)
+
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but unused."""
         names = list(self.unknown)
@@ -229,7 +260,17 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
     request = validate(Request, body)
     _check_supported(request)
-    job = request.job(request.chat(), info, id=id, tenant=tenant, max_tokens=limit_of(request.max_tokens), stop=request.stop_sequences)
+    job = request.job(
+        request.chat(),
+        info,
+        id=id,
+        tenant=tenant,
+        max_tokens=limit_of(request.max_tokens),
+        stop=request.stop_sequences,
+        output=request.format,
+        calls=request.calls(),
+        thinking_tokens=request.thinking_tokens,
+    )
     shows_reasoning = request.thinking is None or request.thinking.display != "omitted"
     return ParsedRequest(job, request.stream, request.ignored(), shows_reasoning)
 
@@ -238,13 +279,11 @@ def parse_count(body: dict[str, Any]) -> Chat:
     """The conversation to count the tokens of. Raises BadRequestError."""
     request = validate(Prompt, body)
     _check_supported(request)
-    return request.chat()
+    return shown(request.chat(), request.format)
 
 
 def _check_supported(request: Prompt) -> None:
     refuse(request.unknown, UNSUPPORTED, HINTS)
-    if request.output_config.unknown.get("format") is not None:
-        raise BadRequestError("output_config.format is not supported yet: answers are free text", param="output_config.format")
     for index, message in enumerate(request.messages):
         _check_blocks(f"messages[{index}]", message.role, message.content)
     _check_blocks("system", "system", request.system)

@@ -135,6 +135,8 @@ class _Response:
         if done.finish == "length":
             is_requested = done.usage.completion_tokens >= (self._request.job.max_tokens or 0)
             return "max_tokens" if is_requested else "model_context_window_exceeded"
+        if done.finish == "loop":
+            return "max_tokens"  # clients know no reason that is nearer; the report has the finish
         if done.finish == "calls":
             return "tool_use"
         return "stop_sequence" if done.stop_string else "end_turn"

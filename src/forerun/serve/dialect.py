@@ -74,4 +74,4 @@ class Dialect(Generic[A]):
 
 def report_of(done: Done, ignored_fields: Collection[str]) -> dict[str, Any]:
     """The `forerun` object of a response."""
-    return asdict(done.report) | {"ignored_fields": list(ignored_fields)}
+    return asdict(done.report) | {"finish": done.finish, "ignored_fields": list(ignored_fields)}

@@ -14,16 +14,33 @@ from itertools import count
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # typeshed leaves it out
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from forerun.errors import BadRequestError
-from forerun.values import SESSION_ID, BankUse, Job, LogprobsRequest, ModelInfo, Prompt, Sampling
+from forerun.serve import formats
+from forerun.serve.shapes import SCHEMA
+from forerun.values import (
+    SESSION_ID,
+    AnswerRules,
+    BankUse,
+    CallRule,
+    Chat,
+    Job,
+    LogprobsRequest,
+    ModelInfo,
+    OutputFormat,
+    Prompt,
+    Sampling,
+)
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1000
 ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LARGE_BYTES = 256 << 10  # of a body: from here on it is parsed in a thread
 MOST_CONTAINERS = 250_000  # objects and lists in such a body
+
+
+T = TypeVar("T")
 
 
 def _as_integer(number: Any) -> Any:
@@ -49,6 +66,19 @@ def _as_word(choice: Any) -> Any:
 
 ToolChoice = Annotated[Any, BeforeValidator(_as_word)]  # {"type": "auto"} is "auto"
 Limit = WholeNumber | None  # of an answer's tokens
+
+
+# The names of one limit: ours, Qwen's and mlx-vlm's, SGLang's, vLLM's, llama.cpp's two.
+THINKING_LIMITS = (
+    *("max_thinking_tokens", "thinking_budget", "reasoning_budget", "thinking_token_budget"),
+    *("thinking_budget_tokens", "reasoning_budget_tokens"),
+)
+FREE_CALLS = CallRule()
+EXTENSION_FORMATS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema")
+
+
+def _first(given: T | None, otherwise: T) -> T:
+    return otherwise if given is None else given
 
 
 def limit_of(max_tokens: int) -> int | None:
@@ -86,11 +116,13 @@ class ForerunFields(StrictFields):
 
     session: SessionId | None = None
     bank: BankUse = "use"
+    enforce_calls: bool | None = None
+    break_loops: bool | None = None
 
 
 class JobFields(Fields):
     """Common to all dialects: the sampling parameters, under the names of OpenAI's dialects and their usual extensions (absent: the
-    model's default), and `forerun`.
+    model's default), the forms of an answer that only other servers have, the limit of its reasoning, and `forerun`.
     """
 
     temperature: float | None = Field(None, ge=0, le=100)
@@ -102,6 +134,14 @@ class JobFields(Fields):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = None
+    guided_json: Annotated[Any, SCHEMA] = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    max_thinking_tokens: Annotated[Limit, Field(validation_alias=AliasChoices(*THINKING_LIMITS))] = None
     forerun: ForerunFields = ForerunFields()
 
     def job(
@@ -114,10 +154,44 @@ class JobFields(Fields):
         max_tokens: int | None,
         stop: Sequence[str] = (),
         logprobs: LogprobsRequest | None = None,
+        output: OutputFormat | None = None,
+        calls: CallRule = FREE_CALLS,
+        thinking_tokens: int | None = None,
     ) -> Job:
-        """The job of this prompt; sampling that is left out is the model's default."""
-        session, bank = self.forerun.session, self.forerun.bank
-        return Job(id, prompt, self.sampling(info.defaults), max_tokens, tuple(stop), session, tenant, bank, logprobs)
+        """The job of this prompt; sampling that is left out is the model's default. output, thinking_tokens: from fields of the dialect.
+
+        Raises BadRequestError.
+        """
+        output = self.output(output)
+        return Job(
+            id,
+            formats.shown(prompt, output) if isinstance(prompt, Chat) else prompt,
+            self.sampling(info.defaults),
+            max_tokens,
+            tuple(stop),
+            self.forerun.session,
+            tenant,
+            self.forerun.bank,
+            logprobs,
+            output=output,
+            calls=self._calls(calls, info.rules),
+            reasoning_tokens=self._thinking_tokens(thinking_tokens, info.rules),
+            is_loop_broken=_first(self.forerun.break_loops, info.rules.break_loops),
+        )
+
+    def output(self, own: OutputFormat | None) -> OutputFormat | None:
+        """The form of the answer; own: that of the dialect's own field. Raises BadRequestError for two."""
+        return formats.only([own, *formats.extension_formats({name: getattr(self, name) for name in EXTENSION_FORMATS})])
+
+    def _calls(self, calls: CallRule, rules: AnswerRules) -> CallRule:
+        """The switch leaves calls free of what nobody asked for; what the request itself asks for is enforced anyway."""
+        is_restricted = calls.is_required or calls.allowed is not None or not calls.is_parallel or bool(calls.strict)
+        return replace(calls, is_enforced=is_restricted or _first(self.forerun.enforce_calls, rules.enforce_calls))
+
+    def _thinking_tokens(self, own: int | None, rules: AnswerRules) -> int | None:
+        """The lowest limit; below 0 is none."""
+        requested = limit_of(-1 if (found := _first(own, self.max_thinking_tokens)) is None else found)
+        return min((each for each in (requested, rules.max_thinking_tokens) if each is not None), default=None)
 
     def sampling(self, defaults: Sampling) -> Sampling:
         """The sampling parameters: those given here, the defaults for the rest."""
@@ -132,7 +206,6 @@ class JobFields(Fields):
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_as_stops, json_schema_input_type=str | list[str])]
 S = TypeVar("S", bound=Fields)
-T = TypeVar("T")
 BODY_HINT = "send one JSON object, in UTF-8"
 
 

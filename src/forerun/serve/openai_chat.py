@@ -7,19 +7,25 @@ Pure. A known field that would change the answer and is not supported is an erro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, FailFast, Field, model_validator
 
 from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent
+from forerun.serve.custom_tools import FREE_TEXT, function, input_format, input_of
 from forerun.serve.fields import Fields, JobFields, Limit, StopStrings, ToolChoice, WholeNumber, refuse, validate
+from forerun.serve.formats import format_of
 from forerun.serve.openai_choices import MAX_CHOICES, ParsedRequest, ResponseFormat, StreamOptions, Value, repeated
 from forerun.serve.openai_logprobs import entries
 from forerun.serve.shapes import CALL, HAS_CONTENT, TOOL
+from forerun.serve.tool_choice import DeclaredTools, call_rule
 from forerun.text.message import AssistantMessage, split_reasoning
 from forerun.values import (
     CallArguments,
+    CallEnd,
+    CallRule,
     CallStart,
     Chat,
     Content,
@@ -28,6 +34,7 @@ from forerun.values import (
     Job,
     LogprobsRequest,
     ModelInfo,
+    OutputFormat,
     Piece,
     Reasoning,
     TokenLogprob,
@@ -36,17 +43,15 @@ from forerun.values import (
 # Fields of this dialect and its usual extensions that would change the answer, each with the values that have no effect, besides NO_EFFECT.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "functions", "web_search_options"), ()),
-    **dict.fromkeys(("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "structured_outputs"), ()),
     **dict.fromkeys(("bad_words", "continue_final_message", "ignore_eos", "min_tokens", "stop_token_ids"), ()),
     **dict.fromkeys(("dry_multiplier", "mirostat", "top_a", "xtc_probability"), ()),
     **dict.fromkeys(("best_of", "tfs_z", "typical_p"), (1,)),
     "function_call": ("auto", "none"),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
 }
 HINTS = {"functions": "send them as 'tools'", "function_call": "send 'tool_choice'"}
-CHOICE_HINT = "'auto' and 'none' are; forced calls need constrained decoding, which is not supported"
 NO_EFFECT: tuple[Any, ...] = (False, 0, "", [], {})
+OWN_TOOLS = ("function", "custom")  # that the client runs
 
 
 def _checked_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -63,9 +68,11 @@ def _checked_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function, type = tool.get("function"), tool.get("type")
-    if not isinstance(type, str) or (type == "function" and not (isinstance(function, dict) and isinstance(function.get("name"), str))):
-        raise ValueError("a tool has a type, and one of type 'function' a function with a name")
+    type = tool.get("type")
+    inner = tool.get(type) if isinstance(type, str) else None
+    is_named = isinstance(inner, dict) and isinstance(inner.get("name"), str)
+    if not isinstance(type, str) or (type in OWN_TOOLS and not is_named):
+        raise ValueError("a tool has a type, and one of type 'function' or 'custom' a field of that name, with a name")
     return tool
 
 
@@ -119,6 +126,13 @@ class Message(Fields):
         return {"content": text} | ({"reasoning_content": reasoning} if has_reasoning else {})
 
 
+class ReasoningFields(Fields):
+    """OpenRouter's form of `reasoning_effort` and of the limit of the reasoning."""
+
+    effort: str | None = None
+    max_tokens: Limit = None
+
+
 class Request(JobFields):
     """A chat completion request. `model` may be any name: there is one model."""
 
@@ -131,20 +145,40 @@ class Request(JobFields):
     stop: StopStrings = Field([])
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool), TOOL]] = Field([])
     tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    response_format: dict[str, Any] = Field({})
     chat_template_kwargs: dict[str, Any] = Field({})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningFields = ReasoningFields()
     n: WholeNumber = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: bool = False
     top_logprobs: WholeNumber = Field(0, ge=0, le=20)
 
     def chat(self) -> Chat:
         """The conversation and the arguments of the template."""
-        named = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort}
+        named = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort or self.reasoning.effort}
         args = self.chat_template_kwargs | {name: value for name, value in named.items() if value is not None}
-        tools = () if self.tool_choice == "none" else tuple(tool for tool in self.tools if tool["type"] == "function")
+        tools = () if self.tool_choice == "none" else tuple(_function(tool) for tool in self.tools if tool["type"] in OWN_TOOLS)
         notes = dict.fromkeys(note for message in self.messages if message.content for note in message.content.notes)
         return Chat(tuple(message.value() for message in self.messages), tools, args, notes=tuple(notes))
+
+    def calls(self) -> CallRule:
+        """Which of the tools the answer calls. Raises BadRequestError."""
+        own = {tool[tool["type"]]["name"]: tool for tool in self.tools if tool["type"] in OWN_TOOLS}
+        strict = frozenset(name for name, tool in own.items() if tool.get("function", {}).get("strict") is True)
+        return call_rule(self.tool_choice, DeclaredTools(own, strict, dict(self._inputs())), is_parallel=self.parallel_tool_calls)
+
+    def _inputs(self) -> Iterator[tuple[str, OutputFormat]]:
+        for index, tool in enumerate(self.tools):
+            if tool["type"] == "custom" and (found := input_format(tool["custom"].get("format"), f"tools[{index}].custom.format")):
+                yield tool["custom"]["name"], found
+
+    @property
+    def format(self) -> ResponseFormat:
+        """How the answer is written: calls of custom tools have a form of their own."""
+        custom = frozenset(tool["custom"]["name"] for tool in self.tools if tool["type"] == "custom")
+        return replace(FORMAT, choice=ChoiceWriter(custom))
 
     @property
     def limit(self) -> int | None:
@@ -156,7 +190,8 @@ class Request(JobFields):
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += [f"stream_options.{name}" for name in self.stream_options.unknown]
         names += [f"messages.{name}" for message in self.messages for name in message.unknown]
-        names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] != "function"]  # the provider runs it
+        names += [f"reasoning.{name}" for name in self.reasoning.unknown]
+        names += [f"tools.{tool['type']}" for tool in self.tools if tool["type"] not in OWN_TOOLS]  # the provider runs it
         return tuple(dict.fromkeys(names))
 
 
@@ -172,9 +207,17 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
         max_tokens=request.limit,
         stop=request.stop,
         logprobs=LogprobsRequest(request.top_logprobs, of_prompt=False) if request.logprobs else None,
+        output=format_of(request.response_format, "response_format"),
+        calls=request.calls(),
+        thinking_tokens=request.reasoning.max_tokens,
     )
     jobs = repeated([job], request.n)
-    return ParsedRequest(id, jobs, request.n, FORMAT, request.stream, request.stream_options.include_usage, request.ignored())
+    return ParsedRequest(id, jobs, request.n, request.format, request.stream, request.stream_options.include_usage, request.ignored())
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tool in the form of chat templates: a custom one as a function."""
+    return function(tool["custom"], FREE_TEXT) if tool["type"] == "custom" else tool
 
 
 def _check_supported(request: Request) -> None:
@@ -183,24 +226,23 @@ def _check_supported(request: Request) -> None:
             raise BadRequestError(f"messages[{index}].content: a {message.role} message needs content", param=f"messages[{index}].content")
         if message.tool_calls and message.role != "assistant":
             raise BadRequestError(f"messages[{index}].tool_calls: only the assistant calls tools", param=f"messages[{index}].tool_calls")
-    if request.tool_choice not in ("auto", "none"):
-        raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint=CHOICE_HINT)
     if request.top_logprobs and not request.logprobs:
         raise BadRequestError("top_logprobs: logprobs are not requested", param="top_logprobs", hint="send 'logprobs': true with it")
     refuse(request.unknown, {name: (*NO_EFFECT, *values) for name, values in UNSUPPORTED.items()}, HINTS)
 
 
 class Choice:
-    """One answer as a message."""
+    """One answer as a message. custom: names of custom tools; a call of one is sent when it is complete."""
 
-    def __init__(self, job: Job) -> None:
-        self._message = AssistantMessage()
+    def __init__(self, job: Job, custom: frozenset[str]) -> None:
+        self._message, self._custom = AssistantMessage(), custom
+        self._inputs: dict[int, str] = {}  # the arguments so far, of calls of custom tools
         self._tokens: list[TokenLogprob] = []
         self._has_begun, self._has_logprobs = False, job.logprobs is not None
 
     def take(self, event: Event) -> Iterator[Value]:
         """Add an event. Yields the fields of its chunks, after one with the role."""
-        delta = _delta(event)
+        delta = self._delta(event)
         if (delta or isinstance(event, Done)) and not self._has_begun:
             self._has_begun = True
             yield self._fields({"role": "assistant", "content": ""}, None)
@@ -217,7 +259,28 @@ class Choice:
 
     def value(self) -> Value:
         """The message, and its logprobs if requested."""
-        return {"message": self._message.value(), "logprobs": self._logprobs(self._tokens)}
+        message = self._message.value()
+        calls = {"tool_calls": [self._call(call) for call in message["tool_calls"]]} if "tool_calls" in message else {}
+        return {"message": message | calls, "logprobs": self._logprobs(self._tokens)}
+
+    def _delta(self, event: Event) -> Value:
+        """The delta of a piece of the answer; {} for other events."""
+        match event:
+            case CallStart(index, id, name) if name in self._custom:
+                self._inputs[index] = ""
+                return {"tool_calls": [{"index": index, "id": id, "type": "custom", "custom": {"name": name, "input": ""}}]}
+            case CallArguments(index, json) if index in self._inputs:
+                self._inputs[index] += json
+                return {}
+            case CallEnd(index) if index in self._inputs:
+                return {"tool_calls": [{"index": index, "custom": {"input": input_of(self._inputs[index])}}]}
+        return _delta(event)
+
+    def _call(self, call: Value) -> Value:
+        """A call in the form of its tool."""
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        custom = {"id": call["id"], "type": "custom", "custom": {"name": name, "input": input_of(arguments)}}
+        return custom if name in self._custom else call
 
     def _fields(self, delta: Value, tokens: Sequence[TokenLogprob] | None) -> Value:
         return {"delta": delta, "logprobs": self._logprobs(tokens)}
@@ -226,7 +289,17 @@ class Choice:
         return {"content": entries(tokens), "refusal": None} if self._has_logprobs and tokens is not None else None
 
 
-FORMAT = ResponseFormat("chat.completion", "chat.completion.chunk", Choice)
+@dataclass(frozen=True, slots=True)
+class ChoiceWriter:
+    """Begins a choice of a request with these custom tools."""
+
+    custom: frozenset[str]
+
+    def __call__(self, job: Job) -> Choice:
+        return Choice(job, self.custom)
+
+
+FORMAT = ResponseFormat("chat.completion", "chat.completion.chunk", ChoiceWriter(frozenset()))
 
 
 def _delta(event: Event) -> Value:

@@ -14,10 +14,12 @@ from forerun.serve.dialect import report_of
 from forerun.serve.fields import Fields
 from forerun.serve.problems import Problem
 from forerun.serve.sse import END, comment, data, progress
+from forerun.serve.tool_choice import names_one
 from forerun.values import Done, Event, Finish, Job, ModelInfo, Usage
 
 MAX_CHOICES = 128
-FINISH: dict[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+# Clients know these words alone. An answer that was ended because it repeats itself is cut off; its report has the reason.
+FINISH: dict[Finish, str] = {"stop": "stop", "length": "length", "calls": "tool_calls", "loop": "length"}
 Value = dict[str, Any]
 
 
@@ -115,7 +117,9 @@ class Choices:
     def _ended(self, index: int, fields: Value) -> Value:
         done = self._done[index]
         cost = {"forerun": report_of(done, ())} if len(self._choices) > 1 else {}
-        return {"index": index, **fields, "finish_reason": FINISH[done.finish], **cost}
+        is_named = done.finish == "calls" and names_one(self._request.jobs[index].calls)
+        # OpenAI ends the call of a function that was chosen by its name so.
+        return {"index": index, **fields, "finish_reason": "stop" if is_named else FINISH[done.finish], **cost}
 
 
 class _Response:

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from forerun.errors import BadRequestError
 from forerun.serve.fields import JobFields, StopStrings, WholeNumber, limit_of, refuse, validate
+from forerun.serve.formats import format_of
 from forerun.serve.openai_choices import MAX_CHOICES, ParsedRequest, ResponseFormat, StreamOptions, Value, repeated
 from forerun.serve.openai_logprobs import word
 from forerun.values import Content, Done, Event, Job, LogprobsRequest, ModelInfo, PromptLogprobs, TextPrompt, TokenLogprob, TokenPrompt
@@ -24,7 +25,6 @@ DEFAULT_MAX_TOKENS = 16  # as OpenAI has it
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "best_of": (1,),
-    **dict.fromkeys(("grammar", "guided_json", "guided_regex", "json_schema", "response_format", "structured_outputs"), ({}, "")),
     **dict.fromkeys(("ignore_eos", "min_tokens", "stop_token_ids", "prompt_logprobs"), (False, 0, [])),
 }
 HINTS = {"suffix": "put the suffix into the prompt", "prompt_logprobs": "send 'logprobs' and 'echo'"}
@@ -50,6 +50,7 @@ class Request(JobFields):
     logprobs: WholeNumber | None = Field(None, ge=0, le=5)
     max_tokens: WholeNumber = DEFAULT_MAX_TOKENS
     stop: StopStrings = Field([])
+    response_format: dict[str, Any] = Field({})
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -65,7 +66,14 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     _check_supported(request)
     logprobs = None if request.logprobs is None else LogprobsRequest(request.logprobs, of_prompt=request.echo)
     job = partial(
-        request.job, info=info, id=id, tenant=tenant, max_tokens=limit_of(request.max_tokens), stop=request.stop, logprobs=logprobs
+        request.job,
+        info=info,
+        id=id,
+        tenant=tenant,
+        max_tokens=limit_of(request.max_tokens),
+        stop=request.stop,
+        logprobs=logprobs,
+        output=format_of(request.response_format, "response_format"),
     )
     jobs = repeated([job(TextPrompt(each) if isinstance(each, str) else TokenPrompt(tuple(each))) for each in request.prompt], request.n)
     format = ResponseFormat("text_completion", "text_completion", partial(Choice, echoes=request.echo))

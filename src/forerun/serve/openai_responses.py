@@ -7,7 +7,7 @@ engine, no HTTP and no tokens. Source: OpenAI's API reference, Responses; what C
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, model_validator
@@ -16,8 +16,11 @@ from forerun.errors import BadRequestError
 from forerun.serve.content import ContentField, MessageContent, left_out
 from forerun.serve.deferred_tools import declaration
 from forerun.serve.fields import Fields, JobFields, Limit, ToolChoice, WholeNumber, check_required, refuse, validate
+from forerun.serve.formats import format_of
 from forerun.serve.openai_responses_answer import ParsedRequest
 from forerun.serve.openai_responses_items import DeclaredTool
+from forerun.serve.openai_responses_tools import callable_tools, declarations, hosted
+from forerun.serve.tool_choice import call_rule
 from forerun.values import Chat, LogprobsRequest, ModelInfo
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -114,10 +117,13 @@ class Item(Fields):
 
 
 class ReasoningFields(Fields):
-    """effort: how much the model should think. summary: if set, thoughts are sent as a summary, which most clients show."""
+    """effort: how much the model should think. summary: if set, thoughts are sent as a summary, which most clients show. max_tokens: the
+    limit of the thoughts.
+    """
 
     effort: str | None = None
     summary: str | None = None
+    max_tokens: Limit = None
 
 
 class TextFields(Fields):
@@ -136,6 +142,7 @@ class Request(JobFields):
     instructions: str | None = None
     tools: list[dict[str, Any]] = Field([])
     tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
     max_output_tokens: Limit = None
     stream: bool = False
     reasoning: ReasoningFields = ReasoningFields()
@@ -161,7 +168,7 @@ class Request(JobFields):
         names = [name for name in self.unknown if name not in UNSUPPORTED]
         names += ["store"] * self.store + [f"include.{each}" for each in self.include if each != LOGPROBS]
         names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
-        names += [f"tools.{kind}" for kind in _hosted(self.tools)]
+        names += [f"tools.{kind}" for kind in hosted(self.tools)]
         names += [f"input.{each}" for item in self.input for each in ([item.type] if item.is_left_out else item.unknown)]
         return tuple(dict.fromkeys(names))
 
@@ -170,14 +177,26 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
     """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
     request = validate(Request, body)
     _check_supported(request)
-    listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
-    job = request.job(_chat(request, listed, found), info, id=id, tenant=tenant, max_tokens=request.limit, logprobs=request.logprobs)
+    listed, found = dict(declarations(request.tools)), dict(declarations(_found_tools(request)))
+    job = request.job(
+        _chat(request, listed, found),
+        info,
+        id=id,
+        tenant=tenant,
+        max_tokens=request.limit,
+        logprobs=request.logprobs,
+        output=format_of(request.text.format, "text.format"),
+        calls=call_rule(request.tool_choice, callable_tools(found | listed), is_parallel=request.parallel_tool_calls),
+        thinking_tokens=request.reasoning.max_tokens,
+    )
     echo = {
         "instructions": request.instructions,
         "max_output_tokens": request.limit,
         "metadata": request.metadata,
+        "parallel_tool_calls": request.parallel_tool_calls,
         "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
         "temperature": job.sampling.temperature,
+        "text": {"format": request.text.format},
         "tool_choice": request.tool_choice,
         "top_p": job.sampling.top_p,
     }
@@ -185,55 +204,11 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
 
 
 def _check_supported(request: Request) -> None:
-    if request.tool_choice not in ("auto", "none"):
-        raise BadRequestError(f"tool_choice: {request.tool_choice!r} is not supported", param="tool_choice", hint="'auto' and 'none' are")
-    if request.text.format.get("type") != "text":
-        raise BadRequestError("text.format is not supported yet: answers are free text", param="text.format")
     refuse(request.unknown, UNSUPPORTED, HINTS)
     for index, item in enumerate(request.input):
         if hint := UNREADABLE.get(item.type):
             message = f"input[{index}]: what is in an item of type {item.type!r} can be read only where it was made"
             raise BadRequestError(message, param=f"input[{index}]", hint=hint)
-
-
-def _declarations(tools: list[dict[str, Any]]) -> Iterator[tuple[str, DeclaredTool]]:
-    """The tools that the model may call, by name, in the form of templates. A namespace's tools are called by their own names."""
-    for index, tool in enumerate(tools):
-        match tool:
-            case {"type": "function", "name": str(name)}:
-                yield name, DeclaredTool("function", None, _function(tool, tool.get("parameters") or {}))
-            case {"type": "custom", "name": str(name)}:
-                yield name, DeclaredTool("custom", None, _function(tool, FREE_TEXT))
-            case {"type": "namespace", "name": str(namespace), "tools": list(inner)}:
-                yield from ((name, DeclaredTool(each.kind, namespace, each.tool)) for name, each in _declarations(inner))
-            case {"type": "tool_search", "execution": "client"}:
-                named = dict(tool) | {"name": "tool_search"}
-                yield "tool_search", DeclaredTool("tool_search", None, _function(named, tool.get("parameters") or {}))
-            case {"type": str(kind)} if _is_hosted(kind, tool):
-                continue
-            case _:
-                given = tool.get("type") if isinstance(tool, dict) else tool
-                raise BadRequestError(f"tools[{index}]: {given!r} is not supported, or lacks a name", param=f"tools[{index}]")
-
-
-def _is_hosted(kind: str, tool: Mapping[str, Any]) -> bool:
-    """Whether only the provider can run the tool, or knows how it is called, as `web_search`, which every request of Codex has."""
-    return kind not in ("function", "custom", "namespace") and not (kind == "tool_search" and tool.get("execution") == "client")
-
-
-def _hosted(tools: list[dict[str, Any]]) -> Iterator[str]:
-    """The types of such tools, those in namespaces included."""
-    for tool in tools:
-        kind = tool["type"]
-        yield from [kind] if _is_hosted(kind, tool) else _hosted(tool["tools"] if kind == "namespace" else [])
-
-
-FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-
-
-def _function(tool: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    description = {"description": tool["description"]} if isinstance(tool.get("description"), str) else {}
-    return {"type": "function", "function": {"name": tool["name"], **description, "parameters": parameters}}
 
 
 def _found_tools(request: Request) -> list[dict[str, Any]]:
@@ -292,5 +267,5 @@ def _call(item: Item) -> dict[str, Any]:
 
 def _declared(tools: list[dict[str, Any]]) -> str:
     """The declarations of tools that a search has found, for its result."""
-    found = {name: declared.tool for name, declared in _declarations(tools)}
+    found = {name: declared.tool for name, declared in declarations(tools)}
     return "".join(declaration(name, found) for name in found)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from forerun.serve.dialect import report_of
-from forerun.serve.openai_responses_items import DeclaredTool, Items, Value
+from forerun.serve.openai_responses_items import CUT_OFF, DeclaredTool, Items, Value
 from forerun.serve.problems import Problem
 from forerun.serve.sse import event as frame
 from forerun.values import Done, Event, Job, ModelInfo, PrefillProgress, QueuePosition, Usage
@@ -39,14 +39,14 @@ class _Response:
         self._request = parsed
         self._items = Items(parsed.job.id.removeprefix("resp_"), parsed.declared, summarises=parsed.summarises)
         head = {"id": parsed.job.id, "object": "response", "created_at": created_unix_s, "model": info.name, "error": None}
-        fixed: Value = {"parallel_tool_calls": True, "previous_response_id": None, "store": False, "tools": [], "truncation": "disabled"}
-        self._head = head | fixed | {"text": {"format": {"type": "text"}}, "user": None} | parsed.echo
+        fixed: Value = {"previous_response_id": None, "store": False, "tools": [], "truncation": "disabled", "user": None}
+        self._head = head | fixed | parsed.echo
 
     def _unfinished(self, status: str) -> Value:
         return self._head | {"status": status, "incomplete_details": None, "output": [], "usage": None}
 
     def _finished(self, done: Done) -> Value:
-        cut = done.finish == "length"
+        cut = done.finish in CUT_OFF
         outcome = {"status": "incomplete" if cut else "completed", "incomplete_details": {"reason": "max_output_tokens"} if cut else None}
         report = report_of(done, self._request.ignored_fields)
         return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}

@@ -9,20 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from forerun.serve.custom_tools import input_of
 from forerun.serve.fields import arguments_of
 from forerun.serve.openai_logprobs import entries
-from forerun.values import CallArguments, CallEnd, CallStart, Content, Done, Event, Reasoning
+from forerun.values import CallArguments, CallEnd, CallStart, Content, Done, Event, OutputFormat, Reasoning
 
 Value = dict[str, Any]
+CUT_OFF = ("length", "loop")  # finish of an answer that is not complete
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTool:
-    """A tool that the model may call. tool: in the form of chat templates; namespace: the one that it belongs to."""
+    """A tool that the model may call. tool: in the form of chat templates; namespace: the one that it belongs to. input: the format of a
+    custom tool's input, None for any text.
+    """
 
     kind: Literal["function", "custom", "tool_search"]
     namespace: str | None
     tool: Value
+    is_strict: bool = False
+    input: OutputFormat | None = None
 
 
 FUNCTION = DeclaredTool("function", None, {})
@@ -54,7 +60,7 @@ class Items:
             case CallEnd(_, is_complete):
                 yield from self._close("completed" if is_complete else "incomplete")
             case Done(finish):
-                yield from self._close("incomplete" if finish == "length" else "completed")
+                yield from self._close("incomplete" if finish in CUT_OFF else "completed")
 
     def _write(self, kind: type[ReasoningItem] | type[Message], text: str, logprobs: Sequence[Value] = ()) -> Iterator[Value]:
         if not isinstance(self._open, kind):
@@ -204,7 +210,7 @@ class BufferedCall(Call):
 
     def item(self, status: str) -> Value:
         if self._declared.kind == "custom":
-            return {"type": "custom_tool_call", **self._head, "name": self._name, "input": self._input(), "status": status}
+            return {"type": "custom_tool_call", **self._head, "name": self._name, "input": input_of(self._text), "status": status}
         return {"type": "tool_search_call", **self._head, "execution": "client", "arguments": arguments_of(self._text), "status": status}
 
     def _added(self, text: str) -> Iterator[Value]:
@@ -212,10 +218,5 @@ class BufferedCall(Call):
 
     def _ended(self) -> Iterator[Value]:
         if self._declared.kind == "custom":
-            yield self._event("custom_tool_call_input.delta", delta=self._input())
-            yield self._event("custom_tool_call_input.done", input=self._input())
-
-    def _input(self) -> str:
-        """The tool's input; if the call does not use the one declared parameter, all that the model wrote."""
-        value = arguments_of(self._text).get("input")
-        return value if isinstance(value, str) else self._text
+            yield self._event("custom_tool_call_input.delta", delta=input_of(self._text))
+            yield self._event("custom_tool_call_input.done", input=input_of(self._text))

@@ -17,8 +17,11 @@ def _function(required: list[str], **properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": function}}
 
 
-TOOL = WithJsonSchema(_function(["name"], description={"type": "string"}, parameters={"type": "object"}))
+_CUSTOM = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "format": {"type": "object"}}}
+_CUSTOM_TOOL = {"type": "object", "required": ["type", "custom"], "properties": {"type": {"const": "custom"}, "custom": _CUSTOM}}
+TOOL = WithJsonSchema({"anyOf": [_function(["name"], description={"type": "string"}, parameters={"type": "object"}), _CUSTOM_TOOL]})
 CALL = WithJsonSchema(_function(["name"], arguments={"anyOf": [{"type": "string"}, {"type": "object"}]}))
+SCHEMA = WithJsonSchema({"type": ["object", "string", "null"]})
 # An assistant message may consist of calls alone, and a tool's result may be empty; any other has content and no calls.
 HAS_CONTENT: dict[str, Any] = {
     "anyOf": [

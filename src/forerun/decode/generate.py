@@ -11,6 +11,7 @@ from typing import Any
 from forerun.decode.compiled import StepTable
 from forerun.decode.depth import DepthPolicy
 from forerun.decode.draft_stats import MAX_DEPTH, DraftStats, Round
+from forerun.decode.loops import LoopDetector
 from forerun.decode.round import Part, Rounds, run_round
 from forerun.decode.scores import Score
 from forerun.grammar.matcher import Matcher
@@ -25,7 +26,7 @@ class Generation:
     """One answer: `begin`, then `decode` rounds until `finish` is why it ended; `store` then returns the tokens in the cache.
 
     answer: its text. tokens: the answer's tokens, without the stop token; sampled: with it. draft_stats: of all rounds so far.
-    num_top, matcher: see Rounds; scores: of `sampled`, if requested.
+    loops: ends it when it repeats itself. num_top, matcher: see Rounds; scores: of `sampled`, if requested.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class Generation:
         policy: DepthPolicy,
         num_top: int | None = None,
         matcher: Matcher | None = None,
+        loops: LoopDetector | None = None,
     ) -> None:
         self.rounds = Rounds(steps, cache, prompt, sampling, num_top=num_top, matcher=matcher)
-        self.steps, self.policy, self.answer = steps, policy, answer
+        self.steps, self.policy, self.answer, self._loops = steps, policy, answer, loops
         self._prompt, self._max_tokens, self._stop_ids = prompt, max_tokens, stop_ids
         self._shown = cache.snapshot()  # after the last token that the client saw
         self._text = ""
@@ -148,6 +150,9 @@ class Generation:
             self._text += self.answer.push(token)
             if self.answer.is_stopped or len(self.tokens) >= self._max_tokens:
                 self.finish = "stop" if self.answer.is_stopped else "length"
+                break
+            if self._loops and self._loops.push(token):
+                self.finish = "loop"
                 break
         self.rounds.append(tokens[:taken])
         self.scores += self.rounds.scores[:taken]

@@ -17,6 +17,7 @@ from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.restore import RestoredState
 from forerun.bank.tier.history import Memo
 from forerun.decode.generate import Generation
+from forerun.decode.loops import LoopDetector
 from forerun.decode.prefill import CHUNK_TOKENS, prefill
 from forerun.decode.scores import prompt_scores
 from forerun.engine import miss, prompt_encoding
@@ -295,6 +296,7 @@ class RunningSequence:
             policy=self.model.policy,
             num_top=requested.num_top if requested else None,
             matcher=self.request.matcher,
+            loops=LoopDetector() if self.request.job.is_loop_broken else None,
         )
 
     def _durable_tokens(self) -> int:

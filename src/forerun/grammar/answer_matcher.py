@@ -13,17 +13,19 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from forerun.grammar.plan import Plan, ReasoningRule
+from forerun.grammar.plan import Plan, ReasoningRule, Trigger
 from forerun.grammar.program import GrammarError, Program
 from forerun.grammar.vocabulary import Occurrence
 
 Mask = NDArray[np.bool_]
+BETWEEN = b" \n\t;"  # calls
 Phase = Literal["start", "reasoning", "forced", "body", "free", "call", "ended"]
 
 
 class State(NamedTuple):
     """After some tokens. tail: the last bytes, as many as a tag may have before its end. num_reasoning: its tokens. queue: tokens that come
-    next, if any must. held: the grammar's state in the phases "body" and "call", and in "start" where a body may begin.
+    next, if any must. is_start: the tail is all of the free text so far. held: the grammar's state in the phases "body" and "call", and in
+    "start" where a body may begin.
     """
 
     phase: Phase
@@ -32,6 +34,7 @@ class State(NamedTuple):
     queue: tuple[int, ...] = ()
     held: LLMatcher | None = None
     num_calls: int = 0
+    is_start: bool = True
 
 
 class Accepted(NamedTuple):
@@ -108,7 +111,7 @@ class AnswerMatcher:
         """What is behind the reasoning, beginning with this text."""
         if self._plan.body:
             return State("body", held=self._plan.body.start(text))
-        return self._read_free(state._replace(phase="free", tail=b"", queue=()), text)
+        return self._read_free(State("free", num_calls=state.num_calls), text)
 
     def _opens_reasoning(self, token: int) -> bool:
         reasoning = self._plan.reasoning
@@ -159,12 +162,20 @@ class AnswerMatcher:
     def _read_free(self, state: State, text: bytes) -> State:
         """Free text, up to what opens a call."""
         whole = state.tail + text
-        found = [(whole.find(each.text), each) for each in self._plan.triggers if each.text in whole]
+        found = [
+            (whole.find(each.text), each) for each in self._plan.triggers if each.text in whole and self._may_stand(each, state, whole)
+        ]
         if not found:
-            return state._replace(tail=self._tail(whole))
+            tail = self._tail(whole)
+            return state._replace(tail=tail, is_start=state.is_start and len(tail) == len(whole))
         start, trigger = min(found, key=lambda each: each[0])
         given = trigger.given + whole[start + len(trigger.text) :]
         return state._replace(phase="call", tail=b"", held=trigger.program.start(given))
+
+    def _may_stand(self, trigger: Trigger, state: State, text: bytes) -> bool:
+        """Whether the text may end in this trigger: anywhere, or only where it begins."""
+        begun = text.lstrip(BETWEEN)
+        return not trigger.is_first or (state.is_start and (begun.startswith(trigger.text) or trigger.text.startswith(begun)))
 
     def _tail(self, text: bytes) -> bytes:
         return text[-self._num_tail :] if self._num_tail else b""
@@ -182,6 +193,8 @@ class AnswerMatcher:
                 return self._held_mask(state)
             case "reasoning":
                 return self._without(self._banned_in_reasoning(state)) if self._plan.body else None
+            case "free" if self._are_calls_spent(state) and any(trigger.is_first for trigger in self._plan.triggers):
+                return self._only(self._vocabulary.stops)
             case "start" if self._plan.body:
                 mask = self._held_mask(state)
                 mask[self._rule.open_ids[0]] = True
@@ -211,12 +224,15 @@ class AnswerMatcher:
 
     def _banned_in_text(self, state: State) -> Iterator[int]:
         """Calls beyond their number, and one that goes on as none can."""
-        if self._plan.num_calls is not None and state.num_calls >= self._plan.num_calls:
+        if self._are_calls_spent(state):
             yield from self._openings(state.tail)
             return
-        for trigger in self._plan.triggers:
+        for trigger in (each for each in self._plan.triggers if self._may_stand(each, state, state.tail)):
             for each in self._vocabulary.occurrences(trigger.text, state.tail):
                 yield from _unfit(each, trigger.program, trigger.given)
+
+    def _are_calls_spent(self, state: State) -> bool:
+        return self._plan.num_calls is not None and state.num_calls >= self._plan.num_calls
 
     def _openings(self, tail: bytes) -> Iterator[int]:
         for text in self._plan.opens:

@@ -10,14 +10,17 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from forerun.errors import BadRequestError
 from forerun.grammar.answer_matcher import AnswerMatcher
+from forerun.grammar.calls import CallGrammars
+from forerun.grammar.lark import choice, slashed
 from forerun.grammar.matcher import Matcher
-from forerun.grammar.plan import Plan, ReasoningRule
+from forerun.grammar.plan import Plan, ReasoningRule, Trigger
 from forerun.grammar.program import GrammarError, Program, Programs
 from forerun.grammar.schema import enforceable, read_schema, reason
 from forerun.grammar.vocabulary import Vocabulary
+from forerun.text.calls.call_format import CallFormat
 from forerun.text.prompt import Prompt
 from forerun.text.tokenizer import Tokenizer
-from forerun.values import Job, OutputFormat
+from forerun.values import CallRule, Job, OutputFormat
 
 SPACE = r"/[ \n]{0,4}/"  # that a model writes before what is asked for
 
@@ -51,12 +54,32 @@ class Grammars:
 
     def compile(self, job: Job, prompt: Prompt) -> Grammar | None:
         """The grammar of the job's answer to this prompt; None if anything may be said. Raises BadRequestError, naming what is refused."""
-        if job.output is None and job.reasoning_tokens is None:
+        call_format = prompt.answer_format.calls if prompt.tools else None
+        holds_calls = call_format is not None and (job.calls.is_enforced or job.calls.is_required)
+        if job.output is None and job.reasoning_tokens is None and not holds_calls:
             return None
         programs = self._loaded()
-        body, unenforced = _body(programs, job.output) if job.output else (None, ())
+        calls = CallGrammars(programs, call_format, prompt.tools, job.calls) if call_format and holds_calls else None
+        if job.calls.is_required and not (calls and calls.names):
+            raise BadRequestError("a call is required, but the model's template, or the request, has no tools", param="tool_choice")
+        body, unenforced = self._body(programs, job, calls)
+        triggers, dropped = _triggers(calls, call_format) if calls and call_format and body is None else ((), ())
         reasoning = _reasoning(programs.vocabulary, job.reasoning_tokens, prompt)
-        return Grammar(Plan(programs.vocabulary, reasoning, body, (), (), None), unenforced)
+        opens = tuple(each.encode() for each in call_format.opens if each != "{") if call_format else ()
+        plan = Plan(programs.vocabulary, reasoning, body, triggers, opens, _num_calls(job.calls))
+        return Grammar(plan, tuple(dict.fromkeys([*unenforced, *dropped])))
+
+    def _body(self, programs: Programs, job: Job, calls: CallGrammars | None) -> tuple[Program | None, tuple[str, ...]]:
+        """What follows the reasoning, None for free text; and what of it is not enforced."""
+        if calls and job.calls.is_required:
+            return calls.compile(lambda lark: f"{lark.define('SPACE', SPACE)} {calls.calls(lark)}")
+        if job.output is None:
+            return None, ()
+        if calls is None or not calls.names:
+            return _format(programs, job.output)
+        rule, dropped = _json_rule(job.output)
+        program, unenforced = calls.compile(lambda lark: f"{lark.define('SPACE', SPACE)} ( {lark.rule(rule)} | {calls.calls(lark)} )")
+        return program, (*dropped, *unenforced)
 
     def _loaded(self) -> Programs:
         with self._lock:
@@ -74,28 +97,54 @@ def _reasoning(vocabulary: Vocabulary, budget_tokens: int | None, prompt: Prompt
     return ReasoningRule(tags.open.encode(), tags.close.encode(), prompt.opens_reasoning, may_open, open_ids, budget_tokens, closing)
 
 
-def _body(programs: Programs, output: OutputFormat) -> tuple[Program, tuple[str, ...]]:
+def _num_calls(rule: CallRule) -> int | None:
+    if rule.allowed is not None and not rule.allowed:
+        return 0
+    return None if rule.is_parallel else 1
+
+
+def _triggers(calls: CallGrammars, call_format: CallFormat) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+    """The calls that free text may open, and what of their schemas is not enforced."""
+    if not calls.names:
+        return (), ()
+    openings = list(call_format.openings(calls.names))
+    programs = {opened: calls.after(opened) for opened in dict.fromkeys(each.open for each in openings)}
+    triggers = (
+        Trigger(each.text.encode(), programs[each.open][0], each.text[len(each.open) :].encode(), each.is_first) for each in openings
+    )
+    return tuple(triggers), tuple(each for _, dropped in programs.values() for each in dropped)
+
+
+def _format(programs: Programs, output: OutputFormat) -> tuple[Program, tuple[str, ...]]:
     """The program of a format, and what it does not hold."""
+    if output.kind in ("lark", "gbnf"):
+        return _compile(programs, _converted(output), output.param), ()
+    rule, dropped = _json_rule(output)
+    space = f"SPACE {rule}\nSPACE: {SPACE}" if output.kind.startswith("json") else rule
+    return _compile(programs, f"start: {space}", output.param), dropped
+
+
+def _json_rule(output: OutputFormat) -> tuple[str, tuple[str, ...]]:
+    """A rule's body for a format."""
     match output.kind:
+        case "regex":
+            return f"/{slashed(output.definition)}/", ()
+        case "choice":
+            return choice(output.definition), ()
         case "json_object":
             schema = enforceable({"type": "object"}, is_strict=True, param=output.param)
         case "json_schema":
             schema = enforceable(read_schema(output.definition, output.param), is_strict=output.is_strict, param=output.param)
         case _:
-            return _compile(programs, _lark(output), output.param), ()
-    return _compile(programs, f"start: SPACE json\nSPACE: {SPACE}\njson: %json {json.dumps(schema.schema)}", output.param), schema.dropped
+            raise BadRequestError(f"{output.param}: a {output.kind} grammar does not go with tools", param=output.param)
+    return f"%json {json.dumps(schema.schema)}", schema.dropped
 
 
-def _lark(output: OutputFormat) -> str:
-    """The grammar of a format that is no JSON schema."""
-    match output.kind:
-        case "regex":
-            return f"start: /{output.definition.replace('/', chr(92) + '/')}/"
-        case "choice":
-            return f"start: {' | '.join(json.dumps(each) for each in json.loads(output.definition))}"
-        case "gbnf":
-            return any_to_lark(output.definition)
-    return output.definition
+def _converted(output: OutputFormat) -> str:
+    try:
+        return str(any_to_lark(output.definition)) if output.kind == "gbnf" else output.definition
+    except Exception as error:  # the converter raises nothing narrower
+        raise BadRequestError(f"{output.param} is not a GBNF grammar: {error}", param=output.param) from error
 
 
 def _compile(programs: Programs, lark: str, param: str) -> Program:

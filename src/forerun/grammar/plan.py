@@ -10,17 +10,20 @@ from forerun.grammar.vocabulary import Vocabulary
 
 
 class Trigger(NamedTuple):
-    """A text that opens a call. program: of the rest of the call, of which `given` stands already when the text does."""
+    """A text that opens a call. program: of the rest of the call, of which `given` stands already when the text does. is_first: only
+    where the text, or what follows another call, begins.
+    """
 
     text: bytes
     program: Program
     given: bytes = b""
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningRule:
-    """How an answer reasons. open, close: the tags. is_open: the prompt opened it. may_open: the answer may. budget_tokens: after so many it
-    is closed by `closing`, at the start of a line or within one; None for no limit.
+    """How an answer reasons. open, close: the tags. is_open: the prompt opened it. may_open: the answer may, by open_ids.
+    budget_tokens: after so many it is closed by `closing`, within a line or at its start; None for no limit.
     """
 
     open: bytes

@@ -101,6 +101,7 @@ def error_of(schema: Any) -> str:
 
 
 def lark_of(schema: Any) -> str:
+    """A grammar of the schema alone."""
     return LLMatcher.grammar_from_lark(f"start: %json {json.dumps(schema)}")
 
 

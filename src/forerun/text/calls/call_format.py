@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from forerun.text.calls.buffer import Pieces, TextBuffer
+from forerun.text.calls.rules import Opening, RuleWriter, ToolSchema
 from forerun.text.calls.tools import Tools
 from forerun.values import CallArguments, CallEnd, CallStart
 
 
 class CallFormat(Protocol):
-    """How a model writes tool calls."""
+    """How a model writes tool calls, for parsers and for grammars."""
 
     @property
     def opens(self) -> tuple[str, ...]:
         """What a call may start with."""
+
+    def openings(self, names: Sequence[str]) -> Iterator[Opening]:
+        """The texts that open a call of one of these tools."""
+
+    def call_rule(self, writer: RuleWriter, tool: ToolSchema, opened: str) -> str:
+        """The rest of a call of the tool, behind `opened`, one of `opens`: what `parse` takes for a complete call, and not a prefix of
+        another such text.
+        """
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forerun.text.calls.arguments import parse_rest
 from forerun.text.calls.buffer import NAME, Pieces, TagPattern, TextBuffer, content, content_until, match_tag
+from forerun.text.calls.gemma_rules import GemmaRules
+from forerun.text.calls.rules import Opening, RuleWriter, ToolSchema
 from forerun.text.calls.tools import Tools
 from forerun.text.partial_match import partial_overlap
 from forerun.values import CallArguments
@@ -32,6 +35,15 @@ class Gemma:
     @property
     def opens(self) -> tuple[str, ...]:
         return (self.open,)
+
+    def openings(self, names: Sequence[str]) -> Iterator[Opening]:
+        """The tag."""
+        yield Opening(self.open, self.open)
+
+    def call_rule(self, writer: RuleWriter, tool: ToolSchema, opened: str) -> str:
+        """The rest of a call, behind the tag."""
+        arguments = GemmaRules(writer, tool, self.quote).arguments()
+        return f"{writer.literal(f'call:{tool.name}')} {arguments} {writer.literal(self.close)}"
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""

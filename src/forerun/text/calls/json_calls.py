@@ -6,12 +6,13 @@ No schemas: the values are typed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forerun.text.calls.arguments import JsonScanner, parse_object
 from forerun.text.calls.buffer import STRING, Pieces, TextBuffer, content, content_until, match_tag
+from forerun.text.calls.rules import Opening, RuleWriter, ToolSchema
 from forerun.text.calls.tools import Tools
 from forerun.values import CallArguments
 
@@ -29,6 +30,14 @@ class Hermes:
     """OPEN, the object, CLOSE."""
 
     opens = (OPEN,)
+
+    def openings(self, names: Sequence[str]) -> Iterator[Opening]:
+        """The tag."""
+        yield Opening(OPEN, OPEN)
+
+    def call_rule(self, writer: RuleWriter, tool: ToolSchema, opened: str) -> str:
+        """The object between line breaks, and the closing tag."""
+        return f'"\\n"? {_object_rule(writer, tool, "arguments")} "\\n"? {writer.literal(CLOSE)}'
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
@@ -74,6 +83,16 @@ class Llama:
 
     opens = (PYTHON_TAG, "{")
 
+    def openings(self, names: Sequence[str]) -> Iterator[Opening]:
+        """PYTHON_TAG; and of a bare call all up to its arguments: only by its name is it told apart from JSON that is no call."""
+        yield Opening(PYTHON_TAG, PYTHON_TAG)
+        for name in names:
+            yield Opening(_head(name, "parameters"), "{", is_first=True)
+
+    def call_rule(self, writer: RuleWriter, tool: ToolSchema, opened: str) -> str:
+        """The object, or the rest of it."""
+        return _object_rule(writer, tool, "parameters", is_open=opened == "{")
+
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""
         first = [*HEADS, *((PYTHON_TAG, *head) for head in HEADS)]
@@ -83,6 +102,15 @@ class Llama:
             if bracket := (yield from match_tag(buffer, [("}",)])):
                 buffer.take(bracket.length)
         yield from content_until(buffer, ())
+
+
+def _head(name: str, key: str) -> str:
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": '
+
+
+def _object_rule(writer: RuleWriter, tool: ToolSchema, key: str, *, is_open: bool = False) -> str:
+    """A call as an object; is_open: its first bracket stands already."""
+    return f"{writer.literal(_head(tool.name, key)[is_open:])} {writer.json(tool.arguments, ())} {writer.literal('}')}"
 
 
 def parse_call(buffer: TextBuffer, head_length: int, name: str, ends: Sequence[str]) -> Pieces[None]:

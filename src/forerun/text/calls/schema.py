@@ -75,7 +75,7 @@ class Schema:
     def _follow(self, reference: str, depth: int) -> ParameterType:
         if reference not in self._followed:
             self._followed[reference] = ANYTHING
-            self._followed[reference] = self._type(self._resolve(reference), depth)
+            self._followed[reference] = self._type(self.resolve(reference), depth)
         return self._followed[reference]
 
     def _find_properties(self, schema: Any, followed: set[str], depth: int) -> Iterable[Mapping[str, Any]]:
@@ -88,11 +88,11 @@ class Schema:
         reference = str(schema.get("$ref", ""))
         if reference and reference not in followed:
             followed.add(reference)
-            parts.append(self._resolve(reference))
+            parts.append(self.resolve(reference))
         for part in parts:
             yield from self._find_properties(part, followed, depth - 1)
 
-    def _resolve(self, reference: str) -> Any:
+    def resolve(self, reference: str) -> Any:
         """What a reference inside the schema points to; None for any other reference."""
         node = self._root
         for step in reference.removeprefix("#").split("/")[1:]:

@@ -6,10 +6,13 @@ A value may hold such tags, and closing tags may be missing: see tagged_value.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 
 from forerun.text.calls.arguments import parse_rest
 from forerun.text.calls.buffer import NAME, Pieces, TextBuffer, content, content_until, match_tag
+from forerun.text.calls.rules import Opening, RuleWriter, ToolSchema
 from forerun.text.calls.schema import ParameterType
+from forerun.text.calls.tagged_rules import tagged_call
 from forerun.text.calls.tagged_value import TaggedFormat, TaggedValue
 from forerun.text.calls.tools import Tools, value_of
 from forerun.values import CallArguments
@@ -17,6 +20,15 @@ from forerun.values import CallArguments
 
 class TaggedCalls(TaggedFormat):
     """Parses calls in a format."""
+
+    def openings(self, names: Sequence[str]) -> Iterator[Opening]:
+        """The tag that opens a call; where it has no tag of its own, with a tool's name."""
+        yield Opening(self.opens[0], self.opens[0])
+        yield from (Opening(f"{tag}{name}>", tag) for tag in self.opens[1:] for name in names)
+
+    def call_rule(self, writer: RuleWriter, tool: ToolSchema, opened: str) -> str:
+        """The rest of a call, behind `opened`."""
+        return tagged_call(self, writer, tool, opened)
 
     def parse(self, buffer: TextBuffer, tools: Tools) -> Pieces[None]:
         """The pieces of an answer's content and calls."""

@@ -14,11 +14,12 @@ CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
 
 class Tools:
-    """The tools of a request, declared as in OpenAI's chat dialect."""
+    """The tools of a request, declared as in OpenAI's chat dialect. parameters: the JSON schema of each by its name, as it was sent."""
 
     def __init__(self, declared: Sequence[Mapping[str, Any]]) -> None:
         functions = [each.get("function", each) for each in declared]
         self._schemas = {each.get("name"): Schema(each.get("parameters")) for each in functions}
+        self.parameters = {each["name"]: each.get("parameters") for each in functions if isinstance(each.get("name"), str)}
 
     def __bool__(self) -> bool:
         return bool(self._schemas)

@@ -1,0 +1,83 @@
+"""Grammars of the calls that an answer makes. The call formats write their own rules; this puts them together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from forerun.errors import BadRequestError
+from forerun.grammar.lark import Lark
+from forerun.grammar.program import GrammarError, Program, Programs
+from forerun.grammar.schema import check_depth, reason, written
+from forerun.text.calls.call_format import CallFormat
+from forerun.text.calls.rules import ToolSchema
+from forerun.text.calls.tools import Tools
+from forerun.values import CallRule, OutputFormat
+
+Written = Callable[[Lark], str]
+ANY = {"type": "object"}
+
+
+class CallGrammars:
+    """The calls of a request's tools in a format. names: of the tools that may be called."""
+
+    def __init__(self, programs: Programs, call_format: CallFormat, tools: Tools, rule: CallRule) -> None:
+        self._programs, self._format, self._rule = programs, call_format, rule
+        self.names = [name for name in tools.parameters if rule.allowed is None or name in rule.allowed]
+        self._parameters = {name: self._parameters_of(name, tools.parameters[name]) for name in self.names}
+
+    def after(self, opened: str) -> tuple[Program, tuple[str, ...]]:
+        """The rest of a call behind the tag that opens it; and what is not enforced."""
+        return self.compile(lambda lark: self._any_call(lark, opened))
+
+    def calls(self, lark: Lark) -> str:
+        """One call, or several where the rule allows them."""
+        opened = self._format.opens[0] if self._format.opens[0] in lark.specials or "{" not in self._format.opens else "{"
+        call = lark.rule(f"{lark.literal(opened)} {self._any_call(lark, opened)}")
+        return f"{call} ( /\\n{{0,2}}/ {call} )*" if self._rule.is_parallel else call
+
+    def compile(self, write: Written) -> tuple[Program, tuple[str, ...]]:
+        """The program of what is written, and what of its schemas it does not hold. Raises BadRequestError.
+
+        What is not supported is looked for only if there is such a thing: a request has some hundred schemas, and few have faults.
+        """
+        for is_checked in (False, True):
+            lark = Lark(self._programs.vocabulary.specials, is_checked, "tools")
+            start = write(lark)
+            try:
+                program = self._programs.compile(lark.written(start))
+            except GrammarError as error:
+                if is_checked:
+                    raise BadRequestError(f"tools cannot be enforced: {reason(str(error))}", param="tools") from error
+                continue
+            if is_checked or not program.warnings:
+                break
+        return program, tuple(dict.fromkeys([*lark.unenforced, *program.warnings]))
+
+    def _any_call(self, lark: Lark, opened: str) -> str:
+        return lark.rule(" | ".join(lark.rule(self._call(lark, name, opened)) for name in self.names))
+
+    def _call(self, lark: Lark, name: str, opened: str) -> str:
+        lark.path, lark.is_strict = (name, "parameters"), name in self._rule.strict
+        if name in self._rule.inputs and self._rule.inputs[name].kind not in ("regex", "choice"):
+            lark.drop(("input",), f"a format of kind {self._rule.inputs[name].kind}")
+        return self._format.call_rule(lark, ToolSchema(name, self._parameters[name]), opened)
+
+    def _parameters_of(self, name: str, declared: Any) -> Mapping[str, Any]:
+        if name in self._rule.inputs:
+            return {"type": "object", "properties": {"input": _input(self._rule.inputs[name])}, "required": ["input"]}
+        if not isinstance(declared, Mapping):
+            return ANY
+        check_depth(declared, written(("tools", name, "parameters")))
+        return declared
+
+
+def _input(output: OutputFormat) -> dict[str, Any]:
+    """The schema of a custom tool's argument."""
+    match output.kind:
+        case "regex":
+            return {"type": "string", "pattern": f"^({output.definition})$"}
+        case "choice":
+            return {"type": "string", "enum": json.loads(output.definition)}
+    return {"type": "string"}

@@ -1,0 +1,158 @@
+"""Writes grammars in llguidance's Lark: texts with special tokens in them, regular expressions, JSON schemas. Knows no call format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llguidance import LLMatcher, regex_to_lark
+
+from forerun.errors import BadRequestError
+from forerun.grammar.program import LIMITS
+from forerun.grammar.schema import enforceable, reason, schema_for, written
+from forerun.text.calls.rules import Path
+
+
+@dataclass
+class Lark:
+    """The rules of one grammar. specials: the texts of special tokens. rules: written so far, by name. unenforced: paths of what they do
+    not hold. is_checked: each schema is looked through for what is not supported, which takes a millisecond.
+
+    The tool whose call is being written: its path, and whether its schema is strict.
+    """
+
+    specials: Collection[str]
+    is_checked: bool
+    param: str
+    path: Path = ()
+    is_strict: bool = False
+    rules: dict[str, str] = field(default_factory=dict)
+    unenforced: list[str] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def literal(self, text: str) -> str:
+        """The text. What of it is a special token is that token."""
+        pattern = "|".join(re.escape(each) for each in sorted(self.specials, key=len, reverse=True))
+        parts = re.split(f"({pattern})", text) if pattern else [text]
+        return " ".join(_special(each) if each in self.specials else json.dumps(each, ensure_ascii=False) for each in parts if each)
+
+    def rule(self, body: str) -> str:
+        """A rule with this body."""
+        return self._named("r", body)
+
+    def json(self, schema: Any, path: Path) -> str:
+        """A JSON value that is valid under the schema."""
+        if self.is_checked:
+            found = enforceable(schema, is_strict=self.is_strict, param=written((self.param, *self.path, *path)))
+            self.unenforced += [written((*self.path, *path, each)) for each in found.dropped]
+            return self._named("j", f"%json {json.dumps(found.schema)}")
+        return self._named("j", f"%json {json.dumps(schema_for(schema, is_strict=self.is_strict))}")
+
+    def text(self, terms: Sequence[str], without: Sequence[str], end: str) -> str:
+        """Text that matches all of these regular expressions (none that begins with ~), with none of the others in it; then `end`."""
+        wanted = [f"~{_slashed(each[1:])}" if each.startswith("~") else _slashed(each) for each in terms]
+        unwanted = [f"~{_slashed(f'(?s:.*)({chr(124).join(without)})(?s:.*)')}"] if without else []
+        text = self._named("T", " & ".join([*(wanted or [_slashed("(?s:.*)")]), *unwanted]))
+        closing = self.literal(end)
+        if any(each in end for each in self.specials):
+            return f"{text} {closing}"
+        whole = self._named("W", f"{text} {closing}")
+        return self._named("E", f"{whole} & ~{_slashed(f'(?s:.*)({_plain(end)})(?s:.+)')}")
+
+    def pattern(self, pattern: Any, path: Path) -> str | None:
+        """A JSON schema's pattern as an expression of the whole text; None if it cannot be enforced."""
+        term = whole_text(str(pattern))
+        if not self.is_checked or not (message := refused(term)):
+            return term
+        self.drop(path, message)
+        return None
+
+    def drop(self, path: Path, why: str) -> None:
+        """What stands at the path is not enforced. Raises BadRequestError where it must be."""
+        place = written((*self.path, *path))
+        if self.is_strict:
+            raise BadRequestError(f"{self.param}: {place} cannot be enforced: {why}", param=self.param, hint="leave it out")
+        self.unenforced.append(place)
+
+    def define(self, name: str, body: str) -> str:
+        """A rule of this name, which its body may refer to."""
+        self.rules.setdefault(name, body)
+        return name
+
+    def written(self, start: str) -> str:
+        """The whole grammar."""
+        return "\n".join([f"start: {start}", *(f"{name}: {body}" for name, body in self.rules.items())])
+
+    def _named(self, kind: str, body: str) -> str:
+        name = self._names.get(kind + body)
+        if name is None:
+            name = self._names[kind + body] = f"{kind}_{len(self.rules)}" if kind.islower() else f"{kind}{len(self.rules)}"
+            self.rules[name] = body
+        return name
+
+
+def choice(definition: str) -> str:
+    """One of a JSON list of texts."""
+    return " | ".join(json.dumps(each, ensure_ascii=False) for each in json.loads(definition))
+
+
+def lark_regex(pattern: str) -> str:
+    """A regular expression with the classes of JSON schemas: digits and words are ASCII."""
+    return str(regex_to_lark(pattern, "dw"))
+
+
+def whole_text(pattern: str) -> str:
+    """The expression of texts in which the pattern is found, as JSON schemas mean it."""
+    return "|".join(f"({_search(each)})" for each in _alternatives(lark_regex(pattern)))
+
+
+def refused(regex: str) -> str:
+    """Why llguidance refuses a regular expression, "" if it does not."""
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(
+        LLMatcher.grammar_from_lark(f"start: T\nT: {_slashed(regex)}"), limits=LIMITS
+    )
+    return reason(messages[0]) if is_error else ""
+
+
+def _search(pattern: str) -> str:
+    is_open_end = not pattern.endswith("$") or pattern.endswith("\\$")
+    before, after = "" if pattern.startswith("^") else "(?s:.*)", "(?s:.*)" if is_open_end else ""
+    return f"{before}({pattern.removeprefix('^') if is_open_end else pattern.removeprefix('^')[:-1]}){after}"
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The pattern cut at the bars that are in no group or class."""
+    parts, depth, is_class, i, start = [], 0, False, 0, 0
+    while i < len(pattern):
+        char = pattern[i]
+        i += 1 + (char == "\\")
+        if is_class:
+            is_class = char != "]"
+        elif char == "[":
+            is_class = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth == 0:
+            parts.append(pattern[start : i - 1])
+            start = i
+    return [*parts, pattern[start:]]
+
+
+def _slashed(regex: str) -> str:
+    return f"/{slashed(regex)}/"
+
+
+def slashed(regex: str) -> str:
+    """A regular expression as it stands between slashes in Lark."""
+    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", regex).replace("\n", "\\n")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w]", lambda char: f"\\x{{{ord(char[0]):x}}}", text)
+
+
+def _special(text: str) -> str:
+    return text

@@ -1,0 +1,119 @@
+"""The grammar of a call's arguments as Gemma writes them: as JSON, but with keys as they are, and strings between quote tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forerun.text.calls.rules import Path, RuleWriter, ToolSchema, merged
+from forerun.text.calls.schema import Schema
+from forerun.text.calls.text_rules import texts_of
+
+KEY = re.compile(r"[^\s,:{}\[\]<\"]+")
+MAX_DEPTH = 12
+NUMBERS = {"type": ["number", "boolean", "null"]}
+Field = tuple[str, Any, bool, Path]
+
+
+class GemmaRules:
+    """Writes the arguments of one tool. quote: the tag on either side of a string."""
+
+    def __init__(self, writer: RuleWriter, tool: ToolSchema, quote: str) -> None:
+        self._writer, self._tool, self._quote = writer, tool, quote
+        self._context: Schema = tool.schema
+
+    def arguments(self) -> str:
+        """The object of all arguments."""
+        for name in self._tool.unheld:
+            self._writer.drop((name,), "it is not held for all arguments together")
+        if self._tool.takes_any:
+            return self._any_object()
+        return self._object([(each.name, each.schema, each.is_required, each.path) for each in self._tool.properties()], 0)
+
+    def _object(self, fields: Sequence[Field], depth: int) -> str:
+        """Fields in this order, those that are not required left out or not, with commas between."""
+        first, rest = '""', '""'
+        for name, schema, is_required, path in reversed([field for field in fields if self._can_be_key(*field)]):
+            field = self._writer.rule(f"{self._writer.literal(f'{name}:')} {self._value(schema, path, depth + 1)}")
+            first = self._writer.rule(f"{field} {rest}" + ("" if is_required else f" | {first}"))
+            rest = self._writer.rule(f'"," {field} {rest}' + ("" if is_required else f" | {rest}"))
+        return f'"{{" {first} "}}"'
+
+    def _can_be_key(self, name: str, schema: Any, is_required: bool, path: Path) -> bool:
+        if not KEY.fullmatch(name) and is_required:
+            self._writer.drop(path, "no argument can have this name")
+        return bool(KEY.fullmatch(name))
+
+    def _value(self, schema: Any, path: Path, depth: int) -> str:
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            return self._any_value()
+        schema = merged(schema, self._context, 8) if "$ref" in schema or "allOf" in schema else schema
+        for name in ("anyOf", "oneOf"):
+            if isinstance(schema.get(name), list):
+                rest = {key: value for key, value in schema.items() if key != name}
+                return self._one_of([self._value({**rest, **each}, (*path, name, i), depth + 1) for i, each in enumerate(schema[name])])
+        if "enum" in schema or "const" in schema:
+            return self._one_of([self._constant(each) for each in schema.get("enum", [schema.get("const")])])
+        types = schema["type"] if isinstance(schema.get("type"), list) else [schema["type"]] if "type" in schema else []
+        return (
+            self._one_of([self._typed(schema, str(each), path, depth) for each in types]) if types else self._untyped(schema, path, depth)
+        )
+
+    def _untyped(self, schema: Mapping[str, Any], path: Path, depth: int) -> str:
+        implied = {"properties": "object", "items": "array", "pattern": "string"}
+        kind = next((kind for name, kind in implied.items() if name in schema), "")
+        return self._typed(schema, kind, path, depth) if kind else self._any_value()
+
+    def _typed(self, schema: Mapping[str, Any], kind: str, path: Path, depth: int) -> str:
+        match kind:
+            case "string":
+                texts = texts_of(self._writer, {**schema, "type": "string"}, self._context, path, 1)
+                return self._one_of([self._string(terms) for terms, _ in texts])
+            case "array":
+                return self._array(schema, path, depth)
+            case "object" if schema.get("properties"):
+                required = schema.get("required") or ()
+                named = schema["properties"].items()
+                return self._object([(name, each, name in required, (*path, "properties", name)) for name, each in named], depth)
+            case "object":
+                return self._any_object()
+            case "integer" | "number" | "boolean" | "null":
+                return self._writer.json({**schema, "type": kind}, path)
+        return self._any_value()
+
+    def _array(self, schema: Mapping[str, Any], path: Path, depth: int) -> str:
+        item = self._writer.rule(self._value(schema.get("items"), (*path, "items"), depth + 1))
+        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if most == 0:
+            return '"[" "]"'
+        more = f"{max(0, least - 1)},{'' if most is None else int(most) - 1}"
+        items = f'{item} ( "," {item} ){{{more}}}'
+        return f'"[" {items} "]"' if least else f'"[" ( {items} )? "]"'
+
+    def _constant(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self._writer.literal(self._quote)} {self._writer.literal(value)} {self._writer.literal(self._quote)}"
+        return self._writer.json({"const": value}, ())
+
+    def _string(self, terms: Sequence[str] = ()) -> str:
+        return f"{self._writer.literal(self._quote)} {self._writer.text(terms, [re.escape(self._quote)], self._quote)}"
+
+    def _one_of(self, rules: Sequence[str]) -> str:
+        return f"( {' | '.join(rules)} )"
+
+    def _any_value(self) -> str:
+        numbers = self._writer.json(NUMBERS, ())
+        self._writer.define("any_list", '"[" ( any_value ( "," any_value )* )? "]"')
+        return self._writer.define("any_value", f"{self._string()} | {numbers} | any_list | {self._any_object()}")
+
+    def _any_object(self) -> str:
+        key = self._writer.define("KEY", f"/{KEY.pattern}/")
+        self._writer.define("any_field", f'{key} ":" any_value')
+        name = self._writer.define("any_object", '"{" ( any_field ( "," any_field )* )? "}"')
+        if not self._is_defined:
+            self._is_defined = True
+            self._any_value()
+        return name
+
+    _is_defined = False

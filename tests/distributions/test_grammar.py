@@ -158,3 +158,10 @@ def test_no_mask_is_made_while_all_tokens_are_allowed_and_drafts_are_not_waited_
 def test_sequences_with_grammars_share_a_group_and_others_have_theirs() -> None:
     free = Draw(toy.FILTERS["neutral"], False, 0, None, None)
     assert grouped([free, *draws_of(("neutral", False), 2, "no repeats"), free], [1] * 4) == [[0, 3], [1, 2]]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_drafts_follow_the_grammar_once_its_first_row_has_a_mask(rule: tuple[str, bool]) -> None:
+    outcome = run(DrawGroup(3, draws_of(rule, 200, "no repeats"), [0] * 200, [9] * 200))
+    for own in np.array(outcome.drafts).tolist():
+        assert all(token in allowed_after("no repeats", tuple(own[:i])) for i, token in enumerate(own))

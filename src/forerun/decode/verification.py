@@ -122,7 +122,8 @@ class DrawGroup:
 
     def verify(self, logits: mx.array) -> Outcome:
         """Accepted drafts and the next tokens from the target's logits [b * (depth + 1), vocab]."""
-        at, allowed = self._positions(0, self.depth + 1), self.mask.rows(logits, self.drafts) if self.mask else None
+        at = self._positions(0, self.depth + 1)
+        allowed = self.mask.rows(logits, self.drafts) if self.mask else None
         if self.is_chosen:
             verdict = verify_chosen(self._chosen(logits, at, allowed), self.drafts)
         else:
@@ -205,6 +206,6 @@ def grouped(draws: Sequence[Draw], depths: Sequence[Hashable]) -> list[list[int]
 
 
 def _draw_alike(one: Draw, other: Draw) -> bool:
-    has_matcher = one.matcher is not None
-    is_alike = one._replace(seed=other.seed, matcher=other.matcher) == other
-    return one.counts is None and other.counts is None and has_matcher == (other.matcher is not None) and is_alike
+    if one.counts is not None or other.counts is not None or (one.matcher is None) != (other.matcher is None):
+        return False
+    return one._replace(seed=other.seed, matcher=other.matcher) == other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from threading import Thread
 
 import mlx.core as mx
 
@@ -39,7 +40,9 @@ def assemble(config: Config, arithmetic: Arithmetic, progress: Callable[[str, fl
         prompter = Prompter(Tokenizer.load(folder), Template.load(folder))
         worker = Worker(lambda: load_model(config, folder, arithmetic, prompter, progress))
         info = _info(config, ModelLocation(name, folder), worker.model(), defaults, arithmetic.kernels)
-        return LocalEngine(info, worker, gauges_of(worker.model().bank), request_log, archive_key)
+        engine = LocalEngine(info, worker, gauges_of(worker.model().bank), request_log, archive_key)
+        Thread(target=engine.grammars.load, name="vocabulary", daemon=True).start()  # the first request with tools would wait for it
+        return engine
     except BaseException:
         if request_log:
             request_log.file.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
-from threading import Thread
 
 from forerun.engine import prompt_encoding
 from forerun.engine.engine import Run
@@ -36,7 +35,6 @@ class LocalEngine:
         self.model = self.worker.model()
         self.prompter, metrics = self.model.prompter, Metrics(self.health, self.gauges)
         self.grammars = Grammars(self.model.tokenizer, self.model.family.vocab)
-        Thread(target=self.grammars.load, name="vocabulary", daemon=True).start()  # the first grammar would wait for it
         self.registry = metrics.registry
         self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))

@@ -37,7 +37,7 @@ class State(NamedTuple):
     is_start: bool = True
 
 
-class Accepted(NamedTuple):
+class LogEntry(NamedTuple):
     """A token's step. before: the state that it was accepted in; fed: what consumed it."""
 
     before: State
@@ -52,8 +52,8 @@ class AnswerMatcher:
         reasoning, texts = plan.reasoning, [*plan.opens, *(trigger.text for trigger in plan.triggers)]
         tags = (reasoning.open, reasoning.close) if reasoning else ()
         self._num_tail = max(map(len, (*texts, *tags)), default=1) - 1
-        self._log: list[Accepted] = []
-        self._bits = np.zeros(4 * ((self._vocabulary.size + 31) // 32), dtype=np.uint8)
+        self._log: list[LogEntry] = []
+        self._bits = np.zeros(4 * ((self._vocabulary.tokenizer.vocab_size + 31) // 32), dtype=np.uint8)
         self._state = self._initial()
         self._mask: Mask | None = None
         self._is_mask_known = False
@@ -76,7 +76,7 @@ class AnswerMatcher:
             state, fed = self._feed(before, token), before.held
         else:
             state = self._advance(before, token)
-        self._log.append(Accepted(before, fed))
+        self._log.append(LogEntry(before, fed))
         self._state, self._is_mask_known = state, False
 
     def rollback(self, num: int) -> None:

@@ -38,7 +38,7 @@ class Vocabulary:
         self.size = size
         self.stops = np.array(sorted(tokenizer.stop_ids), dtype=np.intp)
         self.stop_ids = tokenizer.stop_ids
-        self.tokenizer = LLTokenizer(tokenizer.definition, n_vocab=size, eos_token=sorted(tokenizer.stop_ids))
+        self.tokenizer = LLTokenizer(tokenizer.definition, n_vocab=max(size, tokenizer.size), eos_token=sorted(tokenizer.stop_ids))
         self._bytes = [tokenizer.token_bytes(token) for token in range(size)]
         self.real = np.array([bool(each) for each in self._bytes], dtype=np.bool_)
         special = (token for token in range(size) if self.real[token] and self.is_special(token))

@@ -1,0 +1,1 @@
+"""Answers that must have a form."""

@@ -55,7 +55,7 @@ def value_rules(writer: RuleWriter, tool: ToolSchema, each: Property, without: S
 
 
 def _parsed(types: frozenset[str]) -> list[str]:
-    """Terms, marked as excluded, of texts that would be taken for another type."""
+    """Terms that exclude texts that would be taken for another type."""
     return [f"~{each}" for each in (CONSTANT, NUMBER, *((NESTED,) if types & {"object", "array"} else ()))]
 
 

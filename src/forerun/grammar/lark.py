@@ -51,8 +51,15 @@ class Lark:
             return self._named("j", f"%json {json.dumps(found.schema)}")
         return self._named("j", f"%json {json.dumps(schema_for(schema, is_strict=self.is_strict))}")
 
-    def text(self, terms: Sequence[str], without: Sequence[str], end: str) -> str:
-        """Text that matches all of these regular expressions (none that begins with ~), with none of the others in it; then `end`."""
+    def text(self, terms: Sequence[str], without: Sequence[str], end: str, path: Path) -> str:
+        """Text that matches all of these regular expressions (none of those that begin with ~), with nothing in it that matches one of the
+        others; then the text `end`.
+        """
+        if self.is_checked and terms:
+            alone = Lark(self.specials, False, self.param)
+            if message := _refused(alone.written(alone.text(terms, without, end, path))):
+                self.drop(path, message)
+                terms = ()
         wanted = [f"~{_slashed(each[1:])}" if each.startswith("~") else _slashed(each) for each in terms]
         unwanted = [f"~{_slashed(f'(?s:.*)({chr(124).join(without)})(?s:.*)')}"] if without else []
         text = self._named("T", " & ".join([*(wanted or [_slashed("(?s:.*)")]), *unwanted]))
@@ -111,9 +118,11 @@ def whole_text(pattern: str) -> str:
 
 def refused(regex: str) -> str:
     """Why llguidance refuses a regular expression, "" if it does not."""
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(
-        LLMatcher.grammar_from_lark(f"start: T\nT: {_slashed(regex)}"), limits=LIMITS
-    )
+    return _refused(f"start: T\nT: {_slashed(regex)}")
+
+
+def _refused(lark: str) -> str:
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(lark), limits=LIMITS)
     return reason(messages[0]) if is_error else ""
 
 

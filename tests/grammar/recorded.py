@@ -28,7 +28,10 @@ def tools() -> dict[str, dict[str, Any]]:
 def declared(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function", tool)
     schema = function.get("parameters", function.get("input_schema")) or {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": function.get("name", function["type"] if "type" in function else ""), "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": function.get("name", function["type"] if "type" in function else ""), "parameters": schema},
+    }
 
 
 def _sent() -> Iterator[list[dict[str, Any]]]:

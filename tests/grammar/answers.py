@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import forerun
 from forerun.grammar.compile import Grammar, Grammars
 from forerun.grammar.matcher import Matcher
@@ -61,26 +59,52 @@ def compiled(
     return grammar
 
 
-def walk(matcher: Matcher, rng: random.Random, *, num_free: int = 20, most: int = 4000) -> list[int]:
-    """An answer drawn evenly from what is allowed, the longer the more towards its end. num_free: tokens after which free text is ended."""
+def walk(matcher: Matcher, rng: random.Random, *, num_free: int = 20, most: int = 3000, encode: Any = None) -> list[int]:
+    """An answer drawn evenly from what is allowed; after num_free tokens towards its end, and from time to time before."""
     answer: list[int] = []
+    encode = encode or tokens
     while len(answer) < most:
-        token = draw(matcher.allowed(), rng, num_free - len(answer))
-        matcher.accept(token)
-        answer.append(token)
-        if token in TOKENIZER.stop_ids:
-            return answer
-    raise AssertionError(f"no end after {most} tokens: ...{TOKENIZER.decode(answer[-200:])!r}")
+        is_ending = len(answer) > num_free and rng.random() < 0.8
+        for token in closing(matcher, rng, encode) if is_ending or rng.random() < 0.1 else [drawn(matcher, rng)]:
+            mask = matcher.allowed()
+            if mask is not None and not mask[token]:
+                break
+            matcher.accept(token)
+            answer.append(token)
+            if token in TOKENIZER.stop_ids:
+                return answer
+    raise AssertionError(f"no end after {most} tokens: ...{TOKENIZER.decode(answer[-100:])!r}")
 
 
-CLOSERS = [END, *(token for text in ("</think>", "</tool_call>", '"', "}", "]", "\n", "</", ">", '"}', "1", ",") for token in tokens(text))]
+CLOSINGS = (
+    "\n</parameter>\n",
+    "</arg_value>",
+    '<|"|>',
+    "<escape>",
+    '"',
+    "</think>",
+    "</function>\n</tool_call>",
+    "</tool_call>",
+    "}",
+    "]",
+    "1",
+    ",",
+    "null",
+)
+CLOSINGS += ("\n", "0", "a", "<tool_call|>", "<end_function_call>", ":", '"a"', '"}', "e")
 
 
-def draw(mask: np.ndarray[Any, np.dtype[np.bool_]] | None, rng: random.Random, num_left: int) -> int:
-    if num_left <= 0 or rng.random() < 0.1:
-        allowed = [token for token in CLOSERS if mask is None or mask[token]]
-        if allowed and rng.random() < 0.9:
-            return allowed[0] if rng.random() < 0.5 else rng.choice(allowed)
-    if mask is None:
-        return rng.randrange(TOKENIZER.size - 9)
-    return int(rng.choice(mask.nonzero()[0]))
+def closing(matcher: Matcher, rng: random.Random, encode: Any) -> list[int]:
+    """What may end a part of the answer, or the answer."""
+    mask = matcher.allowed()
+    if mask is None or mask[END]:
+        return [END]
+    if forced := matcher.forced():
+        return forced
+    texts = [text for text in CLOSINGS if mask[encode(text)[0]]]
+    return encode(rng.choice(texts[:6])) if texts else [drawn(matcher, rng)]
+
+
+def drawn(matcher: Matcher, rng: random.Random) -> int:
+    mask = matcher.allowed()
+    return rng.randrange(8000) if mask is None else int(rng.choice(mask.nonzero()[0]))

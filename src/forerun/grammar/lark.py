@@ -16,6 +16,10 @@ from forerun.grammar.schema import enforceable, reason, schema_for, written
 from forerun.text.calls.rules import Path
 
 
+# Text of which length or pattern is held has no tags: counting characters and excluding tags at once takes the lexer too many states.
+PLAIN = "[^<]*"
+
+
 @dataclass
 class Lark:
     """The rules of one grammar. specials: the texts of special tokens. rules: written so far, by name. unenforced: paths of what they do
@@ -51,16 +55,24 @@ class Lark:
             return self._named("j", f"%json {json.dumps(found.schema)}")
         return self._named("j", f"%json {json.dumps(schema_for(schema, is_strict=self.is_strict))}")
 
-    def text(self, terms: Sequence[str], without: Sequence[str], end: str) -> str:
-        """Text that matches all of these regular expressions (none that begins with ~), with none of the others in it; then `end`."""
+    def text(self, terms: Sequence[str], without: Sequence[str], end: str, path: Path) -> str:
+        """Text that matches all of these regular expressions (none of those that begin with ~), with nothing in it that matches one of the
+        others; then the text `end`.
+        """
+        if self.is_checked and terms:
+            alone = Lark(self.specials, False, self.param)
+            if message := _refused(alone.written(alone.text(terms, without, end, path))):
+                self.drop(path, message)
+                terms = ()
         wanted = [f"~{_slashed(each[1:])}" if each.startswith("~") else _slashed(each) for each in terms]
-        unwanted = [f"~{_slashed(f'(?s:.*)({chr(124).join(without)})(?s:.*)')}"] if without else []
-        text = self._named("T", " & ".join([*(wanted or [_slashed("(?s:.*)")]), *unwanted]))
+        is_plain = any(not each.startswith("~") for each in terms)
+        excluded = [_slashed(PLAIN)] if is_plain else [f"~{_slashed(f'(?s:.*)({each})(?s:.*)')}" for each in ["|".join(without)] if each]
+        text = self._named("T", " & ".join([_slashed("(?s:.*)"), *wanted, *excluded]))  # first, since a complement alone has special tokens
         closing = self.literal(end)
         if any(each in end for each in self.specials):
             return f"{text} {closing}"
         whole = self._named("W", f"{text} {closing}")
-        return self._named("E", f"{whole} & ~{_slashed(f'(?s:.*)({_plain(end)})(?s:.+)')}")
+        return whole if is_plain else self._named("E", f"{whole} & ~{_slashed(f'(?s:.*)({_plain(end)})(?s:.+)')}")
 
     def pattern(self, pattern: Any, path: Path) -> str | None:
         """A JSON schema's pattern as an expression of the whole text; None if it cannot be enforced."""
@@ -111,9 +123,11 @@ def whole_text(pattern: str) -> str:
 
 def refused(regex: str) -> str:
     """Why llguidance refuses a regular expression, "" if it does not."""
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(
-        LLMatcher.grammar_from_lark(f"start: T\nT: {_slashed(regex)}"), limits=LIMITS
-    )
+    return _refused(f"start: T\nT: {_slashed(regex)}")
+
+
+def _refused(lark: str) -> str:
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(lark), limits=LIMITS)
     return reason(messages[0]) if is_error else ""
 
 

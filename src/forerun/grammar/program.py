@@ -11,7 +11,7 @@ from forerun.grammar.vocabulary import Vocabulary
 
 MOST_PROGRAMS = 64
 # Chosen so that a hostile grammar is refused within a second on a slow core: benchmarks/grammar.py. States are about 1-2 KB each.
-LIMITS = LLParserLimits(initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, max_lexer_states=100_000, verbose_errors=False)
+LIMITS = LLParserLimits(initial_lexer_fuel=4_000_000, step_lexer_fuel=200_000, max_lexer_states=100_000, verbose_errors=False)
 
 
 class GrammarError(Exception):

@@ -69,7 +69,7 @@ class GemmaRules:
         match kind:
             case "string":
                 texts = texts_of(self._writer, {**schema, "type": "string"}, self._context, path, 1)
-                return self._one_of([self._string(terms) for terms, _ in texts])
+                return self._one_of([self._string(terms, path) for terms, _ in texts])
             case "array":
                 return self._array(schema, path, depth)
             case "object" if schema.get("properties"):
@@ -77,10 +77,21 @@ class GemmaRules:
                 named = schema["properties"].items()
                 return self._object([(name, each, name in required, (*path, "properties", name)) for name, each in named], depth)
             case "object":
-                return self._any_object()
+                return self._map(schema, path, depth)
             case "integer" | "number" | "boolean" | "null":
                 return self._writer.json({**schema, "type": kind}, path)
         return self._any_value()
+
+    def _map(self, schema: Mapping[str, Any], path: Path, depth: int) -> str:
+        """An object without names of its own: all its values have one schema."""
+        other = schema.get("additionalProperties")
+        if other is False:
+            return '"{" "}"'
+        if not isinstance(other, Mapping):
+            return self._any_object()
+        value = self._value(other, (*path, "additionalProperties"), depth + 1)
+        field = self._writer.rule(f'{self._writer.define("KEY", f"/{KEY.pattern}/")} ":" {value}')
+        return f'"{{" ( {field} ( "," {field} )* )? "}}"'
 
     def _array(self, schema: Mapping[str, Any], path: Path, depth: int) -> str:
         item = self._writer.rule(self._value(schema.get("items"), (*path, "items"), depth + 1))
@@ -96,8 +107,8 @@ class GemmaRules:
             return f"{self._writer.literal(self._quote)} {self._writer.literal(value)} {self._writer.literal(self._quote)}"
         return self._writer.json({"const": value}, ())
 
-    def _string(self, terms: Sequence[str] = ()) -> str:
-        return f"{self._writer.literal(self._quote)} {self._writer.text(terms, [re.escape(self._quote)], self._quote)}"
+    def _string(self, terms: Sequence[str], path: Path) -> str:
+        return f"{self._writer.literal(self._quote)} {self._writer.text(terms, [re.escape(self._quote)], self._quote, path)}"
 
     def _one_of(self, rules: Sequence[str]) -> str:
         return f"( {' | '.join(rules)} )"
@@ -105,7 +116,7 @@ class GemmaRules:
     def _any_value(self) -> str:
         numbers = self._writer.json(NUMBERS, ())
         self._writer.define("any_list", '"[" ( any_value ( "," any_value )* )? "]"')
-        return self._writer.define("any_value", f"{self._string()} | {numbers} | any_list | {self._any_object()}")
+        return self._writer.define("any_value", f"{self._string((), ())} | {numbers} | any_list | {self._any_object()}")
 
     def _any_object(self) -> str:
         key = self._writer.define("KEY", f"/{KEY.pattern}/")

@@ -33,8 +33,10 @@ class RuleWriter(Protocol):
     def json(self, schema: Any, path: Path) -> str:
         """A JSON value that is valid under the schema, which stands at this path of the tool's parameters."""
 
-    def text(self, terms: Sequence[str], without: Sequence[str], end: str) -> str:
-        """Text that matches all of these regular expressions, with none of the others in it; then the text `end`."""
+    def text(self, terms: Sequence[str], without: Sequence[str], end: str, path: Path) -> str:
+        """Text that matches all of these regular expressions (none of those that begin with ~), with nothing in it that matches one of the
+        others; then the text `end`. path: of its schema.
+        """
 
     def pattern(self, pattern: Any, path: Path) -> str | None:
         """A JSON schema's pattern as an expression of the whole text; None if it cannot be enforced."""

@@ -39,7 +39,7 @@ def _arguments(tags: TaggedFormat, writer: RuleWriter, tool: ToolSchema, line: s
     if tool.takes_any:
         name = writer.define("KEY", KEY)
         head = f"{writer.literal(tags.opening)} {name} {_named(tags, writer, line)}"
-        return f"( {head} {writer.text((), without, _closing(tags))}{'' if tags.is_padded else f' {line}'} )*"
+        return f"( {head} {writer.text((), without, _closing(tags), ())}{'' if tags.is_padded else f' {line}'} )*"
     return " ".join(_argument(tags, writer, tool, each, line, without) for each in tool.properties() if _can_be_named(each, writer))
 
 

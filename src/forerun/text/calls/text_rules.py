@@ -15,6 +15,7 @@ from forerun.text.calls.schema import ANY, Schema
 Terms = tuple[str, ...]
 MAX_DEPTH = 8  # of references and alternatives
 MAX_ALTERNATIVES = 32
+MOST_LENGTH = 2000  # of text that is counted: what a grammar costs to compile grows with it
 ANNOTATIONS = frozenset(("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "format"))
 OTHERS = ["number", "boolean", "null", "object", "array"]
 # Texts that `value_of` may take for something else than a string where another type is expected too.
@@ -40,18 +41,18 @@ FORMATS = {
 def value_rules(writer: RuleWriter, tool: ToolSchema, each: Property, without: Sequence[str], end: str) -> str:
     """The value of a parameter as text, with nothing of `without` in it, then `end`."""
     if isinstance(each.schema, Mapping) and not (each.schema.keys() - ANNOTATIONS):
-        return writer.text((), without, end)
+        return writer.text((), without, end, each.path)
     rules, types = [], each.expected.types
     if "string" in types:
         is_text, parsed = each.expected.is_text, _parsed(types)
         for terms, is_constant in texts_of(writer, each.schema, tool.schema, each.path, MAX_DEPTH)[:MAX_ALTERNATIVES]:
-            rules.append(writer.text([*terms, *(() if is_text or is_constant else parsed)], without, end))
+            rules.append(writer.text([*terms, *(() if is_text or is_constant else parsed)], without, end, each.path))
     if types != {"string"}:
         other = _without_strings(each.schema, tool.schema, MAX_DEPTH) if "string" in types else each.schema
         if other is not None:
             part = {**tool.definitions(), **other} if isinstance(other, Mapping) else other
             rules.append(f"{writer.json(part, each.path)} {writer.literal(end)}")
-    return f"( {' | '.join(rules)} )" if rules else writer.text((), without, end)
+    return f"( {' | '.join(rules)} )" if rules else writer.text((), without, end, each.path)
 
 
 def _parsed(types: frozenset[str]) -> list[str]:
@@ -98,14 +99,23 @@ def _own_texts(writer: RuleWriter, schema: Mapping[str, Any], path: Path) -> lis
 def _terms(writer: RuleWriter, schema: Mapping[str, Any], path: Path) -> Iterator[str]:
     if "pattern" in schema and (term := writer.pattern(schema["pattern"], (*path, "pattern"))) is not None:
         yield term
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    least, most = (_count(schema.get(name)) for name in ("minLength", "maxLength"))
+    least = least or 0
+    for name, length in (("minLength", least), ("maxLength", most or 0)):
+        if length > MOST_LENGTH:
+            writer.drop((*path, name), f"the length of text is held up to {MOST_LENGTH:,} characters")
+    least, most = min(least, MOST_LENGTH), None if (most or 0) > MOST_LENGTH else most
     if least or most is not None:
-        yield f"(?s:.{{{int(least)},{'' if most is None else int(most)}}})"
+        yield f"(?s:.{{{least},{'' if most is None else most}}})"
     if (name := schema.get("format")) is not None:
         if name in FORMATS:
             yield FORMATS[name]
         else:
             writer.drop((*path, "format"), f"unknown format of text: {name}")
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _without_strings(schema: Any, context: Schema, depth: int) -> Any:

@@ -3,9 +3,9 @@
     python benchmarks/grammar_cost.py [--repeats 12] [--answer 256] [--dry-run] [--out FILE]
 
 Plain decoding of the bundled model with and without a grammar, round by round in turns in one process; what the grammar determines is not
-drafted, so that both have one token a round. The grammars: JSON of a schema whose strings are unbounded, the same with `maxLength`, and free
-text in which a tool may be called. Then drafts of depth 2: of those made, how many are accepted. At last the same grammar over a vocabulary
-of 248,320 tokens: the time that a row's mask takes, from the matcher to the masked logits, without a model.
+drafted, so that both have one token a round. The grammars: JSON of a schema whose strings are unbounded, the same with `maxLength`, and
+free text in which a tool may be called. Then drafts of depth 2: of those made, how many are accepted, with the grammar and without. At last
+a vocabulary of 248,320 tokens, without a model: the time that a row takes from the matcher to the masked logits.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ def main() -> None:
 def measure(subject: BenchModel, options: argparse.Namespace) -> None:
     from evidence import evidence, ratio_interval, write
 
-    cost, acceptance = {}, {}
+    cost, acceptance = {}, dict[str, dict[str, float]]()
     for name in (*SCHEMAS, "tools"):
         pairs = [pair(subject, name, options.answer, seed) for seed in range(options.repeats)]
         cost[name] = ratio_interval([p[0] for p in pairs], [p[1] for p in pairs]) | {"seconds_per_token": median(p[0] for p in pairs)}
-        acceptance[name] = accepted_frac(subject, name, options)
-    acceptance["no grammar"] = accepted_frac(subject, "", options)
+        acceptance[name] = {arm: accepted_frac(subject, name, options, is_held=arm == "with") for arm in ("with", "without")}
     config = {"repeats": options.repeats, "answer": options.answer}
     head = evidence(kernels=subject.kernels, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)
     result = {"time_per_token_to_none": cost, "accepted_of_drafted": acceptance, "large_vocabulary": large_vocabulary(subject)}
@@ -71,7 +70,7 @@ def pair(subject: BenchModel, name: str, num: int, seed: int) -> tuple[float, fl
     """Median seconds of a round with the grammar and without."""
     from forerun.decode.generate import decode
 
-    answers = [answer(subject, each, num, 0, seed) for each in (name, "")]
+    answers = [answer(subject, name, num, 0, seed, is_held=is_held) for is_held in (True, False)]
     for each in answers:
         each.rounds.forced = lambda limit: []  # type: ignore[method-assign]
         each.begin()
@@ -85,18 +84,18 @@ def pair(subject: BenchModel, name: str, num: int, seed: int) -> tuple[float, fl
     return median(seconds[0]), median(seconds[1])
 
 
-def accepted_frac(subject: BenchModel, name: str, options: argparse.Namespace) -> float:
+def accepted_frac(subject: BenchModel, name: str, options: argparse.Namespace, *, is_held: bool) -> float:
     """Of the drafts at depth 2 that the head made, the share that was accepted."""
     drafted = accepted = 0
     for seed in range(options.repeats):
-        own = answer(subject, name, options.answer, 2, seed)
+        own = answer(subject, name, options.answer, 2, seed, is_held=is_held)
         list(own)
         drafted, accepted = drafted + sum(own.draft_stats.drafted), accepted + sum(own.draft_stats.accepted)
     return accepted / drafted
 
 
-def answer(subject: BenchModel, name: str, num: int, depth: int, seed: int) -> Any:
-    """An answer that has not begun, sampled as the bundled model's users do."""
+def answer(subject: BenchModel, name: str, num: int, depth: int, seed: int, *, is_held: bool) -> Any:
+    """An answer to the prompt of that grammar that has not begun, held by it or free."""
     from forerun.decode.compiled import StepTable
     from forerun.decode.depth import policy_for
     from forerun.decode.generate import Generation
@@ -113,7 +112,7 @@ def answer(subject: BenchModel, name: str, num: int, depth: int, seed: int) -> A
         _SHARED["grammars"] = Grammars(subject.tokenizer, subject.family.vocab)
     job = job_of(name, seed)
     prompt = subject.prompter.encode(job.prompt, tenant="")
-    grammar = _SHARED["grammars"].compile(job, prompt) if name else None
+    grammar = _SHARED["grammars"].compile(job, prompt) if is_held else None
     cache = materialise(Arena(subject.family.spec), [], None, Contiguous(), len(prompt.tokens) + num)
     for _ in prefill(subject.family, cache, list(prompt.tokens), []):
         pass

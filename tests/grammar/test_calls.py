@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
 import pytest
-
-from forerun.values import CallRule
 from tests.grammar import recorded
 from tests.grammar.answers import walk
-from tests.grammar.call_answers import ALL_TOKENS, FORMATS, calls_of, parsed, tool
+from tests.grammar.call_answers import ALL_TOKENS, FORMATS, calls_of, parsed
+
+from forerun.values import CallRule
 
 REQUIRED = CallRule(is_required=True)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import tokenizers
+from tests.grammar.answers import FOLDER, PROMPTER, TOKENIZER, job_of
 
 from forerun.grammar.compile import Grammar, Grammars
 from forerun.text.answer_parser import AnswerFormat
@@ -20,7 +21,6 @@ from forerun.text.prompt import Prompt
 from forerun.text.reasoning import THINK
 from forerun.text.tokenizer import Tokenizer
 from forerun.values import CallEnd, CallRule, Chat, OutputFormat
-from tests.grammar.answers import FOLDER, PROMPTER, TOKENIZER, job_of
 
 FORMATS: dict[str, CallFormat] = {
     "qwen": QWEN,

@@ -15,7 +15,6 @@ from forerun.grammar.program import LIMITS
 from forerun.grammar.schema import enforceable, reason, schema_for, written
 from forerun.text.calls.rules import Path
 
-
 # Text of which length or pattern is held has no tags: counting characters and excluding tags at once takes the lexer too many states.
 PLAIN = "[^<]*"
 

@@ -91,7 +91,7 @@ CLOSINGS = (
     ",",
     "null",
 )
-CLOSINGS += ("\n", "0", "a", "<tool_call|>", "<end_function_call>", ":", '"a"', '"}', "e")
+CLOSINGS += ("\n", "0", "a", "<tool_call|>", "<end_function_call>", ":", '"a"', '"}', "e", "11", "@a.b")
 
 
 def closing(matcher: Matcher, rng: random.Random, encode: Any) -> list[int]:
@@ -102,7 +102,7 @@ def closing(matcher: Matcher, rng: random.Random, encode: Any) -> list[int]:
     if forced := matcher.forced():
         return forced
     texts = [text for text in CLOSINGS if mask[encode(text)[0]]]
-    return encode(rng.choice(texts[:6])) if texts else [drawn(matcher, rng)]
+    return encode(rng.choice(texts[:6] + texts[-2:])) if texts else [drawn(matcher, rng)]
 
 
 def drawn(matcher: Matcher, rng: random.Random) -> int:

@@ -30,12 +30,12 @@ def declared(tool: dict[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters", function.get("input_schema")) or {"type": "object", "properties": {}}
     return {
         "type": "function",
-        "function": {"name": function.get("name", function["type"] if "type" in function else ""), "parameters": schema},
+        "function": {"name": function.get("name", function.get("type", "")), "parameters": schema},
     }
 
 
 def _sent() -> Iterator[list[dict[str, Any]]]:
     for path in sorted(RECORDINGS.glob("*.jsonl.gz")):
-        for line in gzip.open(path, "rt"):
+        for line in gzip.decompress(path.read_bytes()).splitlines():
             body = json.loads(line)["body"]
             yield from [body["tools"]] if isinstance(body, dict) and body.get("tools") else []

@@ -10,10 +10,12 @@ import jsonschema
 import pytest
 from tests.grammar import recorded
 from tests.grammar.answers import walk
-from tests.grammar.call_answers import ALL_TOKENS, FORMATS, calls_of, parsed
+from tests.grammar.call_answers import ALL_TOKENS, FORMATS, calls_of, parsed, tool
+from tests.grammar.schemas import SCHEMAS, closed
 
 from forerun.values import CallRule
 
+CHECKER = jsonschema.FormatChecker(["uuid", "ipv4", "email"])  # 29 February is a day of every year here
 REQUIRED = CallRule(is_required=True)
 
 
@@ -31,7 +33,23 @@ def check_calls(name: str, tools: list[Any], rule: CallRule, seed: int, *, is_th
 
 
 def check(value: Any, schema: Mapping[str, Any]) -> None:
-    jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(value)
+    jsonschema.Draft202012Validator(schema, format_checker=CHECKER).validate(value)
+
+
+# Every schema as that of an argument, and within an object that is one.
+ARGUMENTS = {
+    name: schema
+    for name, schema in SCHEMAS.items()
+    if isinstance(schema, dict) and not schema.keys() & {"$defs", "definitions"} and name not in ("patternProperties", "odd names")
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("schema", ARGUMENTS)
+def test_calls_with_all_kinds_of_arguments_are_valid(schema: str, name: str) -> None:
+    parameters = closed(["first", "last"], first={"type": "string"}, given=ARGUMENTS[schema], last=closed(inner=ARGUMENTS[schema]))
+    for seed in range(3):
+        check_calls(name, [tool("use", parameters)], REQUIRED, seed)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
-from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from forerun.grammar.plan import Plan, ReasoningRule, Trigger
-from forerun.grammar.program import GrammarError, Program
+from forerun.grammar.program import GrammarState, Program
 from forerun.grammar.vocabulary import Occurrence
 
 Mask = NDArray[np.bool_]
@@ -32,7 +31,7 @@ class State(NamedTuple):
     tail: bytes = b""
     num_reasoning: int = 0
     queue: tuple[int, ...] = ()
-    held: LLMatcher | None = None
+    held: GrammarState | None = None
     num_calls: int = 0
     is_start: bool = True
 
@@ -41,7 +40,7 @@ class LogEntry(NamedTuple):
     """A token's step. before: the state that it was accepted in; fed: what consumed it."""
 
     before: State
-    fed: LLMatcher | None
+    fed: GrammarState | None
 
 
 class AnswerMatcher:
@@ -53,7 +52,6 @@ class AnswerMatcher:
         tags = (reasoning.open, reasoning.close) if reasoning else ()
         self._num_tail = max(map(len, (*texts, *tags)), default=1) - 1
         self._log: list[LogEntry] = []
-        self._bits = np.zeros(4 * ((self._vocabulary.tokenizer.vocab_size + 31) // 32), dtype=np.uint8)
         self._state = self._initial()
         self._mask: Mask | None = None
         self._is_mask_known = False
@@ -85,8 +83,8 @@ class AnswerMatcher:
             raise ValueError(f"{num} of {len(self._log)} tokens cannot be taken back")
         for _ in range(num):
             self._state, fed = self._log.pop()
-            if fed and not fed.rollback(1):
-                raise GrammarError(fed.get_error())
+            if fed:
+                fed.rollback(1)
         self._is_mask_known = self._is_mask_known and num == 0
 
     def forced(self) -> list[int]:
@@ -94,7 +92,7 @@ class AnswerMatcher:
         if self._state.queue:
             return list(self._state.queue)
         if self._state.held and self._state.phase != "start":
-            return [token for token in self._state.held.compute_ff_tokens() if token not in self._vocabulary.stop_ids]
+            return [token for token in self._state.held.forced() if token not in self._vocabulary.stop_ids]
         return []
 
     # States.
@@ -120,9 +118,8 @@ class AnswerMatcher:
     def _feed(self, state: State, token: int) -> State:
         """The grammar consumes a token."""
         assert state.held
-        if state.held.try_consume_tokens([token]) != 1:
-            raise GrammarError(state.held.get_error() or f"token {token} was allowed, yet is refused")
-        if state.phase == "call" and state.held.is_accepting():
+        state.held.accept(token)
+        if state.phase == "call" and state.held.is_accepting:
             return State("free", num_calls=state.num_calls + 1)
         return state._replace(phase="body") if state.phase == "start" else state
 
@@ -208,11 +205,7 @@ class AnswerMatcher:
 
     def _held_mask(self, state: State) -> Mask:
         assert state.held
-        state.held.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.size)
-        mask = np.unpackbits(self._bits, count=self._vocabulary.size, bitorder="little").view(np.bool_)
-        if state.held.is_error():
-            raise GrammarError(state.held.get_error())
-        return mask
+        return state.held.mask()
 
     def _banned_in_reasoning(self, state: State) -> Iterator[int]:
         """Where a body must follow: stop tokens, calls, and a closing tag that goes on as the body cannot."""

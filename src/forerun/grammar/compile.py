@@ -52,6 +52,11 @@ class Grammars:
         """Build the vocabulary now."""
         self._loaded()
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens, built if they are not yet."""
+        return self._loaded().vocabulary
+
     def compile(self, job: Job, prompt: Prompt) -> Grammar | None:
         """The grammar of the job's answer to this prompt; None if anything may be said. Raises BadRequestError, naming what is refused."""
         call_format = prompt.answer_format.calls if prompt.tools else None

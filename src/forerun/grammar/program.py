@@ -1,56 +1,124 @@
-"""A compiled grammar, from which each answer's state is copied, and a cache of them. Knows what llguidance can refuse; no JSON schemas."""
+"""A compiled grammar, the state of an answer under it, and a cache of grammars. Knows what llguidance can refuse; no JSON schemas.
+
+States that are copied from one grammar share its lexer, which grows with what was said under it and is full at some point: then all of
+them fail. So a state that fails is rebuilt from its tokens under a new lexer, once.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits
+from numpy.typing import NDArray
 
+from forerun.errors import BadRequestError
 from forerun.grammar.vocabulary import Vocabulary
 
 MOST_PROGRAMS = 64
-# Chosen so that a hostile grammar is refused within a second on a slow core: benchmarks/grammar.py. States are about 1-2 KB each.
+# Chosen so that a hostile grammar is refused within a second on a slow core: benchmarks/grammar.py. A state is about 1-2 KB.
 LIMITS = LLParserLimits(initial_lexer_fuel=4_000_000, step_lexer_fuel=200_000, max_lexer_states=100_000, verbose_errors=False)
 
 
 class GrammarError(Exception):
-    """llguidance refuses a grammar, or gives up on one while it is followed."""
+    """llguidance refuses a grammar."""
 
 
 class Program:
-    """A grammar for a vocabulary. warnings: what of it is not held. Raises GrammarError. The first mask is computed here, too, since a
-    grammar that cannot be followed is often only found out by then.
+    """A grammar in Lark for a vocabulary. warnings: what of it is not held. Raises GrammarError. The first mask is computed here, too:
+    that a grammar cannot be followed is often only found out by then.
     """
 
     def __init__(self, vocabulary: Vocabulary, lark: str) -> None:
-        self._vocabulary = vocabulary
-        self._prototype = LLMatcher(vocabulary.tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=LIMITS)
-        self._check(self._prototype)
+        self.vocabulary, self._lark = vocabulary, lark
+        self._prototype = self._compiled()
         self.warnings = tuple(self._prototype.get_grammar_warnings())
         probe = self._prototype.deep_copy()
         probe.compute_bitmask()
-        self._check(probe)
+        _check(probe)
         self._follows: dict[bytes, bool] = {}
 
-    def start(self, given: bytes = b"") -> LLMatcher:
+    def start(self, given: bytes = b"") -> GrammarState:
         """A state of its own, after the bytes that are given already, which `follows`."""
-        state = self._prototype.deep_copy()
-        if given and not state.consume_tokens(self._vocabulary.split(given)):
-            raise GrammarError(state.get_error())
-        return state
+        return GrammarState(self, self.vocabulary.split(given) if given else [])
 
     def follows(self, given: bytes) -> bool:
         """Whether these bytes are a beginning of what the grammar allows."""
         known = self._follows.get(given)
         if known is None:
-            tokens = self._vocabulary.split(given)
+            tokens = self.vocabulary.split(given)
             known = self._follows[given] = self._prototype.deep_copy().validate_tokens(tokens) == len(tokens)
         return known
 
-    def _check(self, state: LLMatcher) -> None:
-        if state.is_error():
-            raise GrammarError(state.get_error().strip())
+    def copied(self) -> LLMatcher:
+        """The state before the first token. Shares its lexer with others."""
+        return self._prototype.deep_copy()
+
+    def renewed(self) -> LLMatcher:
+        """The same with a new lexer, which later copies share."""
+        self._prototype = self._compiled()
+        return self.copied()
+
+    def _compiled(self) -> LLMatcher:
+        state = LLMatcher(self.vocabulary.tokenizer, LLMatcher.grammar_from_lark(self._lark), log_level=0, limits=LIMITS)
+        _check(state)
+        return state
+
+
+class GrammarState:
+    """A grammar after some tokens. given: tokens before the first, not to be taken back. Stop tokens are none of them.
+
+    Raises BadRequestError where llguidance gives up on the grammar: its mask would then end the answer as if it were whole.
+    """
+
+    def __init__(self, program: Program, given: list[int]) -> None:
+        self._program, self._tokens, self._num_given = program, given, len(given)
+        self._bits = np.zeros(4 * ((program.vocabulary.size + 31) // 32), dtype=np.uint8)
+        self._state = program.copied()
+        if given and not self._state.consume_tokens(given):
+            self._rebuild()
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether it may end here."""
+        return bool(self._state.is_accepting())
+
+    def mask(self) -> NDArray[np.bool_]:
+        """The tokens that may come next, [vocab]; stop tokens where it may end."""
+        self._state.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.size)
+        if self._state.is_error():
+            self._rebuild()
+            self._state.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.size)
+            self._check()
+        return np.unpackbits(self._bits, count=self._program.vocabulary.size, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """Advance by a token that the mask allows."""
+        self._tokens.append(token)
+        if self._state.try_consume_tokens([token]) != 1:
+            self._rebuild()
+
+    def rollback(self, num: int) -> None:
+        """Take back the last tokens."""
+        assert num <= len(self._tokens) - self._num_given
+        del self._tokens[len(self._tokens) - num :]
+        if num and not self._state.rollback(num):
+            self._rebuild()
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next."""
+        return list(self._state.compute_ff_tokens())
+
+    def _rebuild(self) -> None:
+        self._state = self._program.renewed()
+        self._state.consume_tokens(self._tokens)
+        self._check()
+
+    def _check(self) -> None:
+        if self._state.is_error():
+            why = " ".join(self._state.get_error().split())[:200]
+            raise BadRequestError(f"the answer's grammar became too complex: {why}", hint="simplify its schemas, bounds of lengths first")
 
 
 class Programs:
@@ -60,15 +128,20 @@ class Programs:
         self.vocabulary, self._lock = vocabulary, Lock()
         self._programs: OrderedDict[str, Program] = OrderedDict()
 
-    def compile(self, grammar: str) -> Program:
+    def compile(self, lark: str) -> Program:
         """The grammar's program. Raises GrammarError."""
         with self._lock:
-            if grammar in self._programs:
-                self._programs.move_to_end(grammar)
-                return self._programs[grammar]
-        program = Program(self.vocabulary, grammar)
+            if lark in self._programs:
+                self._programs.move_to_end(lark)
+                return self._programs[lark]
+        program = Program(self.vocabulary, lark)
         with self._lock:
-            self._programs[grammar] = program
+            self._programs[lark] = program
             while len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         return program
+
+
+def _check(state: LLMatcher) -> None:
+    if state.is_error():
+        raise GrammarError(state.get_error().strip())

@@ -72,10 +72,11 @@ class GemmaRules:
                 return self._one_of([self._string(terms, path) for terms, _ in texts])
             case "array":
                 return self._array(schema, path, depth)
-            case "object" if schema.get("properties"):
-                required = schema.get("required") or ()
-                named = schema["properties"].items()
-                return self._object([(name, each, name in required, (*path, "properties", name)) for name, each in named], depth)
+            case "object" if schema.get("properties") or schema.get("required"):
+                required, named = schema.get("required") or (), schema.get("properties") or {}
+                other = schema.get("additionalProperties", {})
+                every = {**named, **{name: other for name in required if name not in named}}
+                return self._object([(name, each, name in required, (*path, "properties", name)) for name, each in every.items()], depth)
             case "object":
                 return self._map(schema, path, depth)
             case "integer" | "number" | "boolean" | "null":
@@ -94,17 +95,33 @@ class GemmaRules:
         return f'"{{" ( {field} ( "," {field} )* )? "}}"'
 
     def _array(self, schema: Mapping[str, Any], path: Path, depth: int) -> str:
-        item = self._writer.rule(self._value(schema.get("items"), (*path, "items"), depth + 1))
+        firsts = schema["prefixItems"] if isinstance(schema.get("prefixItems"), list) else []
+        rules = [self._value(each, (*path, "prefixItems", i), depth + 1) for i, each in enumerate(firsts)]
         least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if schema.get("items") is False:
+            most = min(len(rules), len(rules) if most is None else most)
+        item = self._writer.rule(self._value(schema.get("items"), (*path, "items"), depth + 1))
+        return f'"[" {self._items(rules, item, least, most)} "]"'
+
+    def _items(self, firsts: Sequence[str], item: str, least: int, most: int | None) -> str:
+        """At least and at most so many items, the first of them by rules of their own."""
         if most == 0:
-            return '"[" "]"'
-        more = f"{max(0, least - 1)},{'' if most is None else int(most) - 1}"
-        items = f'{item} ( "," {item} ){{{more}}}'
-        return f'"[" {items} "]"' if least else f'"[" ( {items} )? "]"'
+            return '""'
+        num = len(firsts) or 1
+        first, *others = firsts or [item]
+        more = f'( "," {item} ){{{max(0, least - num)},{"" if most is None else max(0, int(most) - num)}}}'
+        rule = more
+        for i, other in reversed(list(enumerate(others, start=2))):
+            rule = "" if most is not None and i > most else f'( "," {other} {rule} ){"" if i <= least else "?"}'
+        return f"{first} {rule}" if least else f"( {first} {rule} )?"
 
     def _constant(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{self._writer.literal(self._quote)} {self._writer.literal(value)} {self._writer.literal(self._quote)}"
+        if isinstance(value, Mapping):
+            return self._object([(name, {"const": each}, True, ()) for name, each in value.items()], 0)
+        if isinstance(value, list):
+            return self._array({"prefixItems": [{"const": each} for each in value], "items": False, "minItems": len(value)}, (), 0)
         return self._writer.json({"const": value}, ())
 
     def _string(self, terms: Sequence[str], path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,11 +69,16 @@ def _parsed(text: str, *, is_python: bool) -> Any:
     if text.lower() in CONSTANTS:
         return CONSTANTS[text.lower()]
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite)
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return _python(text) if is_python and text.startswith(("[", "{", "(")) else text
     return value
+
+
+def _finite(text: str) -> float:
+    """A number; the largest one for any beyond, which JSON may name and no client can hold."""
+    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 
 def _python(text: str) -> Any:

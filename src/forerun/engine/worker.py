@@ -72,12 +72,12 @@ class Worker:
         """Queue the request. What it would restore is not evicted while it waits. Raises BusyError: the queue is full, or the server is
         stopping.
         """
-        if self._num_ahead():
+        if self._waiting or not self._num_free():
             self._protect(request)
         try:
             with self._state:
                 self._check_queue(request)
-                ahead = self._num_ahead()
+                ahead = self._num_ahead(len(self._waiting))
                 self._waiting.append(request)
                 self._state.notify_all()
         except BusyError:
@@ -87,9 +87,10 @@ class Worker:
             log.info("waits for %d other request%s", ahead, "s" * (ahead > 1))
             request.post(QueuePosition(ahead))
 
-    def _num_ahead(self) -> int:
-        """How many requests must start or end before a new one starts."""
-        return len(self._waiting) + (not self._num_free())
+    def _num_ahead(self, place: int) -> int:
+        """How many requests must start or end before the one at this place of the queue starts. The first ones may start at once."""
+        num_admitted = len({s.request for s in self._sequences}.intersection(self._waiting))
+        return max(0, place - num_admitted + 1 - self._num_free())
 
     def _num_free(self) -> int:
         """How many more requests may run now."""
@@ -218,14 +219,16 @@ class Worker:
         """Start the next request, if there is one that may run now. Their places are posted to those that must wait."""
         with self._state:
             waiting = list(self._waiting)
-            request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)
+            ready = [r for r in waiting if not batch.is_prefix_coming(r)]
+            request = next_request(ready, self._served_s)
             self._starting = request if self._num_free() else None
         if self._starting:
             self._start(model, batch, self._starting)
         with self._state:
             self._starting = None
-            for ahead, left in enumerate([r for r in waiting if r in self._waiting], start=1):
-                if not left.knows_place:
+            for place, left in enumerate([r for r in waiting if r in self._waiting]):
+                ahead = self._num_ahead(place) or int(left not in ready)
+                if ahead and not left.knows_place:
                     left.post(QueuePosition(ahead))
 
     def _start(self, model: Model, batch: Batch, request: Request) -> None:
@@ -245,8 +248,9 @@ class Worker:
         with self._state:
             self._waiting.remove(request)
             self._served_s[request.job.tenant] = time.monotonic()
-            for ahead, waiting in enumerate(self._waiting, start=1):
-                waiting.post(QueuePosition(ahead))
+            for place, waiting in enumerate(self._waiting):
+                if ahead := self._num_ahead(place):
+                    waiting.post(QueuePosition(ahead))
 
     def _ended(self, model: Model, sequence: RunningSequence, error: Exception | None) -> None:
         """A sequence ended: finished, cancelled (no error, and its phase is another), or failed."""

@@ -80,6 +80,7 @@ class Bench:
     """Answers each turn with each variant, `repeats` times, up to `answer_tokens`.
 
     Variants alternate round by round, each with a cache of its own, so that other load on the machine slows all of them alike.
+    is_endless: stop tokens end no answer.
     """
 
     tokenizer: Tokenizer
@@ -87,6 +88,7 @@ class Bench:
     variants: Sequence[Variant]
     repeats: int
     answer_tokens: int
+    is_endless: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -138,7 +140,7 @@ class Bench:
             SAMPLINGS[variant.sampling],
             Answer(self.tokenizer, (), ""),
             max_tokens=self.answer_tokens,
-            stop_ids=self.tokenizer.stop_ids,
+            stop_ids=frozenset() if self.is_endless else self.tokenizer.stop_ids,
             policy=variant.policy,
         )
         return Run(answer, cache)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ _RELEASE_S = 1.0  # of the time for closing, reserved for releasing the model
 LOG_S = 10.0  # between two log lines on a prefill
 QUEUED_S = 0.1  # a shorter wait is not worth a word
 REST_S = 30.0  # without work, after which freed memory goes back to the system
+HELD_S = 0.01  # between two looks at requests that wait for the disk alone
 SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units for the disk
 
 
@@ -51,6 +52,7 @@ class Worker:
         self._starting: Request | None = None
         self._reporting, self._ending = ThreadPoolExecutor(1, "report"), set[Request]()
         self._served_s: dict[str, float] = {}
+        self._num_held = 0
         self._state = threading.Condition()
         self.is_closing = False
         self._stop_s = 0.0
@@ -72,6 +74,9 @@ class Worker:
         """Queue the request. What it would restore is not evicted while it waits. Raises BusyError: the queue is full, or the server is
         stopping.
         """
+        if request.job.uses_bank:
+            bank, job = self.model().bank, request.job
+            request.running = bank.wait(request.prompt.tokens, tenant=job.tenant, session=job.session)
         if self._waiting or not self._num_free():
             self._protect(request)
         try:
@@ -97,8 +102,8 @@ class Worker:
         return 0 if self._batch is None or self._is_memory_short else self._batch.num_free
 
     def _protect(self, request: Request) -> None:
-        if request.job.uses_bank:
-            bank = self.model().bank
+        if request.job.uses_bank and not request.is_protected:
+            bank, request.is_protected = self.model().bank, True
             prompt = bank.protect(request.prompt.tokens, tenant=request.job.tenant, session=request.job.session)
             request.unprotect = partial(bank.unprotect, prompt)
 
@@ -193,8 +198,13 @@ class Worker:
         if self._worked_s and time.monotonic() >= self._worked_s + REST_S:
             release_buffers()
             self._worked_s = None
+        limit_s = HELD_S if self._num_held else 1.0
         with self._state:
-            self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
+            self._state.wait_for(self._has_work, limit_s)
+
+    def _has_work(self) -> bool:
+        """Whether there is a call, the end, or a request that waits for more than the disk."""
+        return bool(self._calls) or len(self._waiting) > self._num_held or (self.is_closing and not self._waiting)
 
     def _end_all(self, error: BaseException) -> None:
         """Fail every request: the thread ends by a defect, and nobody else would answer them."""
@@ -219,9 +229,11 @@ class Worker:
         """Start the next request, if there is one that may run now. Their places are posted to those that must wait."""
         with self._state:
             waiting = list(self._waiting)
-            ready = [r for r in waiting if not batch.is_prefix_coming(r)]
+        ready = self._ready(batch, waiting)
+        self._num_held = len(waiting) - len(ready)
+        with self._state:
             request = next_request(ready, self._served_s)
-            self._starting = request if self._num_free() else None
+            self._starting = request if self._num_free() and request in self._waiting else None
         if self._starting:
             self._start(model, batch, self._starting)
         with self._state:
@@ -230,6 +242,14 @@ class Worker:
                 ahead = self._num_ahead(place) or int(left not in ready)
                 if ahead and not left.knows_place:
                     left.post(QueuePosition(ahead))
+
+    def _ready(self, batch: Batch, waiting: Sequence[Request]) -> list[Request]:
+        """Those that wait for no state: neither for a prefix that is being computed nor, where there is a place, for the disk."""
+        ready = [r for r in waiting if not batch.is_prefix_coming(r)]
+        held = [r for r in ready if self._num_free() and batch.is_write_coming(r)]
+        for request in held:
+            self._protect(request)
+        return [r for r in ready if r not in held]
 
     def _start(self, model: Model, batch: Batch, request: Request) -> None:
         request_id.set(request.job.id)

@@ -34,6 +34,7 @@ MIN_RESTS = 6
 NUM_RESTS = 20  # in a life, or fewer
 MIN_WORK_S = 8.0  # between two rests
 SAMPLE_S = 5.0
+TRIM_S = 2.0
 GROWING = ("rss_bytes", "other_active_bytes")
 
 
@@ -52,13 +53,16 @@ class Life:
     rests: list[dict[str, float]] = field(default_factory=list)
 
     def rest(self, awaited: Sequence[str]) -> None:
-        """Wait until these gauges are zero, while the clients pause; append the footprint to `rests`. Raises ForerunError."""
+        """Wait until these gauges are zero, while the clients pause; append the footprint to `rests`, once the system has had time to take
+        memory back. Raises ForerunError.
+        """
         end_s = time.monotonic() + REST_LIMIT_S
         while any((found := self.sample())[name] for name in awaited):
             if time.monotonic() > end_s:
                 raise ForerunError(f"the server does not come to rest: {found}")
             time.sleep(0.1)
-        self.rests.append(found)
+        time.sleep(TRIM_S)
+        self.rests.append(self.sample())
 
     def sample(self) -> dict[str, float]:
         """The footprint of now."""

@@ -1,10 +1,12 @@
 """How much faster is decoding with drafts than plain decoding, at which depth, and what does a head cost that is always wrong?
 
-    python benchmarks/decode.py [--model FOLDER] [--context 1000 4000] [--repeats 5] [--answer 64] [--dry-run] [--out FILE]
+    python benchmarks/decode.py [--model FOLDER] [--context 1000 4000] [--repeats 5] [--answer 64] [--arms plain auto] [--endless]
+                                [--dry-run] [--out FILE]
 
 The measurement of `forerun bench decode` with more arms: depths 0 (plain) to 3, auto, and auto with a head whose drafts are the tokens
 that it finds least likely ("wrong"). All arms are interleaved in one process; greedy, and at temperature 1.0, top-p 0.95, top-k 20. The
-prompts are the user turns of the demo's conversation; the first has about --context tokens. Ratios are of wall time and of CPU time, which
+prompts are the user turns of the demo's conversation; the first has about --context tokens. --endless: every answer has all its tokens, so
+that what `auto` spends at the beginning of an answer is told from what it costs later. Ratios are of wall time and of CPU time, which
 other work on the machine disturbs less.
 """
 
@@ -41,11 +43,13 @@ def main() -> None:
     parser.add_argument("--context", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--answer", type=int, default=64)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="plain among them")
+    parser.add_argument("--endless", action="store_true", help="stop tokens end no answer")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
-        print(f"would answer five turns at {options.context} tokens, {options.repeats} times greedy and sampled, in each of {list(ARMS)}")
+        print(f"would answer five turns at {options.context} tokens, {options.repeats} times greedy and sampled, in each of {options.arms}")
         return
     measure(load(Config.model_validate({"model": options.model})), options)
 
@@ -59,11 +63,9 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
     results = []
     tables = {wrong: StepTable(Contrary(subject.family) if wrong else subject.family, eager_reason="") for wrong in (False, True)}
     for context_tokens in options.context:
-        variants = [
-            Variant(sampling, arm, tables[arm == "wrong"], policy_for(depth)) for sampling in SAMPLINGS for arm, depth in ARMS.items()
-        ]
+        variants = [Variant(sampling, arm, tables[arm == "wrong"], policy_for(ARMS[arm])) for sampling in SAMPLINGS for arm in options.arms]
         turns = prompts(subject.tokenizer, subject.prompter, context_tokens)
-        samples = list(Bench(subject.tokenizer, turns, variants, options.repeats, options.answer).samples())
+        samples = list(Bench(subject.tokenizer, turns, variants, options.repeats, options.answer, options.endless).samples())
         rows = summary(samples)
         for row in rows:
             sampling, arm = row["sampling"], row["arm"]
@@ -73,7 +75,7 @@ def measure(subject: BenchModel, options: argparse.Namespace) -> None:
             )
         results.append({"context_tokens": len(turns[0].tokens), "rows": rows, "samples": [asdict(sample) for sample in samples]})
         show(len(turns[0].tokens), rows)
-    config = {name: getattr(options, name) for name in ("context", "repeats", "answer")} | {
+    config = {name: getattr(options, name) for name in ("context", "repeats", "answer", "arms", "endless")} | {
         "samplings": {k: asdict(v) for k, v in SAMPLINGS.items()}
     }
     head = evidence(kernels=subject.kernels, model_digest=subject.digest, numerics=subject.family.numerics.name, config=config)

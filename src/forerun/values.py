@@ -133,7 +133,7 @@ class Job:
 
     max_tokens: upper limit, also bounded by the rest of the context; None: by that alone. stop: strings that end the answer, excluded from
     it. session None: the bank finds the conversation by its prefix. tenant: owner of the API key, "" without keys. client: the program that
-    sent it, as that calls itself, "" if it does not.
+    sent it, as that calls itself, "" if it does not. agent: which of its agents did, "" if it names none.
 
     output: of the text after the reasoning, None for any. calls: of tools. reasoning_tokens: after so many the reasoning is closed, None
     for no limit. is_loop_broken: an answer that repeats the same text again and again is ended, as finish "loop".
@@ -149,6 +149,7 @@ class Job:
     bank: BankUse
     logprobs: LogprobsRequest | None = None
     client: str = ""
+    agent: str = ""
     output: OutputFormat | None = None
     calls: CallRule = CallRule()
     reasoning_tokens: int | None = None

@@ -20,7 +20,7 @@ from tests.running import differing, read
 from tests.talking import IDENTITY, SUFFIX, TurnResult
 from tests.waiting import LIMIT_S
 
-from forerun.bank import restore, writer
+from forerun.bank import writer
 from forerun.bank.bank import Bank, FinishedTurn
 from forerun.bank.live import CaptureUnit, LiveConversation
 from forerun.bank.match import PrefixChain
@@ -494,14 +494,18 @@ def test_a_conversation_larger_than_ram_comes_back_whole(folder: Path) -> None:
         assert exact(again, result.stored + tiny.words(2, 20))
 
 
-def test_state_that_waits_for_a_slow_disk_is_not_computed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_waits_for_a_slow_disk_is_due(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StuckDisk(monkeypatch)
-    monkeypatch.setattr(restore, "_WRITE_WAIT_S", LIMIT_S)
     with closing(opened(folder, ram_limit_bytes=0)) as bank:
         result = turn(bank, FIRST)
+        follow_up = result.stored + tiny.words(2, 20)
         assert bank.stats.health().pending_writes > 0
-        threading.Timer(0.2, disk.may_write.set).start()
-        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ssd", len(result.stored))
+        assert bank.is_write_due(follow_up, tenant="", session=None)
+        assert not bank.is_write_due(tiny.words("stranger", 20), tenant="", session=None)
+        disk.may_write.set()
+        assert bank.flush(LIMIT_S)
+        assert not bank.is_write_due(follow_up, tenant="", session=None)
+        assert origin(turn(bank, follow_up)) == ("ssd", len(result.stored))
 
 
 def test_a_slow_disk_delays_no_request_that_does_not_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,7 +514,9 @@ def test_a_slow_disk_delays_no_request_that_does_not_need_it(folder: Path, monke
         result = turn(bank, FIRST)
         while bank.capture_one():
             pass
-        assert origin(turn(bank, result.stored + tiny.words(2, 20))) == ("ram", len(result.stored))
+        follow_up = result.stored + tiny.words(2, 20)
+        assert not bank.is_write_due(follow_up, tenant="", session=None)
+        assert origin(turn(bank, follow_up)) == ("ram", len(result.stored))
         assert origin(turn(bank, tiny.words("stranger", 20))) == ("cold", 0)
         assert disk.num_written == 0
         disk.may_write.set()

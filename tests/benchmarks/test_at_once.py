@@ -105,9 +105,9 @@ def test_an_answer_that_differs_from_its_bypass_answer_is_wrong(
 
 
 def test_a_short_soak_finds_no_wrong_token_and_no_error(tmp_path: Path) -> None:
-    """Three servers, of which one is killed, and clients that mostly pause: a test of answers, not of growth."""
+    """Two minutes, three servers, of which one is killed, and clients that mostly pause: a test of answers, not of growth."""
     out = tmp_path / "out.json"
-    options = ["--minutes", "1", "--life-minutes", "0.34", "--clients", "6", "--pause-s", "2", "--ram-bytes", str(16 << 20)]
+    options = ["--minutes", "2", "--life-minutes", "0.67", "--clients", "6", "--pause-s", "2", "--ram-bytes", str(16 << 20)]
     command = [sys.executable, "benchmarks/soak.py", *options, "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=2 * LIMIT_S)

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.engines import Rig, running
+from tests.engine.engines import Rig, events, running
 from tests.engine.turns import Messages, Turn, take_turn
 from tests.text.test_answer_memory import CALL, THOUGHT
+from tests.waiting import until
+
+from forerun.engine.engine import Run
+from forerun.values import Done
 
 SYSTEM = {"role": "system", "content": "You help with files. " * 40}
 USERS = [{"role": "user", "content": f"Do step {i}. " * 30} for i in range(4)]
@@ -116,3 +120,61 @@ def test_a_client_that_drops_reasoning_recomputes_the_last_answer_only(server: S
             before = served
 
     asyncio.run(server.run(scenario))
+
+
+PROMPT = list(range(400))
+LONGER = list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_apart"), [("one", "two", True), ("one", "one", False), ("", "two", False), ("one", "", False)]
+)
+def test_an_agent_that_sends_what_another_has_sent_does_not_take_its_conversation(first: str, second: str, is_apart: bool) -> None:
+    """A prompt again is an edit of the last turn, which cuts its answer off; unless it is another agent's, which forks."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            await ended(await rig.ask(PROMPT, agent=first, max_tokens=1))
+            begun = await ended(await rig.ask(LONGER, agent=first))
+            again = await ended(await rig.ask(LONGER, agent=second, max_tokens=1))
+            assert again.report.reused_tokens == len(LONGER)
+            assert (again.report.session != begun.report.session, again.report.forked_from != "") == (is_apart, is_apart)
+            await until(lambda: not rig.engine.worker.is_storing)
+            lengths = [live.cache.length for live in rig.engine.model.bank._live]
+            assert lengths == ([len(LONGER) + begun.usage.completion_tokens - 1] if is_apart else []) + [len(LONGER)]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_is_named_is_continued_by_any_agent() -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            await ended(await rig.ask(PROMPT, agent="one", session="mine", max_tokens=1))
+            done = await ended(await rig.ask(LONGER, agent="two", session="mine"))
+            assert (done.report.reused_tokens, done.report.forked_from) == (len(PROMPT), "")
+
+    asyncio.run(scenario())
+
+
+def test_agents_that_share_a_beginning_continue_their_own_conversations_whether_they_are_named_or_not() -> None:
+    """What differs is found by content: no id of a parent or a sub-agent could change whose conversation it is."""
+
+    async def reuses(agents: tuple[str, str]) -> list[tuple[int, bool]]:
+        found = []
+        async with running() as rig:
+            prompts = {number: [*PROMPT, *range(1000 * (number + 1), 1000 * (number + 1) + 100)] for number in (0, 1)}
+            for _ in range(3):
+                for number, prompt in prompts.items():
+                    run = await rig.ask(prompt, agent=agents[number])
+                    done = await ended(run)
+                    found.append((done.report.reused_tokens, bool(done.report.forked_from)))
+                    prompts[number] = [*prompt, number, 7, 9, 11]
+        return found
+
+    assert asyncio.run(reuses(("", ""))) == asyncio.run(reuses(("parent", "parent/child")))
+
+
+async def ended(run: Run) -> Done:
+    done = (await events(run))[-1]
+    assert isinstance(done, Done)
+    return done

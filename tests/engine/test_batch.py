@@ -282,6 +282,20 @@ def test_a_beginning_that_several_requests_share_is_computed_once() -> None:
     with_rig(scenario)
 
 
+def test_a_burst_that_fits_waits_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Places are free for all: none waits, though each is admitted after the one before it."""
+    caplog.set_level("INFO")
+
+    async def scenario(rig: Rig) -> None:
+        rig.gate.hold()
+        runs = [await rig.ask(rest) for rest in RESTS]
+        rig.gate.open()
+        assert [[event for event in await events(run) if isinstance(event, QueuePosition)] for run in runs] == [[], [], [], []]
+
+    with_rig(scenario)
+    assert [record.message for record in caplog.records if "waits for" in record.message] == []
+
+
 def test_each_that_waits_for_a_shared_beginning_is_told_its_place() -> None:
     async def scenario(rig: Rig) -> None:
         rig.gate.hold()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.engine.engines import events, running
+from tests.engine.engines import Rig, events, running
 from tests.fake_family import FakeFamily, scattered
+from tests.records import StuckDisk
 from tests.waiting import LIMIT_S, until
 
 from forerun.bank import prefill_saver
@@ -17,8 +19,10 @@ from forerun.bank.tier.disk import DiskTier
 from forerun.bank.tier.quota import INDEX_SLACK_BYTES
 from forerun.bank.writer import Writer
 from forerun.decode.prefill import CHUNK_TOKENS
+from forerun.engine import batch
+from forerun.errors import ForerunError
 from forerun.state.record import SEGMENT_TOKENS
-from forerun.values import Done
+from forerun.values import Done, QueuePosition
 
 SEGMENT_BYTES = SEGMENT_TOKENS * FakeFamily(scattered(10), 10).spec.bytes_per_token
 PROMPT = [(7 * i + i // 5) % 6000 for i in range(2420)]
@@ -121,3 +125,60 @@ def test_the_last_event_does_not_wait_for_the_bank(tmp_path: Path, monkeypatch: 
             assert done.report.source == "ram"
 
     asyncio.run(scenario())
+
+
+def on_a_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Rig, StuckDisk, list[int]], Awaitable[None]]) -> None:
+    """The scenario gets a conversation that left RAM before the disk wrote it, as the next turn's prompt."""
+    disk = StuckDisk(monkeypatch)
+
+    async def run() -> None:
+        async with running(folder, ram_limit_bytes=0) as rig:
+            try:
+                await events(await rig.ask(PROMPT, max_tokens=1))
+                await until(lambda: rig.engine.health().bank.pending_writes > 0 and not rig.engine.worker.is_storing)
+                await scenario(rig, disk, [*PROMPT, 1, 2, 3])
+            finally:
+                disk.may_write.set()
+
+    asyncio.run(run())
+
+
+def test_a_turn_that_waits_for_the_disk_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reused once the disk has it; meanwhile others are served."""
+    monkeypatch.setattr(batch, "WRITE_WAIT_S", LIMIT_S)
+
+    async def scenario(rig: Rig, disk: StuckDisk, prompt: list[int]) -> None:
+        late = await rig.ask(prompt)
+        assert isinstance((await events(await rig.ask(range(100, 150), bank="bypass")))[-1], Done)
+        await until(lambda: rig.engine.worker.counts() == (0, 1))
+        disk.may_write.set()
+        received = await events(late)
+        assert received[0] == QueuePosition(1)
+        assert (received[-1].report.source, received[-1].report.reused_tokens) == ("ssd", len(PROMPT))  # type: ignore[union-attr]
+
+    on_a_slow_disk(tmp_path, monkeypatch, scenario)
+
+
+def test_a_turn_does_not_wait_for_a_stuck_disk_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "WRITE_WAIT_S", 0.05)
+
+    async def scenario(rig: Rig, disk: StuckDisk, prompt: list[int]) -> None:
+        done = (await events(await rig.ask(prompt)))[-1]
+        assert isinstance(done, Done)
+        assert done.report.source == "cold"
+        assert disk.num_written == 0
+
+    on_a_slow_disk(tmp_path, monkeypatch, scenario)
+
+
+def test_a_turn_that_waits_for_the_disk_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "WRITE_WAIT_S", LIMIT_S)
+
+    async def scenario(rig: Rig, disk: StuckDisk, prompt: list[int]) -> None:
+        late = await rig.ask(prompt)
+        late.cancel()
+        await until(lambda: rig.engine.worker.counts() == (0, 0))
+        with pytest.raises(ForerunError, match="disconnected"):
+            await events(late)
+
+    on_a_slow_disk(tmp_path, monkeypatch, scenario)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
-from tests.engine.engines import Rig, running
+from tests.engine.engines import Rig, events, running
 from tests.engine.turns import Messages, Turn, take_turn
 from tests.text.test_answer_memory import CALL, REWRITTEN, THOUGHT, with_arguments
+from tests.waiting import until
+
+from forerun.engine.engine import Run
+from forerun.values import Done
 
 USER = {"role": "user", "content": "Write it."}
 OTHER = {"role": "user", "content": "Write another."}
 RESULT = {"role": "tool", "content": "done"}
+PROMPT, STRANGER = list(range(400)), list(range(1000, 1400))
 STAYING = {
     "the same tenant's": ("", "mine", OTHER),
     "another tenant's": ("bob", "mine", OTHER),
@@ -67,3 +74,44 @@ def test_a_removed_conversations_answers_are_forgotten() -> None:
             assert served.prompt[: len(gone.stored)] != gone.stored
 
     asyncio.run(scenario())
+
+
+REMOVALS: dict[str, tuple[str | None, Callable[[Rig, str], Awaitable[object]]]] = {
+    "its conversation": (None, lambda rig, id: rig.engine.sessions.remove("", id)),
+    "the session that it names": ("mine", lambda rig, id: rig.engine.sessions.remove("", id)),
+    "all": (None, lambda rig, id: rig.engine.sessions.wipe("")),
+}
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+@pytest.mark.parametrize(("session", "remove"), REMOVALS.values(), ids=REMOVALS)
+def test_a_turn_that_waits_while_its_conversation_is_removed_is_not_stored(
+    session: str | None, remove: Callable[[Rig, str], Awaitable[object]], is_on_disk: bool, tmp_path: Path
+) -> None:
+    """It was sent before the removal, and would bring back what was removed."""
+
+    async def scenario() -> None:
+        async with running(tmp_path if is_on_disk else None, max_running=1, **({"ram_limit_bytes": 0} if is_on_disk else {})) as rig:
+            first = await ended(await rig.ask(PROMPT, session=session))
+            await until(lambda: rig.engine.health().bank.pending_writes == 0)
+            rig.gate.hold()
+            blocker = await rig.ask(STRANGER, bank="bypass")
+            waiting, other = await rig.ask([*PROMPT, 7], session=session), await rig.ask(STRANGER, session="other")
+            removal = asyncio.create_task(remove(rig, first.report.session))  # type: ignore[arg-type]
+            while not removal.done():
+                await rig.gate.let(1, rig.is_idle)
+                await asyncio.sleep(0.01)
+            await removal
+            rig.gate.open()
+            assert [(await ended(run)).finish for run in (blocker, waiting, other)] == ["length"] * 3
+            await until(lambda: not rig.engine.worker.is_storing)
+            stored = [each.id for each in await rig.engine.sessions.all("", 9)]
+            assert stored == ([] if remove is REMOVALS["all"][1] else ["other"])
+
+    asyncio.run(scenario())
+
+
+async def ended(run: Run) -> Done:
+    done = (await events(run))[-1]
+    assert isinstance(done, Done)
+    return done

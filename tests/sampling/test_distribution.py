@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import mlx.core as mx
@@ -60,6 +61,13 @@ def test_temperature_zero_is_one_hot_at_the_lowest_id_of_a_tie(sampling: Samplin
 @pytest.mark.parametrize("sampling", [NEUTRAL, replace(NEUTRAL, top_k=2), replace(NEUTRAL, top_p=0.99), replace(NEUTRAL, min_p=0.01)])
 def test_a_tiny_temperature_does_not_overflow(sampling: Sampling) -> None:
     assert probs([1e4, 2e4, -INF], replace(sampling, temperature=1e-38)) == [0, 1, 0]
+
+
+@pytest.mark.parametrize("sampling", [NEUTRAL, replace(NEUTRAL, top_k=2), replace(NEUTRAL, top_p=0.99), replace(NEUTRAL, min_p=0.01)])
+def test_a_low_temperature_loses_no_digits_of_large_logits(sampling: Sampling) -> None:
+    """1000 / 1e-4 is 1e7, where float32 counts in ones: the difference of two logits would be rounded to one of these."""
+    lower, higher = probs([1000.0, 1000.0 + 2**-13, -INF], replace(sampling, temperature=1e-4))[:2]
+    assert higher / lower == pytest.approx(math.exp(2**-13 / 1e-4), rel=1e-4)
 
 
 @pytest.mark.parametrize("sampling", [replace(NEUTRAL, top_p=0.0), replace(NEUTRAL, top_p=1e-9), replace(NEUTRAL, min_p=1.0)])

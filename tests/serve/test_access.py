@@ -108,3 +108,22 @@ def test_live_and_ready() -> None:
     engine.ready = False
     assert [found("/health/live")[0], found("/health/ready")[0]] == [200, 503]
     assert ask(engine, "GET", "/health").json()["ready"] is False
+
+
+@pytest.mark.parametrize(
+    ("headers", "agent"),
+    [
+        ({}, ""),
+        ({"User-Agent": "curl/8"}, ""),
+        ({"X-Claude-Code-Session-Id": "s"}, "s"),
+        ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a", "x-claude-code-parent-agent-id": "p"}, "s/a"),
+        ({"session-id": "s", "thread-id": "t", "x-codex-parent-thread-id": "s"}, "t"),
+        ({"x-session-id": "ses_1", "x-session-affinity": "ses_1", "x-parent-session-id": "ses_0"}, "ses_1"),
+        ({"session_id": "s" * 99}, "s" * 64),
+    ],
+    ids=["none", "curl", "Claude Code", "its sub-agent", "Codex", "opencode", "pi"],
+)
+def test_a_client_names_the_agent_that_asks(headers: dict[str, str], agent: str) -> None:
+    engine = Engine(Content("a"), DONE)
+    ask(engine, "POST", "/v1/chat/completions", json={"model": "m", "messages": MESSAGES}, headers=headers)
+    assert engine.jobs[0].agent == agent

@@ -24,7 +24,7 @@ from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.protection import ProtectedPrompt, Protections
 from forerun.bank.ram import Ram
-from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, restore
+from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, continued, is_write_due, restore
 from forerun.bank.running_turns import RunningTurn, RunningTurns
 from forerun.bank.saver import DiskSaver
 from forerun.bank.session_store import SessionStore
@@ -35,7 +35,7 @@ from forerun.bank.tier.history import Memo
 from forerun.bank.tier.index import Index
 from forerun.errors import BankError
 from forerun.state.cache import Cache, Snapshot
-from forerun.state.layout import L
+from forerun.state.layout import Contiguous, L
 from forerun.state.record import SEGMENT_TOKENS, Identity, PrefixHasher
 from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
@@ -48,8 +48,8 @@ class FinishedTurn:
     """A turn to be stored. turns: of the conversation, this one included. message_end: where the prompt's generation suffix begins.
 
     num_new_snapshots: how many snapshots at the end are new. memo: needed after a restart, or None. unsaved: see `RestoredState`.
-    head: tokens of the first message, 0 if unknown. title, client: of the conversation, see `Session`. used_s, running: as
-    of `RestoredState`.
+    head: tokens of the first message, 0 if unknown. title, client: of the conversation, see `Session`; agent: see `Job`.
+    used_s, running: as of `RestoredState`.
     """
 
     session: str
@@ -62,6 +62,7 @@ class FinishedTurn:
     head: int = 0
     title: str = ""
     client: str = ""
+    agent: str = ""
     used_s: float = field(default_factory=time.time)
     running: RunningTurn = field(default_factory=RunningTurn)
 
@@ -82,13 +83,28 @@ class Bank:
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
         self._turns = RunningTurns()
-        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns, self._running)
+        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns, self._running, self._resolve)
 
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
-        """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more."""
+    def restore(
+        self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int, agent: str = ""
+    ) -> RestoredState[L]:
+        """The state of as many of `tokens` as possible, or none, with capacity for all of them and `headroom_tokens` more. agent: which
+        asks, "" if unknown.
+        """
         hasher = self._hasher(tenant)
-        restored = restore(RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens))
+        context = RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, layout, headroom_tokens, agent)
+        restored = restore(context)
         return replace(restored, running=self._turns.begin(tenant, restored.session))
+
+    def is_write_due(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> bool:
+        """Whether `restore` could use more of these tokens once what is queued for the disk is written."""
+        return self._saver is not None and self._saver.writer.num_waiting > 0 and is_write_due(self._context(tokens, tenant, session))
+
+    def wait(self, tokens: tuple[int, ...], *, tenant: str, session: str | None) -> RunningTurn:
+        """A turn that waits for `restore`: if the conversation that it would continue is removed meanwhile, it is not to be stored. May be
+        called from any thread.
+        """
+        return self._turns.begin(tenant, session or "", tokens)
 
     def protect(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> ProtectedPrompt:
         """Evict nothing from RAM or disk that `restore` would use for these tokens, also if it is stored later. Until `unprotect`. May be
@@ -137,7 +153,7 @@ class Bank:
         in_ram = [by_position[p] for p in sorted(policy.in_ram(sorted(by_position), turn.head))]
         memos = (*turn.unsaved.memos, *filter(None, [turn.memo]))
         live = LiveConversation(cache, list(tokens), in_ram, self._hasher(turn.tenant), turn.session, turn.turns, memos, head=turn.head)
-        live.title, live.client = turn.title, turn.client
+        live.title, live.client, live.agent = turn.title, turn.client, turn.agent
         live.used_s, live.message_end = turn.used_s, turn.message_end
         if self._saver is not None:
             new = sorted({s.position for s in snapshots[len(snapshots) - turn.num_new_snapshots :]})
@@ -202,10 +218,10 @@ class Bank:
         """Evict until RAM is within its limit, capturing for the disk first. Returns the number of conversations."""
         return self._shrink(self._ram_limit_bytes, ())
 
-    def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None) -> LiveConversation | None:
+    def resumable(self, tokens: Sequence[int], *, tenant: str, session: str | None, agent: str = "") -> LiveConversation | None:
         """The live conversation whose cache `restore` would take over for these tokens, unless records reach further."""
         reach = self._live.best(PrefixChain.of(self._hasher(tenant), tokens), session, ())
-        return reach.live if reach and reach.can_be_taken_over(session) else None
+        return reach.live if reach and reach.can_be_taken_over(session, agent) else None
 
     def free(self, num_bytes: int, spared: Collection[LiveConversation]) -> int:
         """As `trim`, until `num_bytes` are freed or only `spared` and protected conversations are left."""
@@ -214,6 +230,16 @@ class Bank:
     def release_free_pages(self) -> None:
         """Give back the memory of the pages that no cache uses, as far as they are the last ones."""
         self._sources.arena.shrink()
+
+    def _resolve(self, tenant: str) -> None:
+        """Name the conversations that waiting turns of the tenant would continue now."""
+        for turn in self._turns.nameless(tenant):
+            turn.session = continued(self._context(turn.tokens, tenant, None))
+
+    def _context(self, tokens: Sequence[int], tenant: str, session: str | None) -> RestoreContext[Contiguous]:
+        """Of a look-up alone."""
+        hasher = self._hasher(tenant)
+        return RestoreContext(self._sources, PrefixChain.of(hasher, tokens), hasher, session, Contiguous(), 0)
 
     def _shrink(self, limit_bytes: int, spared: Collection[LiveConversation]) -> int:
         num_evicted = self._ram.shrink(limit_bytes, spared)

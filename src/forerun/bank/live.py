@@ -50,7 +50,8 @@ class LiveConversation:
     memos: of its last turns, to be stored with it. pending: units still to be written to disk. used_s: time of last use, Unix seconds.
     session_row: what the disk's index will hold of it once everything is written. nodes: node keys of its tokens. head: tokens of its first
     message, 0 if unknown.
-    title, client: as in its row. message_end: of its last prompt, see `FinishedTurn`; -1 if unknown.
+    title, client: as in its row. agent: that sent its last turn, "" if unknown. message_end: of its last prompt, see `FinishedTurn`; -1 if
+    unknown.
     """
 
     cache: Cache[Any]
@@ -66,6 +67,7 @@ class LiveConversation:
     head: int = 0
     title: str = ""
     client: str = ""
+    agent: str = ""
     message_end: int = -1
     is_running: bool = False
     nodes: list[str] = field(init=False)
@@ -141,13 +143,17 @@ class ReachablePrefix:
         """Its position, plus what may be computed again rather than copy a conversation of another name."""
         return self.snapshot.position + policy.OWN_TOKENS * self.is_own
 
-    def can_be_taken_over(self, session: str | None) -> bool:
-        """Whether a request for this session (None: any) may continue in the cache itself."""
+    def can_be_taken_over(self, session: str | None, agent: str) -> bool:
+        """Whether a request for this session (None: any) may continue in the cache itself. What is another agent's is copied."""
         live = self.live
-        if live.is_running:
+        if live.is_running or (session is None and self.is_of_another(agent)):
             return False
         head = max(live.head, live.snapshots[0].position)
         return session in (None, live.session) and policy.takes_over(live.cache.length, self.snapshot.position, head)
+
+    def is_of_another(self, agent: str) -> bool:
+        """Whether the conversation is known to be another agent's."""
+        return bool(agent and self.live.agent) and agent != self.live.agent
 
 
 class LiveConversations:

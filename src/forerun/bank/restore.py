@@ -29,8 +29,6 @@ from forerun.state.record import PrefixHasher
 from forerun.state.store import Arena
 from forerun.values import Source
 
-_WRITE_WAIT_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class RestoredState(Generic[L]):
@@ -78,7 +76,9 @@ class RestoreSources:
 
 @dataclass(frozen=True, slots=True)
 class RestoreContext(Generic[L]):
-    """One restore: the prompt's chain, the requested session and layout, rows needed beyond the prompt, and what failed so far."""
+    """One restore: the prompt's chain, the requested session and layout, rows needed beyond the prompt, what failed so far, and which agent
+    asks.
+    """
 
     sources: RestoreSources
     chain: PrefixChain
@@ -86,6 +86,7 @@ class RestoreContext(Generic[L]):
     session: str | None
     layout: L
     headroom_tokens: int
+    agent: str = ""
     problems: RestoreProblems = field(default_factory=RestoreProblems)
 
     def rows_after(self, position: int) -> int:
@@ -99,24 +100,38 @@ class RestoreContext(Generic[L]):
 
 def restore(context: RestoreContext[L]) -> RestoredState[L]:
     """The state of as many of the prompt's tokens as possible."""
-    has_waited = False
     while True:
-        reach = _in_ram(context)
-        due = 0 if has_waited else _due(context)  # before the look-up: what is written in between is found, or waited for in vain
-        found, plan = _look_up(context)
+        reach, (found, plan) = _in_ram(context), _look_up(context)
         in_ram, stored = reach.snapshot.position if reach else 0, plan.position if plan else 0
-        if context.sources.saver and due > max(in_ram, stored):
-            has_waited = True
-            context.sources.saver.writer.wait_for(context.chain.reaches, _WRITE_WAIT_S)
-        elif reach and reach.value_tokens >= stored and reach.can_be_taken_over(context.session):
+        if reach and reach.value_tokens >= stored and reach.can_be_taken_over(context.session, context.agent):
             return _taken_over(context, reach, found)
-        elif reach and in_ram >= stored:
+        if reach and in_ram >= stored:
             if forked := _forked(context, reach, found):
                 return forked
         elif plan is None:
             return cold(context.sources.arena, context.session, context.layout, context.rows_after(0), context.miss_reason(0, found))
         elif loaded := _load(context, plan):
             return _restored(context, plan, *loaded, found)
+
+
+def continued(context: RestoreContext[Any]) -> str:
+    """Id of the conversation that `restore` would continue, "" for a new one."""
+    reach, (_, plan) = _in_ram(context), _look_up(context)
+    if reach and reach.snapshot.position >= (plan.position if plan else 0):
+        return reach.live.session if reach.can_be_taken_over(context.session, context.agent) else _name(reach, context.agent)
+    return _owner(context, plan)[0] if plan else ""
+
+
+def is_write_due(context: RestoreContext[Any]) -> bool:
+    """Whether the write queue holds a deeper snapshot of the prompt than `restore` would use. Waiting for it is faster than computing it
+    again: a conversation larger than RAM leaves it after every turn, and its next turn may begin at once.
+    """
+    waiting = context.sources.saver.writer.waiting() if context.sources.saver else []  # before the look-up, which finds what is written now
+    due = max((record.info.stop for record in waiting if context.chain.reaches(record)), default=0)
+    if not due:
+        return False
+    reach, (_, plan) = _in_ram(context), _look_up(context)
+    return due > max(reach.snapshot.position if reach else 0, plan.position if plan else 0)
 
 
 def cold(arena: Arena, session: str | None, layout: L, num_rows: int, miss_reason: MissReason) -> RestoredState[L]:
@@ -149,14 +164,6 @@ def _look_up(context: RestoreContext[L]) -> tuple[PrefixMatch | None, RestorePla
         return None, None
 
 
-def _due(context: RestoreContext[L]) -> int:
-    """Position of the prompt's deepest snapshot in the write queue. Waiting is faster than computing it again: a conversation larger than
-    RAM leaves it after every turn, and its next turn may begin at once.
-    """
-    waiting = context.sources.saver.writer.waiting() if context.sources.saver else []
-    return max((record.info.stop for record in waiting if context.chain.reaches(record)), default=0)
-
-
 def _taken_over(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMatch | None) -> RestoredState[L]:
     """Resume in the live cache itself, without a copy. What is pending is saved first, since the cache changes owner."""
     live, position, miss_reason = reach.live, reach.snapshot.position, context.miss_reason(reach.snapshot.position, found)
@@ -178,11 +185,17 @@ def _forked(context: RestoreContext[L], reach: ReachablePrefix, found: PrefixMat
     except NO_COPY as error:
         context.problems.skip_live(live, error)
         return None
-    name = live.session if not live.is_running and policy.keeps_name(len(live.tokens), position) else ""
-    session = context.session or name or new_session()
+    session = context.session or _name(reach, context.agent) or new_session()
     turns, miss_reason = _turns(context, session), context.miss_reason(position, found)
     snapshots = tuple(s for s in live.snapshots if s.position <= position)
     return RestoredState(cache, position, "ram", miss_reason, snapshots, session, turns, 0, forked_from=live.session)
+
+
+def _name(reach: ReachablePrefix, agent: str) -> str:
+    """Id of the conversation that a copy continues, "" if it only shares the prefix or is another agent's."""
+    live = reach.live
+    is_same = not (live.is_running or reach.is_of_another(agent))
+    return live.session if is_same and policy.keeps_name(len(live.tokens), reach.snapshot.position) else ""
 
 
 def _turns(context: RestoreContext[Any], session: str) -> int:

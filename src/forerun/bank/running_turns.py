@@ -1,4 +1,5 @@
-"""Turns between `Bank.restore` and `Bank.remember`, and which of them lost their conversation meanwhile. For all threads.
+"""Turns between `Bank.restore` and `Bank.remember`, those that wait for it, and which of them lost their conversation meanwhile. For all
+threads.
 
 Knows names only.
 """
@@ -14,11 +15,15 @@ from weakref import WeakSet
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class RunningTurn:
-    """A turn that runs. is_removed: its conversation was removed since it began, so nothing of it may be stored."""
+    """A turn that runs or waits. is_removed: its conversation was removed since it began, so nothing of it may be stored.
+
+    session: "" while nobody knows which one a waiting turn continues. tokens: the prompt of a waiting one.
+    """
 
     tenant: str = ""
     session: str = ""
     is_removed: bool = False
+    tokens: tuple[int, ...] = ()
 
     def is_of(self, tenant: str, session: str | None) -> bool:
         """Whether it is of this conversation; None: of any of the tenant."""
@@ -26,16 +31,16 @@ class RunningTurn:
 
 
 class RunningTurns:
-    """The turns that run: those that have not ended, and that somebody still holds."""
+    """The turns that run or wait: those that have not ended, and that somebody still holds."""
 
     def __init__(self) -> None:
         self._turns: WeakSet[RunningTurn] = WeakSet()
         self._leaving: list[tuple[str, str | None]] = []
         self._lock = threading.Lock()
 
-    def begin(self, tenant: str, session: str) -> RunningTurn:
-        """A new turn."""
-        turn = RunningTurn(tenant, session)
+    def begin(self, tenant: str, session: str, tokens: tuple[int, ...] = ()) -> RunningTurn:
+        """A new turn. tokens: the prompt of one that waits."""
+        turn = RunningTurn(tenant, session, tokens=tokens)
         with self._lock:
             turn.is_removed = any(turn.is_of(*leaving) for leaving in self._leaving)
             self._turns.add(turn)
@@ -50,6 +55,11 @@ class RunningTurns:
         """The turns of a conversation."""
         with self._lock:
             return [turn for turn in self._turns if turn.is_of(tenant, session)]
+
+    def nameless(self, tenant: str) -> list[RunningTurn]:
+        """The tenant's turns that wait for nobody knows which conversation."""
+        with self._lock:
+            return [turn for turn in self._turns if turn.is_of(tenant, "")]
 
     @contextmanager
     def removing(self, tenant: str, session: str | None) -> Iterator[None]:

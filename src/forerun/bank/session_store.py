@@ -4,7 +4,7 @@
 live conversations runs on the thread that owns MLX, in short calls; nothing waits for the disk there. Knows nothing of prompts or of
 restoring state.
 
-A turn that runs while its conversation is removed ends, and is not stored. A fork, a name and an archive are of what is stored.
+A turn that runs or waits while its conversation is removed ends, and is not stored. A fork, a name and an archive are of what is stored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class OnOwner(Protocol):
 
 class SessionStore:
     """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant. forkable: those that
-    run. on_owner: set where others than the owner of MLX call.
+    run. resolve: names the conversations that a tenant's waiting turns would continue. on_owner: set where others than the owner of MLX
+    call.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class SessionStore:
         hasher_of: Callable[[str], PrefixHasher],
         running: RunningTurns,
         forkable: LiveConversations,
+        resolve: Callable[[str], None],
     ) -> None:
-        self._forkable = forkable
+        self._forkable, self._resolve = forkable, resolve
         self._live, self._losses, self._saver, self._hasher_of, self._running = ram.live, losses, saver, hasher_of, running
         self.on_owner: OnOwner = _at_once
 
@@ -131,6 +133,7 @@ class SessionStore:
         """Remove a conversation, and its records that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
         if not self._running.of(tenant, id):
             self.one(tenant, id)
+        self.on_owner(lambda: self._resolve(tenant))
         with self._running.removing(tenant, id):
             self.on_owner(lambda: self._drop(lambda live: (live.tenant, live.session) == (tenant, id)))
             self._losses.scrub()

@@ -123,15 +123,6 @@ class Writer:
         with self._state:
             return [job.session for job in self._queue if job.session]
 
-    def wait_for(self, is_wanted: Callable[[Record], bool], limit_s: float) -> bool:
-        """Wait until no wanted record is queued, at most `limit_s` seconds. Returns whether some were and none is now."""
-
-        def waits() -> bool:
-            return any(map(is_wanted, self.waiting()))
-
-        with self._state:
-            return waits() and self._state.wait_for(lambda: not waits(), limit_s)
-
     def close(self) -> None:
         """Stop after the operation in progress; the rest of the queue is dropped."""
         with self._state:

@@ -7,7 +7,8 @@ Depth k gives 1 + p1 + p1 p2 + ... + p1..pk tokens a round, where pi is the chan
 round's time is measured as a whole, k drafts and a verification of k + 1 rows, since its only synchronisation with the host is at its end.
 Both depend on the length of the context and the kind of sampling, so each is learned for about one length and one kind.
 
-It begins with the fewest drafts and climbs while drafts pay: the neighbours of the depth in use are probed at once until they are measured.
+It begins with the fewest drafts and climbs while drafts pay: until they are measured, the next shallower depth is probed at once, and the
+next deeper one where that is expected to cost nothing.
 What is measured goes stale, so every other depth is probed for a few rounds, too. Every round saves PROBE_FRAC of its time, shared among
 the depths; a probe begins when its depth's savings cover its expected loss. Probes are frequent where they cost nothing, never stop, and
 cost about PROBE_FRAC in all.
@@ -218,12 +219,15 @@ class DepthPolicy:
             self._savings[due], self._probe, self._probe_rounds = 0.0, due, PROBE_ROUNDS
 
     def _is_due(self, depth: int, here: Evidence) -> bool:
-        """Whether to probe this depth: next to the depth in use until it is measured, else once the savings cover it."""
+        """Whether to probe this depth: once the savings cover it. A neighbour that is not measured need not wait for savings: what lies
+        above if nothing is to be lost, what lies below in any case, since drafts that do not pay cost more with every round.
+        """
         if depth == self._depth or not here.times.has_pace:
             return False
-        if abs(depth - self._depth) == 1 and not here.times.is_measured(depth):
+        is_new, loss = abs(depth - self._depth) == 1 and not here.times.is_measured(depth), self._loss(depth, here)
+        if is_new and (depth < self._depth or loss <= 0):
             return True
-        return self._savings[depth] >= max(self._loss(depth, here), PROBE_FRAC * PROBE_GAP_ROUNDS)
+        return self._savings[depth] >= max(loss, PROBE_FRAC * PROBE_GAP_ROUNDS)
 
     def _loss(self, probe: int, here: Evidence) -> float:
         """Time that a probe is expected to lose against the depth in use."""

@@ -21,6 +21,7 @@ from forerun.log import request_id
 from forerun.text.partial_match import num_common
 
 MAX_RECOVERIES = 1
+WRITE_WAIT_S = 5.0
 
 
 class Batch:
@@ -56,6 +57,15 @@ class Batch:
             return False
         sequence.snapshot_positions.add(shared)
         return True
+
+    def is_write_coming(self, request: Request) -> bool:
+        """Whether the disk will soon have more of the request's prompt than could be restored now: then it waits, WRITE_WAIT_S at most."""
+        job = request.job
+        if not (job.uses_bank and self.model.bank.is_write_due(request.prompt.tokens, tenant=job.tenant, session=job.session)):
+            return False
+        now_s = time.monotonic()
+        request.write_limit_s = request.write_limit_s or now_s + WRITE_WAIT_S
+        return now_s < request.write_limit_s
 
     def admit(self, request: Request) -> bool:
         """Restore and run the request. False: memory that running ones hold or are promised must be free first.

@@ -37,15 +37,17 @@ class Request:
     """Iterate its events on the event loop that created it. Times are of time.monotonic().
 
     prefill_progress: the latest, None before prefill. answer_text: the raw answer so far. describe_miss: the miss of its report; it
-    renders the prompt several times, so it is not called on the thread that serves. running: set once the bank is asked for its state.
-    unprotect: lets go of what it would restore, once it no longer waits. knows_place: whether a place in the queue was posted.
+    renders the prompt several times, so it is not called on the thread that serves. running: its turn, of one that waits at first.
+    is_protected: whether what it would restore is, while it waits; unprotect: ends that. knows_place: whether a place in the queue was
+    posted. write_limit_s: until when it waits for its state to be written to disk; 0 while it has not.
     matcher: of the grammar that its answer follows, None for none. unenforced: what of its schemas that does not hold.
     """
 
     def __init__(self, job: Job, prompt: Prompt, max_tokens: int, arrived_s: float) -> None:
         self.job, self.prompt, self.max_tokens = job, prompt, max_tokens
         self.arrived_s, self.started_s = arrived_s, arrived_s
-        self.is_cancelled = self.knows_place = False
+        self.is_cancelled = self.knows_place = self.is_protected = False
+        self.write_limit_s = 0.0
         self.prefill_progress: PrefillProgress | None = None
         self.answer_text = ""
         self.matcher: Matcher | None = None

@@ -65,6 +65,7 @@ class RunningSequence:
         )
         layout = layout_for("prefill", request.prompt_tokens, model.limits)
         self.restored = self._restore(request.prompt.tokens, layout)
+        self.restored.running.is_removed |= request.running.is_removed  # while it waited
         request.running = self.restored.running
         self.snapshots = list(self.restored.snapshots)
         self.cache: Cache[Any] = self.restored.cache
@@ -143,7 +144,7 @@ class RunningSequence:
 
     def _own_live(self) -> LiveConversation | None:
         job, tokens = self.request.job, self.request.prompt.tokens
-        return None if self._bypass_reason() else self.model.bank.resumable(tokens, tenant=job.tenant, session=job.session)
+        return None if self._bypass_reason() else self.model.bank.resumable(tokens, tenant=job.tenant, session=job.session, agent=job.agent)
 
     def _restore(self, tokens: tuple[int, ...], layout: Contiguous) -> RestoredState[Contiguous]:
         request, bank = self.request, self.model.bank
@@ -151,7 +152,14 @@ class RunningSequence:
         if reason := self._bypass_reason():
             restored = bank.bypass(reason, prompt_tokens=len(tokens), session=session, layout=layout, headroom_tokens=headroom_tokens)
         else:
-            restored = bank.restore(tokens, tenant=request.job.tenant, session=session, layout=layout, headroom_tokens=headroom_tokens)
+            restored = bank.restore(
+                tokens,
+                tenant=request.job.tenant,
+                session=session,
+                layout=layout,
+                headroom_tokens=headroom_tokens,
+                agent=request.job.agent,
+            )
         self.timing.restored_s = self.timing.restored_s or time.monotonic()
         return restored.apart() if session is None and self._begins_another(restored) else restored
 
@@ -318,7 +326,7 @@ class RunningSequence:
         job, message_end, num_new = self.request.job, self.request.prompt.message_end, len(snapshots) - len(restored.snapshots)
         turns = self.request.archived.turns if self.request.archived else restored.turns + 1
         head = policy.first_message_end(tokens, message_end, self.model.tokenizer.stop_ids)
-        names = self._title(), job.client
+        names = self._title(), job.client, job.agent
         turn = FinishedTurn(
             restored.session,
             job.tenant,

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ _RELEASE_S = 1.0  # of the time for closing, reserved for releasing the model
 LOG_S = 10.0  # between two log lines on a prefill
 QUEUED_S = 0.1  # a shorter wait is not worth a word
 REST_S = 30.0  # without work, after which freed memory goes back to the system
+HELD_S = 0.01  # between two looks at requests that wait for the disk alone
 SAVING_FRAC = 0.05  # of a running request's time, at most, for capturing units for the disk
 
 
@@ -51,6 +52,7 @@ class Worker:
         self._starting: Request | None = None
         self._reporting, self._ending = ThreadPoolExecutor(1, "report"), set[Request]()
         self._served_s: dict[str, float] = {}
+        self._num_held = 0
         self._state = threading.Condition()
         self.is_closing = False
         self._stop_s = 0.0
@@ -72,12 +74,15 @@ class Worker:
         """Queue the request. What it would restore is not evicted while it waits. Raises BusyError: the queue is full, or the server is
         stopping.
         """
-        if self._num_ahead():
+        if request.job.uses_bank:
+            bank, job = self.model().bank, request.job
+            request.running = bank.wait(request.prompt.tokens, tenant=job.tenant, session=job.session)
+        if self._waiting or not self._num_free():
             self._protect(request)
         try:
             with self._state:
                 self._check_queue(request)
-                ahead = self._num_ahead()
+                ahead = self._num_ahead(len(self._waiting))
                 self._waiting.append(request)
                 self._state.notify_all()
         except BusyError:
@@ -87,17 +92,18 @@ class Worker:
             log.info("waits for %d other request%s", ahead, "s" * (ahead > 1))
             request.post(QueuePosition(ahead))
 
-    def _num_ahead(self) -> int:
-        """How many requests must start or end before a new one starts."""
-        return len(self._waiting) + (not self._num_free())
+    def _num_ahead(self, place: int) -> int:
+        """How many requests must start or end before the one at this place of the queue starts. The first ones may start at once."""
+        num_admitted = len({s.request for s in self._sequences}.intersection(self._waiting))
+        return max(0, place - num_admitted + 1 - self._num_free())
 
     def _num_free(self) -> int:
         """How many more requests may run now."""
         return 0 if self._batch is None or self._is_memory_short else self._batch.num_free
 
     def _protect(self, request: Request) -> None:
-        if request.job.uses_bank:
-            bank = self.model().bank
+        if request.job.uses_bank and not request.is_protected:
+            bank, request.is_protected = self.model().bank, True
             prompt = bank.protect(request.prompt.tokens, tenant=request.job.tenant, session=request.job.session)
             request.unprotect = partial(bank.unprotect, prompt)
 
@@ -192,8 +198,13 @@ class Worker:
         if self._worked_s and time.monotonic() >= self._worked_s + REST_S:
             release_buffers()
             self._worked_s = None
+        limit_s = HELD_S if self._num_held else 1.0
         with self._state:
-            self._state.wait_for(lambda: self._waiting or self._calls or self.is_closing, 1.0)
+            self._state.wait_for(self._has_work, limit_s)
+
+    def _has_work(self) -> bool:
+        """Whether there is a call, the end, or a request that waits for more than the disk."""
+        return bool(self._calls) or len(self._waiting) > self._num_held or (self.is_closing and not self._waiting)
 
     def _end_all(self, error: BaseException) -> None:
         """Fail every request: the thread ends by a defect, and nobody else would answer them."""
@@ -218,15 +229,27 @@ class Worker:
         """Start the next request, if there is one that may run now. Their places are posted to those that must wait."""
         with self._state:
             waiting = list(self._waiting)
-            request = next_request([r for r in waiting if not batch.is_prefix_coming(r)], self._served_s)
-            self._starting = request if self._num_free() else None
+        ready = self._ready(batch, waiting)
+        self._num_held = len(waiting) - len(ready)
+        with self._state:
+            request = next_request(ready, self._served_s)
+            self._starting = request if self._num_free() and request in self._waiting else None
         if self._starting:
             self._start(model, batch, self._starting)
         with self._state:
             self._starting = None
-            for ahead, left in enumerate([r for r in waiting if r in self._waiting], start=1):
-                if not left.knows_place:
+            for place, left in enumerate([r for r in waiting if r in self._waiting]):
+                ahead = self._num_ahead(place) or int(left not in ready)
+                if ahead and not left.knows_place:
                     left.post(QueuePosition(ahead))
+
+    def _ready(self, batch: Batch, waiting: Sequence[Request]) -> list[Request]:
+        """Those that wait for no state: neither for a prefix that is being computed nor, where there is a place, for the disk."""
+        ready = [r for r in waiting if not batch.is_prefix_coming(r)]
+        held = [r for r in ready if self._num_free() and batch.is_write_coming(r)]
+        for request in held:
+            self._protect(request)
+        return [r for r in ready if r not in held]
 
     def _start(self, model: Model, batch: Batch, request: Request) -> None:
         request_id.set(request.job.id)
@@ -245,8 +268,9 @@ class Worker:
         with self._state:
             self._waiting.remove(request)
             self._served_s[request.job.tenant] = time.monotonic()
-            for ahead, waiting in enumerate(self._waiting, start=1):
-                waiting.post(QueuePosition(ahead))
+            for place, waiting in enumerate(self._waiting):
+                if ahead := self._num_ahead(place):
+                    waiting.post(QueuePosition(ahead))
 
     def _ended(self, model: Model, sequence: RunningSequence, error: Exception | None) -> None:
         """A sequence ended: finished, cancelled (no error, and its phase is another), or failed."""

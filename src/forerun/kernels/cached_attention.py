@@ -61,9 +61,17 @@ def attention(q: mx.array, stored: Sequence[StoredRows], spans: Sequence[RowSpan
     if kernels is None:
         parts = split_rows(q, [span.num for span in spans])
         return joined_rows([_of_one(*each, first, numerics) for each in zip(parts, stored, spans, strict=True)])
-    keys, values, blocks, block_tokens = zip(*stored, strict=True)
+    keys, values, blocks, _ = zip(*stored, strict=True)
     positions = joined_rows([span.positions for span in spans])
-    return kernels.attention(q, keys, values, blocks, [span.num for span in spans], positions, first, max(block_tokens))
+    return kernels.attention(q, keys, values, blocks, [span.num for span in spans], positions, first, _page_tokens(stored))
+
+
+def _page_tokens(stored: Sequence[StoredRows]) -> int:
+    """The size of all pages, 1 if there are none. Raises ValueError: the CPU kernel takes one size."""
+    sizes = {rows.block_tokens for rows in stored if rows.blocks is not None} or {1}
+    if len(sizes) > 1:
+        raise ValueError(f"pages of {' and '.join(map(str, sorted(sizes)))} tokens in one pass")
+    return sizes.pop()
 
 
 def attention_in_one_pool(q: mx.array, pages: Pages, positions: mx.array, spans: Sequence[int], first: int) -> mx.array:

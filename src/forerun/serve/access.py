@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Mapping
 from uuid import uuid4
 
 from starlette.datastructures import MutableHeaders
@@ -19,6 +20,9 @@ from forerun.log import request_id
 ID_HEADERS = ("x-request-id", "request-id")
 # Polled every few seconds: logged at level DEBUG unless they fail.
 QUIET = ("/health", "/metrics")
+# Of Claude Code, Codex, opencode and pi. The ids of parents are not read: what sub-agents share with them is found by content.
+AGENT_HEADERS = ("x-claude-code-session-id", "x-claude-code-agent-id", "thread-id", "x-session-id", "session_id")
+MAX_AGENT = 64  # characters of an id
 CLIENT_GONE = 499  # nginx's status for a client that disconnected before the end of its answer
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,13 @@ def family(user_agent: str) -> str:
     """The program that a User-Agent header names first, without its version; "" if it names none."""
     named = re.match(r"[\w.+-]{1,32}", user_agent, re.ASCII)
     return named[0] if named else ""
+
+
+def agent(headers: Mapping[str, str]) -> str:
+    """Which agent of its client sent the request, as coding clients name it in headers; "" if it is not named. Sub-agents of Claude Code
+    have the session of their parent.
+    """
+    return "/".join(value[:MAX_AGENT] for name in AGENT_HEADERS if (value := headers.get(name)))
 
 
 class Access:

@@ -34,7 +34,7 @@ from forerun.serve import (
     openapi,
     session_routes,
 )
-from forerun.serve.access import ID_HEADERS, Access, family
+from forerun.serve.access import ID_HEADERS, Access, agent, family
 from forerun.serve.dialect import A, Dialect
 from forerun.serve.fields import parse_body
 from forerun.serve.problems import problem_of, refused
@@ -123,7 +123,7 @@ class Routes:
         parse = partial(dialect.parse, info=info, id=f"{dialect.id_prefix}{request_id.get()}", tenant=tenant)
         parsed = await parse_body(await request.body(), parse)
         client = family(request.headers.get("user-agent", ""))
-        run = await start(self._engine, [replace(job, client=client) for job in parsed.jobs])
+        run = await start(self._engine, [replace(job, client=client, agent=agent(request.headers)) for job in parsed.jobs])
         created_unix_s = int(time.time())
         if parsed.streams:
             return EventStream(run, dialect.streamed(parsed, info, created_unix_s=created_unix_s))

@@ -17,8 +17,8 @@ from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
 ROUTES_HINT = (
-    "routes: POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/forerun/sessions, /health, "
-    "/metrics and /openapi.json"
+    "routes: POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/responses/ID, "
+    "/v1/forerun/sessions, /health, /metrics and /openapi.json"
 )
 
 # By class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.

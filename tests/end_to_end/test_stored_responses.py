@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from tests.end_to_end.home import Home, home_at
+from tests.talking import tokenizer
 from tests.waiting import LIMIT_S, wait_for
 
 KEYS = {"ann": "k-ann-000000000000000000000000", "bob": "k-bob-000000000000000000000000"}
+# Thousands of tokens, since none that ends an answer is drawn: seconds.
+ENDLESS: dict[str, Any] = {
+    "background": True,
+    "max_output_tokens": 6000,
+    "extra_body": {"logit_bias": dict.fromkeys(tokenizer().stop_ids, -100)},
+}
 QUESTION = "Write a function that adds two numbers, and say in one line what it does."
 
 
@@ -22,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     keys = folder / "keys"
     keys.write_text("".join(f"{owner}:{key}\n" for owner, key in KEYS.items()))
     keys.chmod(0o600)
-    with home_at(folder, "--eager", "--api-keys", str(keys)) as home:
+    with home_at(folder, "--eager", "--api-key-file", str(keys)) as home:
         yield home
 
 
@@ -87,7 +93,7 @@ def wait_until_written(home: Home) -> None:
 
 def test_a_background_response_that_is_killed_has_failed(home: Home) -> None:
     with gpt_of(home) as gpt:
-        made = gpt.responses.create(**respond(QUESTION, background=True, max_output_tokens=3000))
+        made = gpt.responses.create(**respond(QUESTION, **ENDLESS))
         wait_for(lambda: gpt.responses.retrieve(made.id).status == "in_progress")
     home.server.kill()
     home.start()
@@ -106,7 +112,7 @@ def test_a_background_response_ends_without_its_client(home: Home) -> None:
         assert first.type == "response.created"
         id = first.response.id
         wait_for(lambda: gpt.responses.retrieve(id).status in ("completed", "incomplete"))
-        endless = gpt.responses.create(**respond(QUESTION, background=True, max_output_tokens=3000))
+        endless = gpt.responses.create(**respond(QUESTION, **ENDLESS))
         assert gpt.responses.cancel(endless.id).status == "cancelled"
         gpt.responses.delete(endless.id)
         with pytest.raises(openai.NotFoundError, match=endless.id):

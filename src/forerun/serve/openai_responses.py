@@ -175,10 +175,9 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str, previo
     """The request as a Job; sampling that it leaves out is the model's default. previous: items of the responses that it continues. Raises
     BadRequestError that names the field.
     """
-    request = validate(Request, body)
-    _check_supported(request)
-    ignored_fields = request.ignored()
-    request = request.model_copy(update={"input": [*map(Item.model_validate, previous), *request.input]})
+    own = validate(Request, body)
+    _check_supported(own)
+    request = own.model_copy(update={"input": [*map(Item.model_validate, previous), *own.input]})
     listed, found = dict(_declarations(request.tools)), dict(_declarations(_found_tools(request)))
     job = request.job(_chat(request, listed, found), info, id=id, tenant=tenant, max_tokens=request.limit, logprobs=request.logprobs)
     echo = {
@@ -193,7 +192,7 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str, previo
         "tool_choice": request.tool_choice,
         "top_p": job.sampling.top_p,
     }
-    return ParsedRequest(job, request.stream, ignored_fields, request.reasoning.summary is not None, found | listed, echo)
+    return ParsedRequest(job, request.stream, own.ignored(), request.reasoning.summary is not None, found | listed, echo)
 
 
 def _check_supported(request: Request) -> None:

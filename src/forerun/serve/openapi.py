@@ -59,6 +59,7 @@ ERRORS = {
 ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "required": ["message", "type"]}}}
 OBJECT = {"type": "object"}
 COUNT = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+MISSING = {"404": {"description": "there is none of this name", "content": {"application/json": {"schema": ERROR}}}}
 PATH_PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -84,6 +85,7 @@ def document() -> dict[str, Any]:
 def _add_responses(paths: dict[str, Any]) -> None:
     """Add the rest of the routes of stored responses."""
     one, items = "/v1/responses/{id}", "/v1/responses/{id}/input_items"
+    paths["/v1/responses"]["post"]["responses"] |= MISSING  # previous_response_id
     paths[one]["delete"] = _operation(one, "remove a stored response")
     paths[one]["get"]["parameters"] += [_query("stream", {"enum": ["true", "false"]}), _query("starting_after", COUNT)]
     paths[one]["get"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": OBJECT}
@@ -127,7 +129,7 @@ def _operation(path: str, what: str) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in PATH_PARAMETER.findall(path)
     ]
-    missing = {"404": _content("application/json", ERROR, "there is none of this name")} if names else {}
+    missing = MISSING if names else {}
     return {"summary": what, "parameters": names, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _errors()}
 
 

@@ -128,6 +128,10 @@ class BackgroundRuns:
         """The run of this response, None if there is none, or no more."""
         return self._runs.get((tenant, id))
 
+    def forget(self, tenant: str, id: str) -> None:
+        """Let go of the run of a response, if there is one."""
+        self._runs.pop((tenant, id), None)
+
     def _ended(self, task: asyncio.Task[None], name: tuple[str, str]) -> None:
         self._tasks.discard(task)
         done = [each for each, run in self._runs.items() if run.is_done]

@@ -119,6 +119,7 @@ class Routes:
         tenant, id = tenant_of_request(request), request.path_params["id"]
         await self._engine.responses.one(tenant, id)
         await self._stop(tenant, id)
+        self._runs.forget(tenant, id)
         await self._engine.responses.remove(tenant, id)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 

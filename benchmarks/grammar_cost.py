@@ -48,7 +48,7 @@ def main() -> None:
     if options.dry_run:
         print(f"would compare {options.repeats} answers of {options.answer} tokens with each of {[*SCHEMAS, 'tools']} to answers without")
         return
-    measure(load(Config()), options)
+    measure(load(Config.model_validate({})), options)
 
 
 def measure(subject: BenchModel, options: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def pair(subject: BenchModel, name: str, num: int, seed: int) -> tuple[float, fl
 
     answers = [answer(subject, name, num, 0, seed, is_held=is_held) for is_held in (True, False)]
     for each in answers:
-        each.rounds.forced = lambda limit: []  # type: ignore[method-assign]
+        each.rounds.forced = lambda limit: []
         each.begin()
     seconds: list[list[float]] = [[], []]
     order = random.Random(seed)

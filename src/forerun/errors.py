@@ -58,6 +58,21 @@ class UnknownSessionError(RequestError):
         super().__init__(f"there is no conversation {id!r}", hint="GET /v1/forerun/sessions or `forerun bank ls` lists them")
 
 
+class UnknownResponseError(RequestError):
+    """There is no stored response of this id, or it belongs to another key (404)."""
+
+    def __init__(self, id: str, *, param: str | None = None) -> None:
+        hint = "it was deleted, has expired, was removed for newer ones, or its request set store to false"
+        super().__init__(f"Response with id {id!r} not found.", hint=hint, param=param)
+
+
+class UnknownPreviousResponseError(UnknownResponseError):
+    """The response that a request continues, or one that that continues, is not stored (404). Agents match the code."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, param="previous_response_id")
+
+
 class RateLimitError(RequestError):
     """The key has reached its request limit (429); retry after `retry_after_s` seconds."""
 

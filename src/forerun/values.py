@@ -379,6 +379,21 @@ class AnswerRules:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response of the Responses API, stored under its id. previous: id of the response that it continues, "" for none. session: id of its
+    conversation, "" if unknown. begun_s: when its request came, Unix seconds. body: what its client gets; input: the items that its request
+    added to the conversation. Both are JSON values of the dialect.
+    """
+
+    id: str
+    previous: str
+    session: str
+    begun_s: float
+    body: Mapping[str, Any]
+    input: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The served model, as shown to users. demo: it is the bundled one. notes: what loading decided or skipped, such as unused tensors.
     rules: the server's, for answers.

@@ -12,7 +12,7 @@ from tests.serve.engine_double import INFO, Engine
 from forerun.serve.app import CHAT as CHAT_DIALECT
 from forerun.serve.app import COMPLETIONS as COMPLETIONS_DIALECT
 from forerun.serve.app import MESSAGES as MESSAGES_DIALECT
-from forerun.serve.app import RESPONSES as RESPONSES_DIALECT
+from forerun.serve.response_routes import RESPONSES as RESPONSES_DIALECT
 from forerun.values import Job
 
 CASE = case("13-values-for-no-limit")["requests"]

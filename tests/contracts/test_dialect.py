@@ -25,8 +25,9 @@ from tests.serve.test_anthropic import put_together
 from tests.text.conftest import no_logprobs
 from tests.text.test_answer_parser import SCRAPS, TOOLS, WAYS, WRITERS
 
-from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES
 from forerun.serve.dialect import Dialect
+from forerun.serve.response_routes import RESPONSES
 from forerun.text.answer_parser import PLAIN, AnswerFormat, AnswerParser
 from forerun.text.calls.call_format import CallFormat
 from forerun.text.calls.json_calls import Llama

@@ -8,7 +8,14 @@ from typing import BinaryIO
 
 from prometheus_client import CollectorRegistry, Counter
 
-from forerun.errors import BadRequestError, ForerunError, UnknownSessionError
+from forerun.errors import (
+    BadRequestError,
+    BankError,
+    ForerunError,
+    UnknownPreviousResponseError,
+    UnknownResponseError,
+    UnknownSessionError,
+)
 from forerun.values import (
     BankHealth,
     Content,
@@ -22,6 +29,7 @@ from forerun.values import (
     Report,
     Sampling,
     SessionInfo,
+    StoredResponse,
     Usage,
 )
 
@@ -119,6 +127,42 @@ class Sessions:
         raise UnknownSessionError(id)
 
 
+class Responses:
+    """Stores them in a dictionary. failure: what storing raises instead."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, str], StoredResponse] = {}
+        self.failure: BankError | None = None
+
+    async def put(self, tenant: str, response: StoredResponse) -> None:
+        await asyncio.sleep(0)
+        if self.failure:
+            raise self.failure
+        self.stored[tenant, response.id] = response
+
+    async def update(self, tenant: str, response: StoredResponse) -> None:
+        if (tenant, response.id) in self.stored:
+            await self.put(tenant, response)
+
+    async def one(self, tenant: str, id: str) -> StoredResponse:
+        if (tenant, id) not in self.stored:
+            raise UnknownResponseError(id)
+        return self.stored[tenant, id]
+
+    async def chain(self, tenant: str, id: str) -> list[StoredResponse]:
+        found: list[StoredResponse] = []
+        while id:
+            if (tenant, id) not in self.stored:
+                raise UnknownPreviousResponseError(id)
+            found.insert(0, self.stored[tenant, id])
+            id = found[0].previous
+        return found
+
+    async def remove(self, tenant: str, id: str) -> None:
+        await self.one(tenant, id)
+        del self.stored[tenant, id]
+
+
 class Engine:
     """Plays the same script for every job. refusal: what submit raises instead."""
 
@@ -133,7 +177,7 @@ class Engine:
         self.refusal = refusal
         self.reasons: tuple[str, ...] = ()
         self.ready = True
-        self.sessions = Sessions()
+        self.sessions, self.responses = Sessions(), Responses()
         self._script = script or HELLO
 
     async def check(self, job: Job) -> None: ...

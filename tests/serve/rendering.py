@@ -31,7 +31,8 @@ def tokens_of(request: SentRequest) -> list[int]:
     """The ids of the request's prompt, by the bundled model's template and tokenizer."""
     from tests.serve.engine_double import INFO
 
-    from forerun.serve.app import CHAT, MESSAGES, RESPONSES
+    from forerun.serve.app import CHAT, MESSAGES
+    from forerun.serve.response_routes import RESPONSES
 
     path, body = request
     dialect: Any = {"/v1/chat/completions": CHAT, "/v1/messages": MESSAGES, "/v1/responses": RESPONSES}[path]

@@ -172,7 +172,7 @@ def test_unused_fields_are_named() -> None:
         include=["reasoning.encrypted_content"], store=True, client_metadata={"a": 1}, text={"verbosity": "low"}, reasoning={"context": "x"}
     )
     assert given.ignored_fields == (
-        *("client_metadata", "store", "include.reasoning.encrypted_content"),
+        *("client_metadata", "include.reasoning.encrypted_content"),
         *("reasoning.context", "text.verbosity"),
     )
 
@@ -187,11 +187,12 @@ def test_unused_fields_are_named() -> None:
         ({"input": [{"role": "user"}]}, "input[0]"),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]}, "input[0].content"),
-        ({"previous_response_id": "resp_0"}, "previous_response_id"),
+        ({"previous_response_id": 5}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
-        ({"background": True}, "background"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"background": True, "store": False}, "background"),
+        ({"background": True, "forerun": {"bank": "bypass"}}, "background"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": 5}]}, "tools[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
@@ -293,7 +294,7 @@ def test_a_response_repeats_fields_of_the_request() -> None:
     Response.model_validate(response)
     assert [response[name] for name in ("text", "tool_choice", "parallel_tool_calls")] == [{"format": form}, "required", False]
     repeated = ("id", "instructions", "metadata", "temperature", "max_output_tokens", "store", "previous_response_id")
-    assert [body[name] for name in repeated] == ["resp_1", "Be brief.", {"k": "v"}, 0.5, 9, False, None]
+    assert [body[name] for name in repeated] == ["resp_1", "Be brief.", {"k": "v"}, 0.5, 9, True, None]
 
 
 def test_keepalives_are_events() -> None:

@@ -29,7 +29,7 @@ QUIET = settings(
     deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None, derandomize=True
 )
 NUM_LONG = 20_000
-NUM_ROUTES = 17
+NUM_ROUTES = 21
 NUM_CONTEXT = 160  # a high temperature may never draw the token that ends an answer, and there may be 128 of them
 RAM_BYTES = 64 << 20  # less than 20,000 conversations take
 Write = Callable[[str, dict[str, Any]], None]

@@ -59,9 +59,9 @@ def test_responses_errors() -> None:
         pytest.raises(openai.InternalServerError, match="16 wait"),
     ):
         client.responses.create(model="any", input="hello")
-    with gpt_of(Engine()) as client, pytest.raises(openai.BadRequestError, match="previous_response_id") as caught:
+    with gpt_of(Engine()) as client, pytest.raises(openai.NotFoundError, match="resp_0") as caught:
         client.responses.create(model="any", input="hello", previous_response_id="resp_0")
-    assert caught.value.param == "previous_response_id"
+    assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
     with gpt_of(Engine(READ, NumericsError("not finite"))) as client:
         events = list(client.responses.create(model="any", input="hello", stream=True))
     assert (events[-1].type, events[-1].response.error.message) == ("response.failed", "not finite")

@@ -24,6 +24,7 @@ from forerun.bank.miss_reason import MissExplainer, MissReason
 from forerun.bank.prefill_saver import PrefillSaver
 from forerun.bank.protection import ProtectedPrompt, Protections
 from forerun.bank.ram import Ram
+from forerun.bank.response_store import ResponseStore
 from forerun.bank.restore import RestoreContext, RestoredState, RestoreSources, cold, continued, is_write_due, restore
 from forerun.bank.running_turns import RunningTurn, RunningTurns
 from forerun.bank.saver import DiskSaver
@@ -41,6 +42,8 @@ from forerun.state.spec import StateSpec
 from forerun.state.store import Arena
 
 log = logging.getLogger(__name__)
+RESPONSE_FRAC = 0.1  # of the disk quota, for stored responses at most
+RESPONSE_RAM_BYTES = 64 << 20  # for them without a disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,9 @@ class FinishedTurn:
 
 
 class Bank:
-    """The conversations of one model. sessions: list, name, pin, remove. stats: figures. disk None: nothing survives the process."""
+    """The conversations of one model. sessions: list, name, pin, remove. responses: stored ones. stats: figures. disk None:
+    nothing survives the process.
+    """
 
     def __init__(self, spec: StateSpec, identity: Identity, *, disk: DiskTier | None, secret: bytes, ram_limit_bytes: int) -> None:
         self._identity, self._secret = identity, secret
@@ -83,7 +88,10 @@ class Bank:
         self._sources = RestoreSources(Arena(spec), self._ram, self._running, tiers, self._saver, explainer)
         self.stats = BankStats(self._ram, self._saver)
         self._turns = RunningTurns()
-        self.sessions = SessionStore(self._ram, self._losses, self._saver, self._hasher, self._turns, self._running, self._resolve)
+        self.responses = self._response_store(disk)
+        self.sessions = SessionStore(
+            self._ram, self._losses, self._saver, self._hasher, self._turns, self._running, self._resolve, self.responses
+        )
 
     def restore(
         self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int, agent: str = ""
@@ -274,6 +282,12 @@ class Bank:
     def off_reason(self) -> str:
         """Why this bank stores nothing, "" if it does."""
         return "" if self._disk or self._ram_limit_bytes else "no conversation is stored: bank_ram_bytes and bank_disk_bytes are 0"
+
+    def _response_store(self, disk: DiskTier | None) -> ResponseStore:
+        """On disk, next to the records, or in RAM."""
+        if disk is None or self._saver is None:
+            return ResponseStore(self._losses, RESPONSE_RAM_BYTES, lambda num_bytes: None)
+        return ResponseStore(disk.index, int(disk.limit_bytes * RESPONSE_FRAC), self._saver.evicting.reserve)
 
     def _hasher(self, tenant: str) -> PrefixHasher:
         return PrefixHasher(self._secret, tenant, self._identity)

@@ -5,6 +5,7 @@ Knows no queue and no cache.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,6 +37,16 @@ class EvictingDisk:
         """Write the record, evicting others if needed. Raises BankError; BankFullError if nothing may be evicted for it."""
         with self._lock:
             self._put(record, label)
+
+    def reserve(self, num_bytes: int) -> None:
+        """Evict records, if needed, until so many bytes may be added to the index. Raises BankError; BankFullError if they may not."""
+        with self._lock:
+            while True:
+                try:
+                    return self.disk.check_limits(num_bytes)
+                except BankFullError as error:
+                    if error.reason != "quota" or not self._evict(num_bytes, math.inf):
+                        raise
 
     def _put(self, record: Record, label: RecordLabel) -> None:
         while True:

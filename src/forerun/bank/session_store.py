@@ -18,6 +18,7 @@ from forerun.bank import stored, transfer
 from forerun.bank.archive import Archive
 from forerun.bank.live import LiveConversation, LiveConversations
 from forerun.bank.ram import Ram
+from forerun.bank.response_store import ResponseStore
 from forerun.bank.restore import new_session
 from forerun.bank.running_turns import RunningTurns
 from forerun.bank.saver import DiskSaver
@@ -41,8 +42,8 @@ class OnOwner(Protocol):
 
 class SessionStore:
     """Conversations of one bank. losses: notes in RAM. saver: None without a disk. hasher_of: the hasher of a tenant. forkable: those that
-    run. resolve: names the conversations that a tenant's waiting turns would continue. on_owner: set where others than the owner of MLX
-    call.
+    run. resolve: names the conversations that a tenant's waiting turns would continue. responses: removed with their conversations.
+    on_owner: set where others than the owner of MLX call.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class SessionStore:
         running: RunningTurns,
         forkable: LiveConversations,
         resolve: Callable[[str], None],
+        responses: ResponseStore,
     ) -> None:
-        self._forkable, self._resolve = forkable, resolve
+        self._forkable, self._resolve, self._responses = forkable, resolve, responses
         self._live, self._losses, self._saver, self._hasher_of, self._running = ram.live, losses, saver, hasher_of, running
         self.on_owner: OnOwner = _at_once
 
@@ -136,14 +138,18 @@ class SessionStore:
         self.on_owner(lambda: self._resolve(tenant))
         with self._running.removing(tenant, id):
             self.on_owner(lambda: self._drop(lambda live: (live.tenant, live.session) == (tenant, id)))
+            self._responses.forget(tenant, id)
             self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
 
     def wipe(self, tenant: str) -> int:
-        """Remove all of the tenant's conversations. Returns their number. Raises BankError, after which it can be repeated."""
+        """Remove all of the tenant's conversations and responses. Returns the number of conversations. Raises BankError; then it can be
+        repeated.
+        """
         num_sessions, root = len(self._ids(tenant, _ALL)), self._hasher_of(tenant).root
         with self._running.removing(tenant, None):
             self.on_owner(lambda: self._drop(lambda live: live.tenant == tenant))
+            self._responses.forget(tenant, None)
             self._losses.scrub()
             self._remove_from_disk(lambda disk: stored.wipe(disk, tenant, [root]))
             if self._saver:

@@ -87,19 +87,20 @@ def exclusive_records(index: Index, tenant: str, id: str, others: Collection[str
 
 
 def remove(tier: Tier, tenant: str, id: str, others: Collection[str]) -> list[RecordInfo]:
-    """Remove a conversation with its `exclusive_records`. The conversation's row goes last, so that an interrupted removal can be repeated.
-    Returns the removed records.
+    """Remove a conversation with its `exclusive_records` and its responses. The conversation's row goes last, so that an interrupted
+    removal can be repeated. Returns the removed records.
     """
     infos = exclusive_records(tier.index, tenant, id, others)
     for info in infos:
         tier.delete(info.key)
+    tier.index.remove_responses_of(tenant, id)
     tier.index.remove_session(tenant, id)
     return infos
 
 
 def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
-    """Remove all of a tenant's records, also those without a conversation if their chain begins at one of `roots`; then its conversations.
-    Returns the removed records.
+    """Remove all of a tenant's records, also those without a conversation if their chain begins at one of `roots`; then its conversations
+    and responses. Returns the removed records.
     """
     infos = tier.index.of_owner(tenant, roots)
     for info in infos:
@@ -109,7 +110,7 @@ def wipe(tier: Tier, tenant: str, roots: Collection[str]) -> list[RecordInfo]:
 
 
 def wipe_all(tier: Tier) -> list[RecordInfo]:
-    """Remove all records and conversations. Returns the records."""
+    """Remove all records, conversations and responses. Returns the records."""
     infos = tier.index.inventory()
     for info in infos:
         tier.delete(info.key)

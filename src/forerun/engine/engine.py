@@ -7,7 +7,7 @@ from typing import BinaryIO, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, SessionInfo
+from forerun.values import Event, Health, ImportResult, Job, ModelInfo, Prompt, SessionInfo, StoredResponse
 
 
 class Run(Protocol):
@@ -50,7 +50,29 @@ class Sessions(Protocol):
         """Store an archive's conversation, under its own id if None. Its state is used if signed with the server's key, else recomputed."""
 
     async def wipe(self, tenant: str) -> int:
-        """Remove all of the tenant, or of ALL_TENANTS that the caller may see. Returns the number of conversations."""
+        """Remove all of the tenant, or of ALL_TENANTS that the caller may see, with the responses. Returns the number of conversations."""
+
+
+class Responses(Protocol):
+    """The stored responses of the Responses API, each addressed by tenant and id. Survive the process where there is a disk.
+
+    Raise BankError.
+    """
+
+    async def put(self, tenant: str, response: StoredResponse) -> None:
+        """Store it; committed on return. Not if its conversation was removed since it began. Raises BankFullError."""
+
+    async def update(self, tenant: str, response: StoredResponse) -> None:
+        """Replace the one of this id, if it still exists. Raises BankFullError."""
+
+    async def one(self, tenant: str, id: str) -> StoredResponse:
+        """Raises UnknownResponseError."""
+
+    async def chain(self, tenant: str, id: str) -> list[StoredResponse]:
+        """It and all that it continues, the first one first. Raises UnknownPreviousResponseError, BadRequestError if they are too large."""
+
+    async def remove(self, tenant: str, id: str) -> None:
+        """Raises UnknownResponseError."""
 
 
 class Engine(Protocol):
@@ -61,6 +83,9 @@ class Engine(Protocol):
 
     @property
     def sessions(self) -> Sessions: ...
+
+    @property
+    def responses(self) -> Responses: ...
 
     async def check(self, job: Job) -> None:
         """Raises ContextLengthError, BadRequestError (the template refuses) where `submit` would, and queues nothing."""

@@ -11,6 +11,7 @@ from forerun.engine.engine import Run
 from forerun.engine.metrics import Gauges, Metrics
 from forerun.engine.request import Request
 from forerun.engine.request_recorder import RequestLog
+from forerun.engine.response_calls import LocalResponses
 from forerun.engine.session_calls import LocalSessions
 from forerun.engine.worker import Worker
 from forerun.errors import BadRequestError, ContextLengthError
@@ -37,6 +38,7 @@ class LocalEngine:
         self.grammars = Grammars(self.model.tokenizer, self.model.family.vocab)
         self.registry = metrics.registry
         self.sessions = LocalSessions(self.worker, self.prompter, self.log, self.archive_key, self.submit)
+        self.responses = LocalResponses(self.model.bank.responses)
         self.worker.observers = (metrics.count, *([self.log.write] if self.log else []))
 
     async def check(self, job: Job) -> None:

@@ -74,7 +74,7 @@ class GrammarState:
 
     def __init__(self, program: Program, given: list[int]) -> None:
         self._program, self._tokens, self._num_given = program, given, len(given)
-        self._bits = np.zeros(4 * ((program.vocabulary.size + 31) // 32), dtype=np.uint8)
+        self._bits = np.zeros(4 * ((program.vocabulary.tokenizer.vocab_size + 31) // 32), dtype=np.uint8)
         self._state = program.copied()
         if given and not self._state.consume_tokens(given):
             self._rebuild()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping
-from contextlib import aclosing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,9 +28,8 @@ from forerun.serve import (
     openai_chat,
     openai_choices,
     openai_completions,
-    openai_responses,
-    openai_responses_answer,
     openapi,
+    response_routes,
     session_routes,
 )
 from forerun.serve.access import ID_HEADERS, Access, agent, family
@@ -40,15 +38,14 @@ from forerun.serve.fields import parse_body
 from forerun.serve.problems import problem_of, refused
 from forerun.serve.rate import Rate
 from forerun.serve.request_guard import RequestGuard, tenant_of_request
+from forerun.serve.respond import respond
 from forerun.serve.routing import RawPathRoute
 from forerun.serve.sequential_run import start
-from forerun.serve.sse import EventStream, follow
 from forerun.values import ModelInfo
 
 CHAT = Dialect("chatcmpl-", openai_chat.parse, openai_choices.StreamedResponse, openai_choices.WholeResponse)
 COMPLETIONS = Dialect("cmpl-", openai_completions.parse, openai_choices.StreamedResponse, openai_choices.WholeResponse)
 MESSAGES = Dialect("msg_", anthropic.parse, anthropic_answer.StreamedResponse, anthropic_answer.WholeResponse)
-RESPONSES = Dialect("resp_", openai_responses.parse, openai_responses_answer.StreamedResponse, openai_responses_answer.WholeResponse)
 
 UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "upgrade"}
 NO_WEBSOCKET = refused(426, "upgrade_required", "there are no WebSockets here", "send it as POST over HTTP/1.1", UPGRADE)
@@ -69,7 +66,8 @@ def build(
     pages that may use the API. requests_per_minute: per key, None for no limit.
     """
     rate = Rate(requests_per_minute)
-    app = Starlette(routes=[*Routes(engine, rate).all(), *session_routes.Routes(engine.sessions, rate).all()])
+    own, responses, sessions = Routes(engine, rate), response_routes.Routes(engine, rate), session_routes.Routes(engine.sessions, rate)
+    app = Starlette(routes=[*own.all(), *responses.all(), *sessions.all()])
     app.router.redirect_slashes = False
     for kind in (ForerunError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
@@ -86,13 +84,12 @@ class Routes:
         self._engine, self._rate = engine, rate
 
     def all(self) -> list[RawPathRoute]:
-        """All routes but those of stored conversations."""
+        """All routes but those of responses and of stored conversations."""
         return [
             RawPathRoute("POST", "/v1/chat/completions", partial(self._answer, dialect=CHAT)),
             RawPathRoute("POST", "/v1/completions", partial(self._answer, dialect=COMPLETIONS)),
             RawPathRoute("POST", "/v1/messages", partial(self._answer, dialect=MESSAGES)),
             RawPathRoute("POST", "/v1/messages/count_tokens", self.count_tokens),
-            RawPathRoute("POST", "/v1/responses", partial(self._answer, dialect=RESPONSES)),
             RawPathRoute("GET", "/v1/models", self.list_models),
             RawPathRoute("GET", "/v1/models/{name:path}", self.show_model),
             RawPathRoute("GET", "/health", self.show_health),
@@ -124,15 +121,7 @@ class Routes:
         parsed = await parse_body(await request.body(), parse)
         client = family(request.headers.get("user-agent", ""))
         run = await start(self._engine, [replace(job, client=client, agent=agent(request.headers)) for job in parsed.jobs])
-        created_unix_s = int(time.time())
-        if parsed.streams:
-            return EventStream(run, dialect.streamed(parsed, info, created_unix_s=created_unix_s))
-        whole = dialect.whole(parsed, info, created_unix_s=created_unix_s)
-        async with aclosing(follow(run, request.receive)) as events:
-            async for event in events:
-                if event is not None:
-                    whole.take(event)
-        return JSONResponse(whole.body())
+        return await respond(request, run, parsed, info, dialect, int(time.time()))
 
     async def list_models(self, request: Request) -> Response:
         """GET /v1/models"""

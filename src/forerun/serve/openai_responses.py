@@ -1,13 +1,13 @@
 """The OpenAI Responses dialect: a request's JSON to a Job. `openai_responses_answer.py` writes the response.
 
-Pure, and stateless: a request has its whole conversation, as items. They become the messages that a chat client would send. A known
+Pure. A request's items, after those of the responses that it continues, become the messages that a chat client would send. A known
 field that would change the answer and is not supported is an error; any other is accepted and, if unused, named as ignored. Knows no
 engine, no HTTP and no tokens. Source: OpenAI's API reference, Responses; what Codex sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, ModelWrapValidatorHandler, model_validator
@@ -24,13 +24,11 @@ from forerun.serve.tool_choice import call_rule
 from forerun.values import Chat, LogprobsRequest, ModelInfo
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "background": (False,),
     "conversation": (),
-    "previous_response_id": (),
     "prompt": (),
     "moderation": (),
 }
-HINTS = dict.fromkeys(("previous_response_id", "conversation"), "this server stores no responses: send the whole conversation as input")
+HINTS = {"conversation": "continue a response by previous_response_id, or send the whole conversation as input"}
 LOGPROBS = "message.output_text.logprobs"  # in `include`
 # Required fields of an item, by type. Items of other types are left out, except calls with a result, which the client ran.
 REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -47,7 +45,7 @@ REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
 COMPACTED = "start a new conversation, or send the items that were compacted; compact with a request for a summary instead"
 UNREADABLE: Mapping[str, str] = {
     **dict.fromkeys(("compaction", "compaction_summary", "context_compaction"), COMPACTED),
-    "item_reference": "this server stores no items: send the item itself",
+    "item_reference": "no stored response has an item of this id: send the item itself",
 }
 CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 
@@ -148,7 +146,9 @@ class Request(JobFields):
     reasoning: ReasoningFields = ReasoningFields()
     text: TextFields = TextFields()
     metadata: dict[str, str] = Field({})
-    store: bool = False
+    store: bool | None = None
+    background: bool = False
+    previous_response_id: str | None = None
     include: list[str] = Field([])
     top_logprobs: WholeNumber | None = Field(None, ge=0, le=20)
 
@@ -159,6 +159,11 @@ class Request(JobFields):
         return LogprobsRequest(self.top_logprobs or 0, of_prompt=False) if is_requested else None
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the response is to be stored: unless the request says otherwise, or leaves no trace in the bank either."""
+        return self.forerun.bank == "use" if self.store is None else self.store
+
+    @property
     def limit(self) -> int | None:
         """The limit on the answer's tokens; 0 and below are none."""
         return self.max_output_tokens if (self.max_output_tokens or 0) > 0 else None
@@ -166,17 +171,20 @@ class Request(JobFields):
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted but unused."""
         names = [name for name in self.unknown if name not in UNSUPPORTED]
-        names += ["store"] * self.store + [f"include.{each}" for each in self.include if each != LOGPROBS]
+        names += [f"include.{each}" for each in self.include if each != LOGPROBS]
         names += [f"reasoning.{each}" for each in self.reasoning.unknown] + [f"text.{each}" for each in self.text.unknown]
         names += [f"tools.{kind}" for kind in hosted(self.tools)]
         names += [f"input.{each}" for item in self.input for each in ([item.type] if item.is_left_out else item.unknown)]
         return tuple(dict.fromkeys(names))
 
 
-def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> ParsedRequest:
-    """The request as a Job; sampling that it leaves out is the model's default. Raises BadRequestError that names the field."""
-    request = validate(Request, body)
-    _check_supported(request)
+def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str, previous: Iterable[Mapping[str, Any]] = ()) -> ParsedRequest:
+    """The request as a Job; sampling that it leaves out is the model's default. previous: items of the responses that it continues. Raises
+    BadRequestError that names the field.
+    """
+    own = validate(Request, body)
+    _check_supported(own)
+    request = own.model_copy(update={"input": [*map(Item.model_validate, previous), *own.input]})
     listed, found = dict(declarations(request.tools)), dict(declarations(_found_tools(request)))
     job = request.job(
         _chat(request, listed, found),
@@ -190,21 +198,26 @@ def parse(body: dict[str, Any], info: ModelInfo, *, id: str, tenant: str) -> Par
         thinking_tokens=request.reasoning.max_tokens,
     )
     echo = {
+        "background": request.background,
         "instructions": request.instructions,
         "max_output_tokens": request.limit,
         "metadata": request.metadata,
         "parallel_tool_calls": request.parallel_tool_calls,
+        "previous_response_id": request.previous_response_id,
         "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
+        "store": request.is_stored,
         "temperature": job.sampling.temperature,
         "text": {"format": request.text.format},
         "tool_choice": request.tool_choice,
         "top_p": job.sampling.top_p,
     }
-    return ParsedRequest(job, request.stream, request.ignored(), request.reasoning.summary is not None, found | listed, echo)
+    return ParsedRequest(job, request.stream, own.ignored(), request.reasoning.summary is not None, found | listed, echo)
 
 
 def _check_supported(request: Request) -> None:
     refuse(request.unknown, UNSUPPORTED, HINTS)
+    if request.background and not request.is_stored:
+        raise BadRequestError("background: its response has to be stored", param="background", hint="set store to true, or leave it out")
     for index, item in enumerate(request.input):
         if hint := UNREADABLE.get(item.type):
             message = f"input[{index}]: what is in an item of type {item.type!r} can be read only where it was made"

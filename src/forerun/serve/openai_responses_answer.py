@@ -18,7 +18,9 @@ from forerun.values import Done, Event, Job, ModelInfo, PrefillProgress, QueuePo
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request. summarises: thoughts go into the summary. echo: fields that the response repeats."""
+    """A parsed request. summarises: thoughts go into the summary. echo: fields that the response repeats; `store` is set to false in it if
+    the response cannot be stored.
+    """
 
     job: Job
     streams: bool
@@ -49,7 +51,7 @@ class _Response:
         cut = done.finish in CUT_OFF
         outcome = {"status": "incomplete" if cut else "completed", "incomplete_details": {"reason": "max_output_tokens"} if cut else None}
         report = report_of(done, self._request.ignored_fields)
-        return self._head | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
+        return self._head | self._request.echo | outcome | {"output": self._items.items, "usage": usage(done.usage), "forerun": report}
 
 
 class WholeResponse(_Response):
@@ -67,6 +69,10 @@ class WholeResponse(_Response):
         """The response object, after Done."""
         assert self._done is not None
         return self._finished(self._done)
+
+    def pending(self, status: str, error: Value | None = None) -> Value:
+        """The response object without Done: before it, or where it never comes. error: why not."""
+        return self._unfinished(status) | {"output": list(self._items.items), "error": error}
 
 
 class StreamedResponse(_Response):
@@ -86,15 +92,21 @@ class StreamedResponse(_Response):
             response = self._finished(event)
             yield self._frame({"type": f"response.{response['status']}", "response": response})
 
+    def created(self) -> bytes:
+        """The first event, unless it is sent."""
+        return b"".join(self._begin())
+
     def keepalive(self) -> bytes:
         """A response.in_progress event without progress."""
         return b"".join([*self._begin(), self._in_progress({})])
 
     def failed(self, problem: Problem) -> bytes:
         """The failed response."""
-        error = {"code": "server_error" if problem.status >= 500 else problem.code, "message": problem.message}
-        failed = {"type": "response.failed", "response": self._unfinished("failed") | {"error": error}}
-        return b"".join([*self._begin(), self._frame(failed)])
+        return self.ended(self._unfinished("failed") | {"error": error_of(problem)})
+
+    def ended(self, response: Value) -> bytes:
+        """The last event of a response that does not come to its end."""
+        return b"".join([*self._begin(), self._frame({"type": "response.failed", "response": response})])
 
     def _begin(self) -> Iterator[bytes]:
         if self._num_sent == 0:
@@ -107,6 +119,11 @@ class StreamedResponse(_Response):
     def _frame(self, value: Value) -> bytes:
         self._num_sent += 1
         return frame(value["type"], {"type": value["type"], "sequence_number": self._num_sent - 1} | value)
+
+
+def error_of(problem: Problem) -> Value:
+    """The error of a failed response."""
+    return {"code": "server_error" if problem.status >= 500 else problem.code, "message": problem.message}
 
 
 def usage(counts: Usage) -> Value:

@@ -30,7 +30,10 @@ SESSION_CHANGES: Mapping[tuple[str, str], tuple[str, type[BaseModel] | None]] = 
     ("/v1/forerun/sessions/{id}/fork", "post"): ("fork a conversation", session_routes.Fork),
     ("/v1/forerun/sessions", "delete"): ("remove all conversations", None),
 }
+CANCEL, COMPACT = "/v1/responses/{id}/cancel", "/v1/responses/compact"
 GET_ROUTES = {
+    "/v1/responses/{id}": "a stored response",
+    "/v1/responses/{id}/input_items": "the items that a stored response was made from",
     "/v1/forerun/sessions": "the stored conversations",
     "/v1/forerun/sessions/{id}": "one conversation",
     "/v1/models": "the served model",
@@ -49,11 +52,14 @@ ERRORS = {
     415: "the body is not JSON, or in a coding other than gzip, deflate and zstd",
     426: "a WebSocket was requested",
     429: "more requests than the key may send",
+    507: "what is to be stored does not fit on disk",
     503: "too many requests wait; 529 on /v1/messages",
     529: "too many requests wait",
 }
 ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "required": ["message", "type"]}}}
 OBJECT = {"type": "object"}
+COUNT = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+MISSING = {"404": {"description": "there is none of this name", "content": {"application/json": {"schema": ERROR}}}}
 PATH_PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -67,12 +73,30 @@ def document() -> dict[str, Any]:
     for (path, method), (what, schema) in SESSION_CHANGES.items():
         body = {"requestBody": _body(schemas[(schema, "validation")])} if schema else {}
         paths.setdefault(path, {})[method] = _operation(path, what) | body
+    _add_responses(paths)
     paths |= _archives()
     paths["/metrics"] = {"get": {"summary": "for Prometheus", "responses": {"200": _content("text/plain", {"type": "string"}, "metrics")}}}
     info = {"title": "forerun", "version": __version__, "description": "A local LLM server for coding agents."}
     key = {"bearer": {"type": "http", "scheme": "bearer"}, "header": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
     components = {"schemas": defined["$defs"], "securitySchemes": key}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, "security": [{}, {"bearer": []}, {"header": []}]}
+
+
+def _add_responses(paths: dict[str, Any]) -> None:
+    """Add the rest of the routes of stored responses."""
+    one, items = "/v1/responses/{id}", "/v1/responses/{id}/input_items"
+    paths["/v1/responses"]["post"]["responses"] |= MISSING  # previous_response_id
+    paths[one]["delete"] = _operation(one, "remove a stored response")
+    paths[one]["get"]["parameters"] += [_query("stream", {"enum": ["true", "false"]}), _query("starting_after", COUNT)]
+    paths[one]["get"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": OBJECT}
+    numbers: dict[str, dict[str, Any]] = {
+        "limit": COUNT | {"minimum": 1, "maximum": 100},
+        "order": {"enum": ["asc", "desc"]},
+        "after": {"type": "string"},
+    }
+    paths[items]["get"]["parameters"] += [_query(name, schema) for name, schema in numbers.items()]
+    for path, what in ((CANCEL, "cancel a background response"), (COMPACT, "refused: there is no compaction")):
+        paths[path] = {"post": _operation(path, what) | {"requestBody": _body(OBJECT) | {"required": False}}}
 
 
 def _archives() -> dict[str, Any]:
@@ -105,7 +129,7 @@ def _operation(path: str, what: str) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in PATH_PARAMETER.findall(path)
     ]
-    missing = {"404": _content("application/json", ERROR, "there is none of this name")} if names else {}
+    missing = MISSING if names else {}
     return {"summary": what, "parameters": names, "responses": {"200": _content("application/json", OBJECT, what)} | missing | _errors()}
 
 

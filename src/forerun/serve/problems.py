@@ -17,8 +17,8 @@ from forerun import errors
 
 ANTHROPIC_ROUTES = "/v1/messages"
 ROUTES_HINT = (
-    "routes: POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/forerun/sessions, /health, "
-    "/metrics and /openapi.json"
+    "routes: POST /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses, GET /v1/models, /v1/responses/ID, "
+    "/v1/forerun/sessions, /health, /metrics and /openapi.json"
 )
 
 # By class of error: HTTP status, `type` and `code` of the error object. The nearest base class counts.
@@ -27,6 +27,8 @@ KINDS: Mapping[type[Exception], tuple[int, str, str]] = {
     errors.ContextLengthError: (400, "invalid_request_error", "context_length_exceeded"),
     errors.UnauthorisedError: (401, "invalid_request_error", "invalid_api_key"),
     errors.UnknownSessionError: (404, "invalid_request_error", "unknown_session"),
+    errors.UnknownResponseError: (404, "invalid_request_error", "response_not_found"),
+    errors.UnknownPreviousResponseError: (404, "invalid_request_error", "previous_response_not_found"),
     errors.RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
     errors.BusyError: (503, "server_error", "busy"),
     errors.RequestError: (400, "invalid_request_error", "bad_request"),

@@ -68,6 +68,20 @@ CREATE TABLE identity (root TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, fie
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
+# Not in the first databases of this version: added to those.
+_ADDED = """
+BEGIN;
+CREATE TABLE IF NOT EXISTS response (
+  number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL, previous TEXT NOT NULL, session TEXT NOT NULL,
+  used_s REAL NOT NULL, num_bytes INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS response_name ON response (tenant, id);
+CREATE TABLE IF NOT EXISTS response_data (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, data BLOB NOT NULL);
+CREATE TRIGGER IF NOT EXISTS response_removed AFTER DELETE ON response BEGIN
+  DELETE FROM response_data WHERE number = OLD.number;
+END;
+COMMIT;
+"""
 # Deleted rows free their bytes and leave no trace; the log is bounded by 256 pages (1 MiB).
 _SETTINGS = ("auto_vacuum = FULL", "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "wal_autocheckpoint = 256")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -92,6 +106,7 @@ def writable(path: Path, set_aside: Callable[[int], None]) -> sqlite3.Connection
                 if version >= VERSION:
                     _check_version(version, path)
                     _set(connection)
+                    connection.executescript(_ADDED)
                     return connection
                 connection.close()
             if version:
@@ -113,7 +128,7 @@ def readable(path: Path) -> sqlite3.Connection:
 def in_memory() -> sqlite3.Connection:
     """An empty database in memory."""
     with _opened(":memory:") as connection:
-        connection.executescript(_SCHEMA)
+        connection.executescript(_SCHEMA + _ADDED)
         return connection
 
 
@@ -153,7 +168,7 @@ def _created(path: Path) -> sqlite3.Connection:
         pass
     with _opened(path.absolute().as_uri()) as connection:
         _set(connection)
-        connection.executescript(_SCHEMA)
+        connection.executescript(_SCHEMA + _ADDED)
         return connection
 
 

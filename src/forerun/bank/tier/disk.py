@@ -70,7 +70,7 @@ class DiskTier:
             if self.index.present([record.info.key]):
                 return
             chunks = format.chunks(record)
-            self._check_limits(sum(len(chunk) for chunk in chunks))
+            self.check_limits(sum(len(chunk) for chunk in chunks))
             files.make_folder(path.parent)
             files.publish(path, chunks)
             try:
@@ -151,9 +151,23 @@ class DiskTier:
         """Bytes that must be freed for a record file of this size to fit; negative: that stay free beside it."""
         return num_bytes + INDEX_SLACK_BYTES + self.num_bytes - self.limit_bytes
 
+    def check_limits(self, num_bytes: int) -> None:
+        """Raises BankFullError if so many bytes may not be written now."""
+        if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes:
+            raise BankFullError(f"{num_bytes} bytes do not fit into {self.limit_bytes}", reason="size", hint="raise --bank-disk-bytes")
+        if not self.fits(num_bytes):
+            needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
+            raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
+
+        written_bytes = self.written_today_bytes
+        if num_bytes > self.daily_limit_bytes - written_bytes:
+            needed = f"{num_bytes} bytes are not written: {written_bytes} of {self.daily_limit_bytes} were today"
+            hint = "writing resumes tomorrow (UTC); or raise --bank-daily-write-bytes"
+            raise BankFullError(f"{self._folder}: {needed}", reason="daily write budget", hint=hint)
+
     @property
     def written_today_bytes(self) -> int:
-        """Bytes of the records written today (UTC)."""
+        """Bytes of the records and responses written today (UTC)."""
         return self.index.totals.written_on(today())
 
     def wait_until_reconciled(self, limit_s: float) -> bool:
@@ -181,19 +195,6 @@ class DiskTier:
 
     def _path(self, key: str) -> Path:
         return self._records / key[:2] / key
-
-    def _check_limits(self, num_bytes: int) -> None:
-        if num_bytes + INDEX_SLACK_BYTES > self.limit_bytes:
-            raise BankFullError(f"{num_bytes} bytes do not fit into {self.limit_bytes}", reason="size", hint="raise --bank-disk-bytes")
-        if not self.fits(num_bytes):
-            needed = f"{num_bytes} bytes do not fit: {self.num_bytes} of {self.limit_bytes} are used"
-            raise BankFullError(f"{self._folder}: {needed}", reason="quota", hint="raise --bank-disk-bytes or run `forerun bank prune`")
-
-        written_bytes = self.written_today_bytes
-        if num_bytes > self.daily_limit_bytes - written_bytes:
-            needed = f"{num_bytes} bytes are not written: {written_bytes} of {self.daily_limit_bytes} were today"
-            hint = "writing resumes tomorrow (UTC); or raise --bank-daily-write-bytes"
-            raise BankFullError(f"{self._folder}: {needed}", reason="daily write budget", hint=hint)
 
     @contextmanager
     def _changing(self, *paths: Path) -> Iterator[None]:

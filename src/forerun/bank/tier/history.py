@@ -1,4 +1,4 @@
-"""Tables of an index besides the records: conversations, their memos, lost records with the reason, and identities.
+"""Tables of an index besides the records and responses: conversations, their memos, lost records with the reason, and identities.
 
 Knows nothing of files or of retention policy.
 """
@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from xxhash import xxh3_128_hexdigest
 
-from forerun.bank.tier.database import HOLDS_ANCHOR, Database, RowKey, checked, explained
+from forerun.bank.tier.database import HOLDS_ANCHOR, RowKey, checked, explained
+from forerun.bank.tier.responses import ResponseTable
 from forerun.state.record import Identity, RecordInfo, token_bytes, tokens_of
 
 LOST_RECORDS = 200
@@ -70,7 +71,7 @@ class MemoAnchor:
     tokens: tuple[int, ...]
 
 
-class History(Database):
+class History(ResponseTable):
     """Methods may be called from several threads; all raise BankError if the database fails."""
 
     def note_session(self, session: Session) -> None:
@@ -145,12 +146,13 @@ class History(Database):
         return found
 
     def forget_owner(self, tenant: str) -> None:
-        """Delete the rows of a tenant's conversations and identities; records stay."""
-        self._many(("DELETE FROM session WHERE tenant = ?", [(tenant,)]), ("DELETE FROM identity WHERE tenant = ?", [(tenant,)]))
+        """Delete the rows of a tenant's conversations, responses and identities; records stay."""
+        self._many(*((f"DELETE FROM {table} WHERE tenant = ?", [(tenant,)]) for table in ("session", "response", "identity")))
 
     def owners(self) -> list[str]:
-        """All tenants with a conversation or an identity."""
-        return [tenant for (tenant,) in self._rows("SELECT tenant FROM session UNION SELECT tenant FROM identity")]
+        """All tenants with a conversation, a response or an identity."""
+        sql = " UNION ".join(f"SELECT tenant FROM {table}" for table in ("session", "response", "identity"))
+        return [tenant for (tenant,) in self._rows(sql)]
 
     def note_lost(self, infos: Iterable[RecordInfo], kind: LossKind, reason: str, now_s: float) -> None:
         """Note why records are gone, or were never written. The last LOST_RECORDS notes remain."""

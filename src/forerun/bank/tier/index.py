@@ -18,6 +18,7 @@ from forerun.bank.tier import database, files
 from forerun.bank.tier.database import RowKey, checked
 from forerun.bank.tier.format import file_bytes
 from forerun.bank.tier.history import History
+from forerun.bank.tier.responses import COUNT_WRITTEN
 from forerun.errors import BankError
 from forerun.state.record import SEGMENT_TOKENS, Kind, RecordInfo, token_bytes, tokens_of
 from forerun.text.partial_match import num_common
@@ -51,7 +52,9 @@ class RecordLabel:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """record_bytes: of all record files. sessions: number of conversations. written_bytes: of the records written on `day` (UTC)."""
+    """record_bytes: of all record files. sessions: number of conversations. written_bytes: of the records and
+    responses written on `day` (UTC).
+    """
 
     record_bytes: int
     sessions: int
@@ -108,8 +111,7 @@ class Index(History):
 
     def add_written(self, info: RecordInfo, now_s: float, day: str) -> None:
         """Add the row of a record written on this day, and count its bytes, in one transaction."""
-        sql = "UPDATE total SET written_bytes = ? + iif(day = ?, written_bytes, 0), day = ?"
-        self._many(_insertion([info], now_s), (sql, [(file_bytes(info), day, day)]))
+        self._many(_insertion([info], now_s), (COUNT_WRITTEN, [(file_bytes(info), day, day)]))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Delete rows; absent keys are ignored."""
@@ -247,9 +249,13 @@ class Index(History):
     def scrub(self) -> None:
         """Delete the notes of lost records, and truncate the log with its deleted rows. Raises BankError while another process reads."""
         self._many(("DELETE FROM lost", [()]))
-        ((is_busy, *_),) = self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
-        if is_busy:
+        if not self.truncate_log():
             raise BankError(f"{self._path} is being read: its log still holds what was removed", hint="try again in a moment")
+
+    def truncate_log(self) -> bool:
+        """Truncate the log with its deleted rows. Returns whether it could: another process may be reading."""
+        ((is_busy, *_),) = self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        return not is_busy
 
     def forget_empty_sessions(self, ids: Iterable[tuple[str, str]]) -> None:
         """Delete those of these conversations, (tenant, id), that have no records left."""

@@ -56,7 +56,7 @@ def _sections(command: Any, name: str) -> Iterator[str]:
 
 
 def _spelled(parameter: Any) -> str:
-    return ", ".join(parameter.opts) if parameter.opts[0].startswith("-") else parameter.name.upper()
+    return ", ".join([*parameter.opts, *parameter.secondary_opts]) if parameter.opts[0].startswith("-") else parameter.name.upper()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ def call(path: str) -> str:
 
 HELLO = f"{SAY}Greet.\n</think>\n\nHello"
 CALLS = f"{SAY}Look first.\n</think>\n\nI look.\n{call('x')}\n{call('y')}"
+AS_JSON = f'{SAY}Look first.\n</think>\n\n{{"path": "x"}}'
 EXPECTED_CALLS = [("read", {"path": "x"}), ("read", {"path": "y"})]
 
 
@@ -128,8 +129,10 @@ def test_chat_parse(gpt: openai.OpenAI) -> None:
     final = gpt.chat.completions.parse(**chat(CALLS), tools=[openai.pydantic_function_tool(Read, name="read")]).choices[0].message
     assert final.tool_calls is not None
     assert [each.function.parsed_arguments for each in final.tool_calls] == [Read(path="x"), Read(path="y")]
-    with pytest.raises(openai.BadRequestError, match="response_format"):
-        gpt.chat.completions.parse(**chat(HELLO), response_format=Read)
+    answer = gpt.chat.completions.parse(**chat(AS_JSON), response_format=Read).choices[0].message
+    assert answer.parsed == Read(path="x")
+    with gpt.chat.completions.stream(**chat(AS_JSON), response_format=Read) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == Read(path="x")
 
 
 def test_chat_async(url: str) -> None:
@@ -271,8 +274,9 @@ def test_responses_stream_helper_and_parse(gpt: openai.OpenAI) -> None:
     assert (final.output_text, item_calls(final)) == ("I look.", EXPECTED_CALLS)
     parsed = gpt.responses.parse(**respond(CALLS), tools=[openai.pydantic_function_tool(Read, name="read")])
     assert [item.parsed_arguments for item in parsed.output if item.type == "function_call"] == [Read(path="x"), Read(path="y")]
-    with pytest.raises(openai.BadRequestError, match=r"text\.format"):
-        gpt.responses.parse(**respond(HELLO), text_format=Read)
+    assert gpt.responses.parse(**respond(AS_JSON), text_format=Read).output_parsed == Read(path="x")
+    with gpt.responses.stream(**respond(AS_JSON), text_format=Read) as stream:
+        assert stream.get_final_response().output_parsed == Read(path="x")
 
 
 def test_responses_async(url: str) -> None:
@@ -318,6 +322,24 @@ def test_messages_stream_helper(claude: anthropic.Anthropic) -> None:
     assert received >= {"text", "thinking", "input_json", "content_block_stop", "message_stop"}
     assert (final.content[0].type, final.content[1].type, block_calls(final)) == ("thinking", "text", EXPECTED_CALLS)
     assert final.usage.output_tokens > 20
+
+
+def test_messages_parse(claude: anthropic.Anthropic) -> None:
+    assert claude.messages.parse(**message(AS_JSON), output_format=Read).parsed_output == Read(path="x")
+    with claude.messages.stream(**message(AS_JSON), output_format=Read) as stream:
+        assert stream.get_final_message().parsed_output == Read(path="x")
+
+
+def test_a_custom_tools_call(gpt: openai.OpenAI) -> None:
+    answer = f'{SAY}Look.\n</think>\n\n<tool_call>\n{{"name": "say", "arguments": {{"input": "aa"}}}}\n</tool_call>'
+    grammar: Any = {"syntax": "regex", "definition": "a+"}
+    tool: Any = {"type": "custom", "custom": {"name": "say", "format": {"type": "grammar", "grammar": grammar}}}
+    (one,) = gpt.chat.completions.create(**chat(answer, tools=[tool])).choices[0].message.tool_calls or ()
+    assert one.type == "custom"
+    assert (one.custom.name, one.custom.input) == ("say", "aa")
+    flat: Any = {"type": "custom", "name": "say", "format": {"type": "grammar", **grammar}}
+    (item,) = [item for item in gpt.responses.create(**respond(answer, tools=[flat])).output if item.type == "custom_tool_call"]
+    assert (item.name, item.input) == ("say", "aa")
 
 
 def test_messages_async(url: str) -> None:

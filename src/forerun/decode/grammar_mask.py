@@ -88,8 +88,7 @@ class GrammarMask:
 
 def _stacked(rows: Sequence[Sequence[Row]], logits: mx.array) -> mx.array | None:
     """rows: of each sequence. [sequences * rows, vocab] bool, vocab as in logits [..., vocab]; None if all tokens are allowed."""
-    flat = [row for own in rows for row in own]
+    flat, vocab = [row for own in rows for row in own], logits.shape[-1]
     if all(row is None for row in flat):
         return None
-    everything = np.ones(logits.shape[-1], dtype=np.bool_) if any(row is None for row in flat) else None
-    return mx.array(np.stack([everything if row is None else row for row in flat]))
+    return mx.array(np.stack([np.ones(vocab, dtype=np.bool_) if row is None else row for row in flat]))

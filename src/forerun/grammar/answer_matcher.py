@@ -232,7 +232,7 @@ class AnswerMatcher:
             for each in self._vocabulary.occurrences(text, tail):
                 yield from (*each.ending, *each.crossing)
 
-    def _only(self, tokens: object) -> Mask:
+    def _only(self, tokens: list[int] | NDArray[np.intp]) -> Mask:
         mask = np.zeros(self._vocabulary.size, dtype=np.bool_)
         mask[tokens] = True
         return mask

@@ -122,7 +122,8 @@ def find_fault(schema: Any, until_s: float) -> Fault | None:
     message = error_of(schema)
     if not message:
         return None
-    path, node = (), schema
+    path: Path = ()
+    node = schema
     while found := _faulty_part(node, schema, until_s):
         step, node, message = found
         path = (*path, *step)

@@ -191,7 +191,7 @@ class Prompt(Fields):
     tools: list[Annotated[Tool, BeforeValidator(_as_tool)]] = Field([])
     tool_choice: Annotated[ToolChoice, BeforeValidator(_as_choice, json_schema_input_type=ToolChoice | str)] = ToolChoice(type="auto")
     thinking: Thinking | None = None
-    output_config: OutputConfig = OutputConfig()
+    output_config: OutputConfig = OutputConfig(format={})
     output_format: dict[str, Any] = Field({})
 
     @property

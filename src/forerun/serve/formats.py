@@ -110,7 +110,7 @@ def shown(chat: Chat, output: OutputFormat | None) -> Chat:
     if output is None or output.kind not in ("json_object", "json_schema"):
         return chat
     instruction = OBJECT_INSTRUCTION if output.kind == "json_object" else SCHEMA_INSTRUCTION + output.definition
-    first = chat.messages[0]
+    first = dict(chat.messages[0])
     if first["role"] != "system":
         return replace(chat, messages=({"role": "system", "content": instruction}, *chat.messages))
     return replace(chat, messages=(first | {"content": f"{first['content']}\n\n{instruction}"}, *chat.messages[1:]))

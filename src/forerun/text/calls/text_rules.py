@@ -108,11 +108,11 @@ def _terms(writer: RuleWriter, schema: Mapping[str, Any], path: Path) -> Iterato
     least, most = min(least, MOST_LENGTH), None if (most or 0) > MOST_LENGTH else most
     if least or most is not None:
         yield f"(?s:.{{{least},{'' if most is None else most}}})"
-    if (name := schema.get("format")) is not None:
-        if name in FORMATS:
-            yield FORMATS[name]
+    if (form := schema.get("format")) is not None:
+        if form in FORMATS:
+            yield FORMATS[form]
         else:
-            writer.drop((*path, "format"), f"unknown format of text: {name}")
+            writer.drop((*path, "format"), f"unknown format of text: {form}")
 
 
 def _count(value: Any) -> int | None:

@@ -6,7 +6,7 @@
 The measurement of `forerun bench decode` with more arms: depths 0 (plain) to 3, auto, and auto with a head whose drafts are the tokens
 that it finds least likely ("wrong"). All arms are interleaved in one process; greedy, and at temperature 1.0, top-p 0.95, top-k 20. The
 prompts are the user turns of the demo's conversation; the first has about --context tokens. --endless: every answer has all its tokens, so
-that what `auto` spends at the beginning of an answer is told from what it costs later. Ratios are of wall time and of CPU time, which
+that what `auto` spends at the beginning of an answer is apart from what it costs later. Ratios are of wall time and of CPU time, which
 other work on the machine disturbs less.
 """
 

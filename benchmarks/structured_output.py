@@ -25,7 +25,7 @@ import httpx
 from evidence import evidence, model_of, write
 from forerun.demo.server import Server, serve_command
 from forerun.models.load import DEMO_MODEL
-from structured.requests import Asked, asked_of_schemas, asked_of_tools, mixed, suite_schemas, tool_lists
+from structured.requests import FormRequest, mixed, of_schemas, of_tools, suite_schemas, tool_lists
 
 PROMPTS = ("Give an example.", "Find the bug in src/calc.py and mend it.", "What is there in this folder?", "Write something long.")
 AT_ONCE = (1, 4)
@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Counts, and each wrong answer."""
     with TemporaryDirectory() as folder:
         arms, line = dict[str, dict[str, Any]](), dict[str, Any]()
-        asked, num_refused = list[Asked](), 0
+        asked, num_refused = list[FormRequest](), 0
         for depth in options.depths:
             home = Path(folder) / depth
             home.mkdir()
@@ -72,23 +72,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return head | {"model": {"name": options.model.name}, "forms": [each.name for each in asked], "refused": num_refused} | judged(arms)
 
 
-def forms(url: str, options: argparse.Namespace) -> tuple[list[Asked], int]:
+def forms(url: str, options: argparse.Namespace) -> tuple[list[FormRequest], int]:
     """The forms that the server takes, and how many it refuses."""
-    of_schemas = asked_of_schemas(suite_schemas())
-    taken = [each for each in of_schemas if ask(url, each, 0, max_tokens=1)["status"] == 200]
-    tools = [] if options.no_tools else asked_of_tools(tool_lists()[:NUM_LISTS])
+    of_suite = of_schemas(suite_schemas())
+    taken = [each for each in of_suite if ask(url, each, 0, max_tokens=1)["status"] == 200]
+    tools = [] if options.no_tools else of_tools(tool_lists()[:NUM_LISTS])
     random.Random(0).shuffle(taken)
-    return mixed(taken, tools), len(of_schemas) - len(taken)
+    return mixed(taken, tools), len(of_suite) - len(taken)
 
 
-def answers(url: str, asked: list[Asked], num: int, at_once: int, options: argparse.Namespace) -> dict[str, Any]:
+def answers(url: str, asked: list[FormRequest], num: int, at_once: int, options: argparse.Namespace) -> dict[str, Any]:
     """`num` answers by form and sampling."""
     work = [(asked[i % len(asked)], i) for i in range(num)]
     with ThreadPoolExecutor(at_once) as pool:
         return dict(pool.map(lambda each: (f"{each[0].name}, {each[1]}", ask(url, *each, max_tokens=options.max_tokens)), work))
 
 
-def ask(url: str, asked: Asked, index: int, *, max_tokens: int) -> dict[str, Any]:
+def ask(url: str, asked: FormRequest, index: int, *, max_tokens: int) -> dict[str, Any]:
     """One answer: its status, finish, text, and what is wrong with it."""
     body = {
         "messages": [{"role": "user", "content": PROMPTS[index % len(PROMPTS)]}],

@@ -25,7 +25,7 @@ Check = Callable[[dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
-class Asked:
+class FormRequest:
     """fields: of the request that set the form. check: what is wrong with a message, "" if nothing is."""
 
     name: str
@@ -91,22 +91,22 @@ def _without_notes(node: Any, *, is_names: bool = False) -> Any:
     }
 
 
-def asked_of_schemas(schemas: list[tuple[str, Any]]) -> list[Asked]:
+def of_schemas(schemas: list[tuple[str, Any]]) -> list[FormRequest]:
     """An answer in the form of each schema."""
 
-    def asked(name: str, schema: Any) -> Asked:
+    def asked(name: str, schema: Any) -> FormRequest:
         form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
-        return Asked(name, {"response_format": form}, lambda message: error_of(message["content"], schema))
+        return FormRequest(name, {"response_format": form}, lambda message: error_of(message["content"], schema))
 
     return [asked(name, schema) for name, schema in schemas]
 
 
-def asked_of_tools(lists: list[tuple[str, list[dict[str, Any]]]]) -> list[Asked]:
+def of_tools(lists: list[tuple[str, list[dict[str, Any]]]]) -> list[FormRequest]:
     """At least one call of each list's tools."""
 
-    def asked(name: str, tools: list[dict[str, Any]]) -> Asked:
+    def asked(name: str, tools: list[dict[str, Any]]) -> FormRequest:
         schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
-        return Asked(name, {"tools": tools, "tool_choice": "required"}, lambda message: error_of_calls(message, schemas))
+        return FormRequest(name, {"tools": tools, "tool_choice": "required"}, lambda message: error_of_calls(message, schemas))
 
     return [asked(name, tools) for name, tools in lists]
 
@@ -131,6 +131,6 @@ def error_of(text: str, schema: Any) -> str:
     return f"{error.message[:200]}: {text[:200]}" if error else ""
 
 
-def mixed(*kinds: list[Asked]) -> list[Asked]:
+def mixed(*kinds: list[FormRequest]) -> list[FormRequest]:
     """All of them, in turns."""
     return [each for each in chain.from_iterable(zip_longest(*kinds)) if each]

@@ -35,7 +35,9 @@ def load_in_one_layout(context: RestoreContext[L], plan: RestorePlan) -> tuple[C
 
 
 class BankOfOneLayout(Bank):
-    def restore(self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int) -> RestoredState[L]:
+    def restore(
+        self, tokens: Sequence[int], *, tenant: str, session: str | None, layout: L, headroom_tokens: int, agent: str = ""
+    ) -> RestoredState[L]:
         return super().restore(tokens, tenant=tenant, session=session, layout=Contiguous(), headroom_tokens=headroom_tokens)  # arg-type
 
 

@@ -109,6 +109,13 @@ def test_the_prefix_of_a_continued_response_is_reused(server: Server) -> None:
     assert second["usage"]["input_tokens_details"]["cached_tokens"] == second["forerun"]["reused_tokens"]
 
 
+def test_a_response_goes_with_its_conversation(server: Server) -> None:
+    first, other = (server.create("hello", forerun={"session": name}) for name in ("gone", "stays"))
+    assert server.ask("DELETE", "/v1/forerun/sessions/gone").status_code == 200
+    assert server.get(first["id"])["code"] == 404
+    assert server.get(other["id"]) == other
+
+
 def test_two_continue_one_response_at_once(server: Server) -> None:
     first = server.create("Where do we go?")
     with ThreadPoolExecutor() as pool:
@@ -222,9 +229,10 @@ def test_a_removed_background_response_ends_and_stays_away(server: Server) -> No
     created = server.create("for ever", background=True, max_output_tokens=1000)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.ask, "DELETE", f"{ROOT}/{created['id']}")
-        server.rig.gate.open()
+        server.rig.gate.hold(after=50)
         assert answer.result(LIMIT_S).status_code == 200
     wait_for(server.rig.is_idle)
+    server.rig.gate.open()
     assert server.get(created["id"])["code"] == 404
 
 

@@ -65,7 +65,7 @@ class BackgroundRun:
                 if not isinstance(event, QueuePosition):
                     self.body = self._run.whole.body() if isinstance(event, Done) else self._run.whole.pending("in_progress")
                 await self._add(*self._stream.frames(event))
-        except Exception as error:  # noqa: BLE001 - it is reported to whoever asks for the response
+        except Exception as error:  # noqa: BLE001 - whatever it is, the response names it
             await self._fail(error)
         finally:
             self.is_done = True

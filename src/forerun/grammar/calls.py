@@ -9,7 +9,7 @@ from typing import Any
 from forerun.errors import BadRequestError
 from forerun.grammar.lark import Lark
 from forerun.grammar.program import GrammarError, Program, Programs
-from forerun.grammar.schema import check_depth, reason, written
+from forerun.grammar.schema import check_size, reason, written
 from forerun.text.calls.call_format import CallFormat
 from forerun.text.calls.rules import ToolSchema
 from forerun.text.calls.tools import Tools
@@ -69,7 +69,7 @@ class CallGrammars:
             return {"type": "object", "properties": {"input": _input(self._rule.inputs[name])}, "required": ["input"]}
         if not isinstance(declared, Mapping):
             return ANY
-        check_depth(declared, written(("tools", name, "parameters")))
+        check_size(declared, written(("tools", name, "parameters")))
         return declared
 
 

@@ -20,8 +20,7 @@ from forerun.grammar.program import LIMITS
 
 MOST_SCHEMA_CHARS = 1 << 20
 MOST_DEPTH = 100  # of JSON; llguidance reads 127
-MOST_PROPERTIES = 1000  # of an object: the time to compile grows with their square
-MOST_CONSTANTS = 5000
+MOST_ENTRIES = {"properties": 1000, "enum": 5000}  # more take seconds to compile, or llguidance's whole stack
 MOST_DROPPED = 16
 SEARCH_S = 0.4  # for the path of what is refused
 WHITE_SPACE = r"(\r?\n[ \t]{0,64}|[ \t]{1,4})"
@@ -59,17 +58,24 @@ def read_schema(text: str, param: str) -> Any:
     return schema
 
 
-def check_size(schema: Any, param: str) -> None:
-    """Raises BadRequestError where it is nested too deeply, or an object has too many properties, naming the path."""
+def check_size(schema: Any, param: str) -> int:
+    """The number of its properties and constants. Raises BadRequestError where it is nested too deeply or has too many of them in all,
+    naming the path.
+    """
     level: list[tuple[Path, Any]] = [((), schema)]
+    nums = dict.fromkeys(MOST_ENTRIES, 0)
     for _ in range(MOST_DEPTH):
         for path, node in level:
-            most = {"properties": MOST_PROPERTIES, "enum": MOST_CONSTANTS}.get(str(path[-1]) if path else "")
-            if most is not None and isinstance(node, Mapping | list) and len(node) > most:
-                raise BadRequestError(f"{written((param, *path))} has {len(node):,} entries: at most {most:,} can be held", param=param)
+            name = str(path[-1]) if path else ""
+            if name in nums and isinstance(node, Mapping | list):
+                nums[name] += len(node)
+                if nums[name] > MOST_ENTRIES[name]:
+                    place = f"{written((param, *path))}: {nums[name]:,} entries of {name} in all"
+                    raise BadRequestError(f"{place}, at most {MOST_ENTRIES[name]:,} can be held", param=param)
         level = [((*path, key), value) for path, node in level for key, value in _items(node)]
     if level:
         raise BadRequestError(f"{written((param, *level[0][0][:6]))}... is nested deeper than {MOST_DEPTH} levels", param=param)
+    return sum(nums.values())
 
 
 def _items(node: Any) -> Iterator[tuple[str | int, Any]]:

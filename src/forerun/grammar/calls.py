@@ -9,7 +9,7 @@ from typing import Any
 from forerun.errors import BadRequestError
 from forerun.grammar.lark import Lark
 from forerun.grammar.program import GrammarError, Program, Programs
-from forerun.grammar.schema import check_depth, reason, written
+from forerun.grammar.schema import check_size, reason, written
 from forerun.text.calls.call_format import CallFormat
 from forerun.text.calls.rules import ToolSchema
 from forerun.text.calls.tools import Tools
@@ -17,6 +17,7 @@ from forerun.values import CallRule, OutputFormat
 
 Written = Callable[[Lark], str]
 ANY = {"type": "object"}
+MOST_ENTRIES_OF_TOOLS = 6000
 
 
 class CallGrammars:
@@ -25,6 +26,7 @@ class CallGrammars:
     def __init__(self, programs: Programs, call_format: CallFormat, tools: Tools, rule: CallRule) -> None:
         self._programs, self._format, self._rule = programs, call_format, rule
         self.names = [name for name in tools.parameters if rule.allowed is None or name in rule.allowed]
+        self._num_entries = 0
         self._parameters = {name: self._parameters_of(name, tools.parameters[name]) for name in self.names}
 
     def after(self, opened: str) -> tuple[Program, tuple[str, ...]]:
@@ -69,7 +71,10 @@ class CallGrammars:
             return {"type": "object", "properties": {"input": _input(self._rule.inputs[name])}, "required": ["input"]}
         if not isinstance(declared, Mapping):
             return ANY
-        check_depth(declared, written(("tools", name, "parameters")))
+        self._num_entries += check_size(declared, written(("tools", name, "parameters")))
+        if self._num_entries > MOST_ENTRIES_OF_TOOLS:
+            message = f"tools have {self._num_entries:,} parameters and constants in all: at most {MOST_ENTRIES_OF_TOOLS:,} can be held"
+            raise BadRequestError(message, param="tools")
         return declared
 
 

@@ -61,12 +61,14 @@ class Grammars:
         """The grammar of the job's answer to this prompt; None if anything may be said. Raises BadRequestError, naming what is refused."""
         call_format = prompt.answer_format.calls if prompt.tools else None
         holds_calls = call_format is not None and (job.calls.is_enforced or job.calls.is_required)
+        if job.calls.is_required and not holds_calls:
+            raise BadRequestError("a call is required, but the model's template, or the request, has no tools", param="tool_choice")
         if job.output is None and job.reasoning_tokens is None and not holds_calls:
             return None
         programs = self._loaded()
         calls = CallGrammars(programs, call_format, prompt.tools, job.calls) if call_format and holds_calls else None
         if job.calls.is_required and not (calls and calls.names):
-            raise BadRequestError("a call is required, but the model's template, or the request, has no tools", param="tool_choice")
+            raise BadRequestError("a call is required, but no tool may be called", param="tool_choice")
         body, unenforced = self._body(programs, job, calls)
         triggers, dropped = _triggers(calls, call_format) if calls and call_format and body is None else ((), ())
         reasoning = _reasoning(programs.vocabulary, job.reasoning_tokens, prompt)

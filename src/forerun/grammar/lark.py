@@ -50,7 +50,7 @@ class Lark:
         """A JSON value that is valid under the schema."""
         if self.is_checked:
             found = enforceable(schema, is_strict=self.is_strict, param=written((self.param, *self.path, *path)))
-            self.unenforced += [written((*self.path, *path, each)) for each in found.dropped]
+            self.unenforced += [f"{written((*self.path, *path))}.{each}" for each in found.dropped]
             return self._named("j", f"%json {json.dumps(found.schema)}")
         return self._named("j", f"%json {json.dumps(schema_for(schema, is_strict=self.is_strict))}")
 

@@ -34,10 +34,8 @@ class Program:
         self.vocabulary, self._lark = vocabulary, lark
         self._prototype = self._compiled()
         self.warnings = tuple(self._prototype.get_grammar_warnings())
-        probe = self._prototype.deep_copy()
-        probe.compute_bitmask()
-        _check(probe)
         self._follows: dict[bytes, bool] = {}
+        _check_begins(self._prototype.deep_copy())
 
     def start(self, given: bytes = b"") -> GrammarState:
         """A state of its own, after the bytes that are given already, which `follows`."""
@@ -140,6 +138,13 @@ class Programs:
             while len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         return program
+
+
+def _check_begins(state: LLMatcher) -> None:
+    """Raises GrammarError for a grammar under which nothing can be said."""
+    is_empty = not any(state.compute_bitmask()) or (state.is_stopped() and not state.is_accepting())
+    if is_empty or state.is_error():
+        raise GrammarError(f"nothing fits it: {state.get_error().strip() or state.stop_reason()}")
 
 
 def _check(state: LLMatcher) -> None:

@@ -7,6 +7,7 @@ that likes line breaks would write them for ever.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from forerun.grammar.program import LIMITS
 
 MOST_SCHEMA_CHARS = 1 << 20
 MOST_DEPTH = 100  # of JSON; llguidance reads 127
+MOST_ENTRIES = {"properties": 1000, "enum": 5000}  # more take seconds to compile, or llguidance's whole stack
 MOST_DROPPED = 16
 SEARCH_S = 0.4  # for the path of what is refused
 WHITE_SPACE = r"(\r?\n[ \t]{0,64}|[ \t]{1,4})"
@@ -52,17 +54,28 @@ def read_schema(text: str, param: str) -> Any:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"{param} is not JSON, or is nested too deeply: {error}", param=param) from error
-    check_depth(schema, param)
+    check_size(schema, param)
     return schema
 
 
-def check_depth(schema: Any, param: str) -> None:
-    """Raises BadRequestError where it is nested too deeply, naming the path."""
+def check_size(schema: Any, param: str) -> int:
+    """The number of its properties and constants. Raises BadRequestError where it is nested too deeply or has too many of them in all,
+    naming the path.
+    """
     level: list[tuple[Path, Any]] = [((), schema)]
+    nums = dict.fromkeys(MOST_ENTRIES, 0)
     for _ in range(MOST_DEPTH):
+        for path, node in level:
+            name = str(path[-1]) if path else ""
+            if name in nums and isinstance(node, Mapping | list):
+                nums[name] += len(node)
+                if nums[name] > MOST_ENTRIES[name]:
+                    place = f"{written((param, *path))}: {nums[name]:,} entries of {name} in all"
+                    raise BadRequestError(f"{place}, at most {MOST_ENTRIES[name]:,} can be held", param=param)
         level = [((*path, key), value) for path, node in level for key, value in _items(node)]
     if level:
         raise BadRequestError(f"{written((param, *level[0][0][:6]))}... is nested deeper than {MOST_DEPTH} levels", param=param)
+    return sum(nums.values())
 
 
 def _items(node: Any) -> Iterator[tuple[str | int, Any]]:
@@ -77,20 +90,20 @@ def enforceable(schema: Any, *, is_strict: bool, param: str) -> Enforceable:
     current, dropped = schema_for(schema, is_strict=is_strict), list[str]()
     until_s = time.monotonic() + SEARCH_S
     while fault := find_fault(current, until_s):
-        place = written((param, *fault.path))
         is_droppable = bool(fault.path) and isinstance(fault.path[-1], str)
         if is_strict or not is_droppable or len(dropped) >= MOST_DROPPED or time.monotonic() > until_s:
+            place = written((param, *fault.path))
             raise BadRequestError(f"{place} cannot be enforced: {fault.message}", param=param, hint="leave it out")
         dropped.append(written(fault.path))
         current = without(current, fault.path)
-    return Enforceable(current, (*dropped, *(warned(current) if not is_strict else ())))
+    return Enforceable(current, (*dropped, *warned(current)))
 
 
 def schema_for(schema: Any, *, is_strict: bool) -> Any:
-    """The schema with options for llguidance, and `nullable` of OpenAPI as a type."""
+    """The schema with options for llguidance. Unless strict, oneOf is held as anyOf."""
     if not isinstance(schema, Mapping):
         return schema
-    options = {"whitespace_pattern": WHITE_SPACE, "lenient": not is_strict, "coerce_one_of": not is_strict}
+    options = {"whitespace_pattern": WHITE_SPACE, "lenient": False, "coerce_one_of": not is_strict}
     return {**{name: value for name, value in schema.items() if name != "x-guidance"}, "x-guidance": options}
 
 
@@ -107,14 +120,13 @@ def lark_of(schema: Any) -> str:
 
 def reason(message: str) -> str:
     """What matters of an error of llguidance: without the grammar that it repeats."""
-    lines = message.split("\n   1 | ")[0].partition("failed to compile JSON schema: ")
-    return " ".join((lines[2] or lines[0]).split())[:300]
+    before, _, after = re.split(r"\n +\d+ \| ", message)[0].partition("failed to compile JSON schema: ")
+    return " ".join((after or before).split())[:300]
 
 
 def warned(schema: Any) -> list[str]:
-    """What llguidance leaves out, in its words with the path: a keyword is looked for where it says that it is not implemented."""
-    _, messages = LLMatcher.validate_grammar_with_warnings(lark_of(schema), limits=LIMITS)
-    return [f"{message}" for message in messages]
+    """What llguidance holds only in part, in its words."""
+    return LLMatcher.validate_grammar_with_warnings(lark_of(schema), limits=LIMITS)[1]
 
 
 def find_fault(schema: Any, until_s: float) -> Fault | None:
@@ -127,7 +139,9 @@ def find_fault(schema: Any, until_s: float) -> Fault | None:
     while found := _faulty_part(node, schema, until_s):
         step, node, message = found
         path = (*path, *step)
-    return Fault((*path, *_faulty_keyword(node, schema, until_s)), message)
+    unknown = re.match(r"Unimplemented keys: (\[.*?\])", message)
+    keyword = (json.loads(unknown[1])[0],) if unknown else _faulty_keyword(node, schema, until_s)
+    return Fault((*path, *keyword), message)
 
 
 def _faulty_part(node: Any, root: Any, until_s: float) -> tuple[Path, Any, str] | None:
@@ -141,7 +155,7 @@ def _faulty_part(node: Any, root: Any, until_s: float) -> tuple[Path, Any, str] 
 
 def _faulty_keyword(node: Any, root: Any, until_s: float) -> Path:
     """The keyword without which the schema is taken."""
-    for name in node if isinstance(node, Mapping) else ():
+    for name in sorted(node, key=lambda name: name == "type") if isinstance(node, Mapping) else ():
         if time.monotonic() > until_s:
             break
         rest = {key: value for key, value in node.items() if key != name}

@@ -109,8 +109,8 @@ class GemmaRules:
             return '""'
         num = len(firsts) or 1
         first, *others = firsts or [item]
-        more = f'( "," {item} ){{{max(0, least - num)},{"" if most is None else max(0, int(most) - num)}}}'
-        rule = more
+        is_full = most is not None and most <= num
+        rule = "" if is_full else f'( "," {item} ){{{max(0, least - num)},{"" if most is None else int(most) - num}}}'
         for i, other in reversed(list(enumerate(others, start=2))):
             rule = "" if most is not None and i > most else f'( "," {other} {rule} ){"" if i <= least else "?"}'
         return f"{first} {rule}" if least else f"( {first} {rule} )?"

@@ -6,8 +6,9 @@ from typing import Any
 
 from tests.serve.engine_double import INFO
 
-from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from forerun.serve.app import CHAT, COMPLETIONS, MESSAGES
 from forerun.serve.dialect import Dialect
+from forerun.serve.response_routes import RESPONSES
 from forerun.values import Chat, Job, ModelInfo
 
 HELLO = {"role": "user", "content": "hello"}

@@ -13,8 +13,9 @@ from tests.serve.rendering import prompter
 
 from forerun.errors import BadRequestError
 from forerun.serve.anthropic import parse_count
-from forerun.serve.app import CHAT, MESSAGES, RESPONSES
+from forerun.serve.app import CHAT, MESSAGES
 from forerun.serve.formats import OBJECT_INSTRUCTION, SCHEMA_INSTRUCTION
+from forerun.serve.response_routes import RESPONSES
 from forerun.values import OutputFormat
 
 TEXT = json.dumps(SCHEMA, ensure_ascii=False)

@@ -134,12 +134,13 @@ def find_fault(schema: Any, until_s: float) -> Fault | None:
     message = error_of(schema)
     if not message:
         return None
-    path, node = (), schema
+    path: Path = ()
+    node = schema
     while found := _faulty_part(node, schema, until_s):
         step, node, message = found
         path = (*path, *step)
     unknown = re.match(r"Unimplemented keys: (\[.*?\])", message)
-    keyword = (json.loads(unknown[1])[0],) if unknown else _faulty_keyword(node, schema, until_s)
+    keyword: Path = (json.loads(unknown[1])[0],) if unknown else _faulty_keyword(node, schema, until_s)
     return Fault((*path, *keyword), message)
 
 

@@ -76,22 +76,10 @@ def walk(matcher: Matcher, rng: random.Random, *, num_free: int = 20, most: int 
     raise AssertionError(f"no end after {most} tokens: ...{TOKENIZER.decode(answer[-100:])!r}")
 
 
-CLOSINGS = (
-    "\n</parameter>\n",
-    "</arg_value>",
-    '<|"|>',
-    "<escape>",
-    '"',
-    "</think>",
-    "</function>\n</tool_call>",
-    "</tool_call>",
-    "}",
-    "]",
-    "1",
-    ",",
-    "null",
-)
-CLOSINGS += ("\n", "0", "a", "<tool_call|>", "<end_function_call>", ":", '"a"', '"}', "e", "11", "@a.b")
+CLOSINGS = [
+    *("\n</parameter>\n", "</arg_value>", '<|"|>', "<escape>", '"', "</think>", "</function>\n</tool_call>", "</tool_call>", "}", "]", "1"),
+    *(",", "null", "\n", "0", "a", "<tool_call|>", "<end_function_call>", ":", '"a"', '"}', "e", "11", "@a.b"),
+]
 
 
 def closing(matcher: Matcher, rng: random.Random, encode: Any) -> list[int]:

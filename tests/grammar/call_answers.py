@@ -30,8 +30,10 @@ FORMATS: dict[str, CallFormat] = {
     "gemma": GEMMA_4,
     "function-gemma": FUNCTION_GEMMA,
 }
-ADDED = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|tool_call>", "<tool_call|>", '<|"|>', "<start_function_call>")
-ADDED += ("<end_function_call>", "<escape>", "<|python_tag|>")
+ADDED = [
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|tool_call>", "<tool_call|>", '<|"|>', "<start_function_call>"),
+    *("<end_function_call>", "<escape>", "<|python_tag|>"),
+]
 
 
 def with_tokens(added: Sequence[str], removed: Sequence[str] = ()) -> Tokenizer:

@@ -110,7 +110,7 @@ SCHEMAS: dict[str, Any] = {
     "recursive": TREE,
     "$ref with siblings": {"$defs": {"n": {"type": "integer"}}, **closed(a={"$ref": "#/$defs/n", "minimum": 5})},
     "pointer with escapes": {"$defs": {"a/b": {"type": "null"}}, **closed(a={"$ref": "#/$defs/a~1b"})},
-    "odd names": closed(**{"a b": {"type": "integer"}, 'q"': {"type": "null"}, "é": {"type": "boolean"}}),
+    "odd names": closed(None, **{"a b": {"type": "integer"}, 'q"': {"type": "null"}, "é": {"type": "boolean"}}),
     "annotations": {"title": "t", "description": "d", "default": 1, "examples": [1], "type": "integer"},
     "minProperties": {
         "type": "object",

@@ -18,7 +18,7 @@ TOOLS = [
     tool("read", {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["path"]}),
     tool("stop", {"type": "object", "properties": {}}),
 ]
-NUM_STEPS = 10_000
+NUM_STEPS = 3000
 GRAMMARS: dict[str, Callable[[], Grammar]] = {
     "schema": lambda: compiled(SCHEMA),
     "schema and budget": lambda: compiled(SCHEMA, reasoning_tokens=3),

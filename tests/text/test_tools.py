@@ -41,7 +41,7 @@ CASES: list[tuple[Any, str, Any]] = [
     ({"type": "array"}, r"['\d']", ["\\d"]),
     ({"type": "array"}, "[f(x)]", "[f(x)]"),
     ({"type": "array"}, "[{1, 2}]", "[{1, 2}]"),
-    ({"type": "array"}, "[1e999]", [sys.float_info.max]),
+    ({"type": "array"}, "[1e999, -1e999]", [sys.float_info.max, -sys.float_info.max]),
     ({"type": "array"}, "[" * 500, "[" * 500),
     ({"type": "object"}, "{'a': True}", {"a": True}),
     ({"type": "object"}, "{'a': {1: [None]}}", {"a": {"1": [None]}}),

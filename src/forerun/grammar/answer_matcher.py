@@ -6,7 +6,7 @@ the byte behind it. Stop tokens never reach llguidance, which does not count the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class State(NamedTuple):
     is_start: bool = True
 
 
-class LogEntry(NamedTuple):
+class Step(NamedTuple):
     """A token's step. before: the state that it was accepted in; fed: what consumed it."""
 
     before: State
@@ -51,7 +51,7 @@ class AnswerMatcher:
         reasoning, texts = plan.reasoning, [*plan.opens, *(trigger.text for trigger in plan.triggers)]
         tags = (reasoning.open, reasoning.close) if reasoning else ()
         self._num_tail = max(map(len, (*texts, *tags)), default=1) - 1
-        self._log: list[LogEntry] = []
+        self._log: list[Step] = []
         self._state = self._initial()
         self._mask: Mask | None = None
         self._is_mask_known = False
@@ -74,7 +74,7 @@ class AnswerMatcher:
             state, fed = self._feed(before, token), before.held
         else:
             state = self._advance(before, token)
-        self._log.append(LogEntry(before, fed))
+        self._log.append(Step(before, fed))
         self._state, self._is_mask_known = state, False
 
     def rollback(self, num: int) -> None:
@@ -232,7 +232,7 @@ class AnswerMatcher:
             for each in self._vocabulary.occurrences(text, tail):
                 yield from (*each.ending, *each.crossing)
 
-    def _only(self, tokens: list[int] | NDArray[np.intp]) -> Mask:
+    def _only(self, tokens: Sequence[int] | NDArray[np.intp]) -> Mask:
         mask = np.zeros(self._vocabulary.size, dtype=np.bool_)
         mask[tokens] = True
         return mask

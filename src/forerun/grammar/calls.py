@@ -42,20 +42,29 @@ class CallGrammars:
     def compile(self, write: Written) -> tuple[Program, tuple[str, ...]]:
         """The program of what is written, and what of its schemas it does not hold. Raises BadRequestError.
 
-        What is not supported is looked for only if there is such a thing: a request has some hundred schemas, and few have faults.
+        What is not supported is looked for only if there is such a thing: a request has some hundred schemas, and few have faults. An
+        agent sends the same tools again, so what was found is remembered.
         """
-        for is_checked in (False, True):
-            lark = Lark(self._programs.vocabulary.specials, is_checked, "tools")
-            start = write(lark)
-            try:
-                program = self._programs.compile(lark.written(start))
-            except GrammarError as error:
-                if is_checked:
-                    raise BadRequestError(f"tools cannot be enforced: {reason(str(error))}", param="tools") from error
-                continue
-            if is_checked or not program.warnings:
-                break
-        return program, tuple(dict.fromkeys([*lark.unenforced, *program.warnings]))
+        lark = Lark(self._programs.vocabulary.specials, False, "tools")
+        text = lark.written(write(lark))
+        key = (text, *sorted(self._rule.strict))
+        if (known := self._programs.held.get(key)) is None:
+            known = self._programs.held.put(key, self._held(lark, text, write))
+        return known
+
+    def _held(self, lark: Lark, text: str, write: Written) -> tuple[Program, tuple[str, ...]]:
+        try:
+            program = self._programs.compile(text)
+            if not program.warnings:
+                return program, tuple(dict.fromkeys(lark.unenforced))
+        except GrammarError:
+            pass  # the next attempt names what is at fault
+        lark = Lark(self._programs.vocabulary.specials, True, "tools")
+        try:
+            program = self._programs.compile(lark.written(write(lark)))
+        except GrammarError as error:
+            raise BadRequestError(f"tools cannot be enforced: {reason(str(error))}", param="tools") from error
+        return program, tuple(dict.fromkeys(lark.unenforced))
 
     def _any_call(self, lark: Lark, opened: str) -> str:
         return lark.rule(" | ".join(lark.rule(self._call(lark, name, opened)) for name in self.names))

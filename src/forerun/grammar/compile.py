@@ -60,7 +60,7 @@ class Grammars:
     def compile(self, job: Job, prompt: Prompt) -> Grammar | None:
         """The grammar of the job's answer to this prompt; None if anything may be said. Raises BadRequestError, naming what is refused."""
         call_format = prompt.answer_format.calls if prompt.tools else None
-        holds_calls = call_format is not None and (job.calls.is_enforced or job.calls.is_required)
+        holds_calls = call_format is not None and (job.calls.is_enforced or job.calls.is_required or job.output is not None)
         if job.calls.is_required and not holds_calls:
             raise BadRequestError("a call is required, but the model's template, or the request, has no tools", param="tool_choice")
         if job.output is None and job.reasoning_tokens is None and not holds_calls:
@@ -127,6 +127,8 @@ def _format(programs: Programs, output: OutputFormat) -> tuple[Program, tuple[st
     if output.kind in ("lark", "gbnf"):
         return _compile(programs, _converted(output), output.param), ()
     rule, dropped = _json_rule(output)
+    if "$ref" in rule:  # one that refers to itself alone has no values, which white space before it would hide
+        _compile(programs, f"start: {rule}", output.param)
     space = f"SPACE {rule}\nSPACE: {SPACE}" if output.kind.startswith("json") else rule
     return _compile(programs, f"start: {space}", output.param), dropped
 

@@ -49,7 +49,11 @@ class Lark:
     def json(self, schema: Any, path: Path) -> str:
         """A JSON value that is valid under the schema."""
         if self.is_checked:
-            found = enforceable(schema, is_strict=self.is_strict, param=written((self.param, *self.path, *path)))
+            try:
+                found = enforceable(schema, is_strict=self.is_strict, param=written((self.param, *self.path, *path)))
+            except BadRequestError as error:
+                self.drop(path, str(error))
+                return self._named("j", f"%json {json.dumps({} if path else {'type': 'object'})}")
             self.unenforced += [f"{written((*self.path, *path))}.{each}" for each in found.dropped]
             return self._named("j", f"%json {json.dumps(found.schema)}")
         return self._named("j", f"%json {json.dumps(schema_for(schema, is_strict=self.is_strict))}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
+from typing import Generic, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
@@ -16,9 +17,13 @@ from numpy.typing import NDArray
 from forerun.errors import BadRequestError
 from forerun.grammar.vocabulary import Vocabulary
 
+K = TypeVar("K")
+V = TypeVar("V")
 MOST_PROGRAMS = 64
 # Chosen so that a hostile grammar is refused within a second on a slow core: benchmarks/grammar.py. A state is about 1-2 KB.
-LIMITS = LLParserLimits(initial_lexer_fuel=4_000_000, step_lexer_fuel=200_000, max_lexer_states=100_000, verbose_errors=False)
+LIMITS = LLParserLimits(
+    max_items_in_row=10_000, initial_lexer_fuel=4_000_000, step_max_items=200_000, max_lexer_states=100_000, verbose_errors=False
+)
 
 
 class GrammarError(Exception):
@@ -119,25 +124,42 @@ class GrammarState:
             raise BadRequestError(f"the answer's grammar became too complex: {why}", hint="simplify its schemas, bounds of lengths first")
 
 
+class Recent(Generic[K, V]):
+    """The values used last, by their keys, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock, self._values = Lock(), OrderedDict[K, V]()
+
+    def get(self, key: K) -> V | None:
+        """The value, None if there is none."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: K, value: V) -> V:
+        """Keep the value, and return it."""
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > MOST_PROGRAMS:
+                self._values.popitem(last=False)
+        return value
+
+
 class Programs:
-    """The programs compiled last, by their grammars. May be used by several threads; each compiles without holding up the others."""
+    """The programs compiled last, by their grammars. May be used by several threads; each compiles without holding up the others.
+
+    held: programs of calls, by their grammars as first written, with what those do not hold.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary, self._lock = vocabulary, Lock()
-        self._programs: OrderedDict[str, Program] = OrderedDict()
+        self.vocabulary = vocabulary
+        self.held = Recent[tuple[str, ...], tuple[Program, tuple[str, ...]]]()
+        self._programs = Recent[str, Program]()
 
     def compile(self, lark: str) -> Program:
         """The grammar's program. Raises GrammarError."""
-        with self._lock:
-            if lark in self._programs:
-                self._programs.move_to_end(lark)
-                return self._programs[lark]
-        program = Program(self.vocabulary, lark)
-        with self._lock:
-            self._programs[lark] = program
-            while len(self._programs) > MOST_PROGRAMS:
-                self._programs.popitem(last=False)
-        return program
+        return self._programs.get(lark) or self._programs.put(lark, Program(self.vocabulary, lark))
 
 
 def _check_begins(state: LLMatcher) -> None:

@@ -91,19 +91,24 @@ def enforceable(schema: Any, *, is_strict: bool, param: str) -> Enforceable:
     until_s = time.monotonic() + SEARCH_S
     while fault := find_fault(current, until_s):
         is_droppable = bool(fault.path) and isinstance(fault.path[-1], str)
-        if is_strict or not is_droppable or len(dropped) >= MOST_DROPPED or time.monotonic() > until_s:
+        if not is_strict and (len(dropped) >= MOST_DROPPED or time.monotonic() > until_s):
+            current, is_droppable = schema_for(current, is_strict=False, is_lenient=True), False
+            fault = Fault(fault.path, error_of(current))
+        if fault.message and (is_strict or not is_droppable):
             place = written((param, *fault.path))
             raise BadRequestError(f"{place} cannot be enforced: {fault.message}", param=param, hint="leave it out")
+        if not fault.message:
+            break
         dropped.append(written(fault.path))
         current = without(current, fault.path)
     return Enforceable(current, (*dropped, *warned(current)))
 
 
-def schema_for(schema: Any, *, is_strict: bool) -> Any:
-    """The schema with options for llguidance. Unless strict, oneOf is held as anyOf."""
+def schema_for(schema: Any, *, is_strict: bool, is_lenient: bool = False) -> Any:
+    """The schema with options for llguidance. Unless strict, oneOf is held as anyOf; lenient: keywords are ignored that are not known."""
     if not isinstance(schema, Mapping):
         return schema
-    options = {"whitespace_pattern": WHITE_SPACE, "lenient": False, "coerce_one_of": not is_strict}
+    options = {"whitespace_pattern": WHITE_SPACE, "lenient": is_lenient, "coerce_one_of": not is_strict}
     return {**{name: value for name, value in schema.items() if name != "x-guidance"}, "x-guidance": options}
 
 
@@ -134,14 +139,31 @@ def find_fault(schema: Any, until_s: float) -> Fault | None:
     message = error_of(schema)
     if not message:
         return None
-    path: Path = ()
+    if path := _known_place(schema, message):
+        return Fault(path, message)
     node = schema
     while found := _faulty_part(node, schema, until_s):
         step, node, message = found
         path = (*path, *step)
-    unknown = re.match(r"Unimplemented keys: (\[.*?\])", message)
-    keyword = (json.loads(unknown[1])[0],) if unknown else _faulty_keyword(node, schema, until_s)
-    return Fault((*path, *keyword), message)
+    return Fault((*path, *_faulty_keyword(node, schema, until_s)), message)
+
+
+def _known_place(schema: Any, message: str) -> Path:
+    """Where the keyword stands that the message names, () if it names none. Trying each part of a schema by itself takes longer."""
+    keys = re.match(r'Unimplemented keys: \["([^"]*)"', message)
+    value = re.match(r"(?:Unknown|Invalid) (format|type): (.*)", message)
+    name = keys[1] if keys else value[1] if value else ""
+    for path, node in _all_parts(schema):
+        if isinstance(node, Mapping) and name in node and (keys or (value and str(node[name]) == value[2])):
+            return (*path, name)
+    return ()
+
+
+def _all_parts(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """A schema and all that it is made of, with their paths."""
+    yield (), schema
+    for step, part in parts(schema):
+        yield from (((*step, *path), node) for path, node in _all_parts(part))
 
 
 def _faulty_part(node: Any, root: Any, until_s: float) -> tuple[Path, Any, str] | None:

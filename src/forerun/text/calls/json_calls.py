@@ -84,7 +84,7 @@ class Llama:
     opens = (PYTHON_TAG, "{")
 
     def openings(self, names: Sequence[str]) -> Iterator[Opening]:
-        """PYTHON_TAG; and of a bare call all up to its arguments: its name alone distinguishes it from other JSON."""
+        """PYTHON_TAG; and of a bare call all up to its arguments: without its name it may be JSON that is no call."""
         yield Opening(PYTHON_TAG, PYTHON_TAG)
         for name in names:
             yield Opening(_head(name, "parameters"), "{", is_first=True)

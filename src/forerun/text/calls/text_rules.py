@@ -57,7 +57,7 @@ def value_rules(writer: RuleWriter, tool: ToolSchema, each: Property, without: S
 
 
 def _parsed(types: frozenset[str]) -> list[str]:
-    """Terms that exclude texts that would be taken for another type."""
+    """Terms that exclude (by their ~) texts that would be taken for another type."""
     return [f"~{each}" for each in (CONSTANT, NUMBER, *((NESTED,) if types & {"object", "array"} else ()))]
 
 
@@ -108,11 +108,11 @@ def _terms(writer: RuleWriter, schema: Mapping[str, Any], path: Path) -> Iterato
     least, most = min(least, MOST_LENGTH), None if (most or 0) > MOST_LENGTH else most
     if least or most is not None:
         yield f"(?s:.{{{least},{'' if most is None else most}}})"
-    if (form := schema.get("format")) is not None:
-        if form in FORMATS:
-            yield FORMATS[form]
+    if (kind := schema.get("format")) is not None:
+        if kind in FORMATS:
+            yield FORMATS[kind]
         else:
-            writer.drop((*path, "format"), f"unknown format of text: {form}")
+            writer.drop((*path, "format"), f"unknown format of text: {kind}")
 
 
 def _count(value: Any) -> int | None:

@@ -145,7 +145,7 @@ def test_hosted_tools_inside_a_namespace(server: Answers) -> None:
 def test_tools_of_chat(server: Answers) -> None:
     tools = [{"type": "web_search"}, READ, {"type": "custom", "custom": {"name": "x"}}]
     body = {"max_tokens": 4, "messages": [{"role": "user", "content": "hi"}], "tools": tools}
-    assert server.report(CHAT, body)["ignored_fields"] == ["tools.web_search", "tools.custom"]
+    assert server.report(CHAT, body)["ignored_fields"] == ["tools.web_search"]
     assert '"name": "read"' in server.text(CHAT, body)
 
 

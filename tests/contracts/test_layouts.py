@@ -56,6 +56,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
             first = turn(bank, FIRST, family=model, layout=written)
             prompt = [*first.stored, *SECOND]
             stored = turn(bank, prompt, family=model, layout=written).stored
+            assert tier == "ram" or bank.flush(60.0)
             return SessionAccess(bank, stored, len(prompt), "another: the live cache cannot be had" if tier == "ram" else None, model)
 
         yield stored

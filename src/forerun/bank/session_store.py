@@ -135,12 +135,16 @@ class SessionStore:
         """Remove a conversation, and its records that no other needs, from RAM and disk. Raises UnknownSessionError, BankError."""
         if not self._running.of(tenant, id):
             self.one(tenant, id)
-        self.on_owner(lambda: self._resolve(tenant))
         with self._running.removing(tenant, id):
-            self.on_owner(lambda: self._drop(lambda live: (live.tenant, live.session) == (tenant, id)))
-            self._responses.forget(tenant, id)
-            self._losses.scrub()
-            self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
+            self.on_owner(lambda: self._resolve(tenant))
+            with self._running.removing(tenant, id):  # the waiting turns, too, now that their conversations are known
+                self._remove(tenant, id)
+
+    def _remove(self, tenant: str, id: str) -> None:
+        self.on_owner(lambda: self._drop(lambda live: (live.tenant, live.session) == (tenant, id)))
+        self._responses.forget(tenant, id)
+        self._losses.scrub()
+        self._remove_from_disk(lambda disk: stored.remove(disk, tenant, id, self.on_owner(self._live_keys)))
 
     def wipe(self, tenant: str) -> int:
         """Remove all of the tenant's conversations and responses. Returns the number of conversations. Raises BankError; then it can be

@@ -16,6 +16,7 @@ import json
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -68,8 +69,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 arms[f"depth {depth}, {at_once} at once"] = answers(server.url, asked, num, at_once, options)
             server.stop()
     config = {name: str(value) for name, value in vars(options).items() if name not in ("out", "dry_run")}
-    head = evidence(kernels=line["kernels"], model_digest=model_of(options.model)["digest"], numerics=line["numerics"], config=config)
+    head = evidence(kernels=line["kernels"], model_digest=digest_of(options.model), numerics=line["numerics"], config=config)
     return head | {"model": {"name": options.model.name}, "forms": [each.name for each in asked], "refused": num_refused} | judged(arms)
+
+
+def digest_of(model: Path) -> str:
+    """Of a checkpoint folder, as a server names it; of a GGUF file over its bytes."""
+    return sha256(model.read_bytes()).hexdigest() if model.is_file() else model_of(model)["digest"]
 
 
 def forms(url: str, options: argparse.Namespace) -> tuple[list[FormRequest], int]:

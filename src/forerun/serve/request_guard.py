@@ -31,6 +31,7 @@ IMPORT_ROUTE, ARCHIVE = "/v1/forerun/sessions/import", "application/x-tar"  # a 
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 # This machine, as it and its containers call it. Nobody can register a domain below .localhost or .internal.
 LOCAL_NAMES = ("localhost", "*.localhost", "host.*.internal", *ANY_ADDRESS)
+LINGER_S = 0.1  # after a refusal, before its connection is closed
 BODY_SILENCE_S = 10.0  # longest pause
 BODY_GRACE_S, BODY_BYTES_PER_S = 30.0, 16 << 10  # a body takes at most the one, and a second more for each of the other
 SLOWER = f"the body paused for {BODY_SILENCE_S:.0f} s, or came at less than {BODY_BYTES_PER_S >> 10} KiB/s for {BODY_GRACE_S:.0f} s"
@@ -78,7 +79,9 @@ class RequestGuard:
         response, headers = checked.response(scope["path"]), Headers(scope=scope)
         if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
             response.headers["connection"] = "close"  # the rest of the body is never read
-        await response(scope, receive, send)
+            await response(scope, receive, _lingering(send))
+        else:
+            await response(scope, receive, send)
 
     def _problem(self, scope: Scope) -> Problem | None:
         """What is wrong with a request, by its headers. Sets the tenant if the key is valid."""
@@ -183,6 +186,20 @@ async def _receive(receive: Receive, begun_s: float, num_received: int) -> Messa
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message
+
+
+def _lingering(send: Send) -> Send:
+    """Sends an answer, and ends it a little later: a close while its client still sends may take the answer away from it."""
+
+    async def linger(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await send(message)
+            return
+        await send(message | {"more_body": True})
+        await asyncio.sleep(LINGER_S)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return linger
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

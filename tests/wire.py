@@ -26,8 +26,8 @@ def stream(text: str, of: dict[str, Any], num_tokens: int = 4, finish: str = "st
     prompt = of["reused_tokens"] + of["computed_tokens"]
     deltas = [{"role": "assistant"}, {"content": text[:2]}, {"content": text[2:]}]
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
-    chunks.append({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": num_tokens}, "forerun": of})
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "length" if finish == "loop" else finish}]})
+    chunks.append({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": num_tokens}, "forerun": {"finish": finish} | of})
     progress = f": prefill {prompt // 2}/{prompt} ({of['reused_tokens']} cached)\n\n".encode()
     return [progress, *(frame(chunk) for chunk in chunks), DONE]
 

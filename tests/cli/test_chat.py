@@ -20,18 +20,20 @@ def _private_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_conversation(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\n  \nand you?\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\n  \nand you?\nand?\n"))
     with serving() as wire:
         wire.answers.append(stream("good day", report(computed=1200)))
         wire.answers.append(stream("fine", report("ram", 1200, 30), finish="length"))
+        wire.answers.append(stream("a a a", report("ram", 1230, 30), finish="loop"))
         ran = forerun("chat", "--url", wire.url + "/v1/", "--session", "mine")
     assert ran.code == 0
-    assert [body["messages"][-1]["content"] for body in wire.bodies] == ["hello", "and you?"]
+    assert [body["messages"][-1]["content"] for body in wire.bodies] == ["hello", "and you?", "and?"]
     assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": "good day"}
     assert all(body["forerun"] == {"session": "mine"} for body in wire.bodies)
     assert all(body["max_tokens"] == MAX_ANSWER_TOKENS for body in wire.bodies)
     assert "good day\n0 of 1,200 tokens cached (cold) · first token after 0.50 s · 50 tokens/s\n" in ran.out
     assert "fine\n1,200 of 1,230 tokens cached (ram) · first token after 0.50 s · 50 tokens/s · cut off after 4 tokens\n" in ran.out
+    assert "ended after 4 tokens, since it repeats itself\n" in ran.out
 
 
 def test_address_and_key_are_those_of_the_settings(forerun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,8 @@ def test_without_tools_there_is_no_rule(dialect: str) -> None:
 def test_strict_tools(dialect: str) -> None:
     given = {"tools": [declared(dialect, "read", strict=True), declared(dialect, "write", strict=False), declared(dialect, "list")]}
     assert job(dialect, given).calls == CallRule(strict=frozenset({"read"}))
+    none: Any = {"type": "none"} if dialect == "messages" else "none"
+    assert job(dialect, given | {"tool_choice": none}).calls == CallRule()
 
 
 REFUSED: list[tuple[str, Any]] = [

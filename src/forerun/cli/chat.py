@@ -129,6 +129,9 @@ class ChatSession:
         self.console.print(text, style="dim", markup=False)
 
 
+_ENDINGS = {"length": "cut off after {:,} tokens", "loop": "ended after {:,} tokens, since it repeats itself"}
+
+
 def summary(end: End) -> str:
     """One line on the cost of an answer."""
     report = end.report
@@ -137,7 +140,7 @@ def summary(end: End) -> str:
         f"{report['reused_tokens']:,} of {end.usage['prompt_tokens']:,} tokens cached ({report['source']})",
         f"first token after {report['ttft_s']:.2f} s",
         *([f"{speed:.0f} tokens/s"] if speed else []),
-        *([f"cut off after {end.usage['completion_tokens']:,} tokens"] if end.finish == "length" else []),
+        *([_ENDINGS[report["finish"]].format(end.usage["completion_tokens"])] if report["finish"] in _ENDINGS else []),
     ]
     return " · ".join(parts)
 

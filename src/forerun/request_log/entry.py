@@ -22,8 +22,8 @@ class Content:
 class Entry:
     """One ended request. time: of its end, UTC, ISO 8601. seconds: since its arrival. tenant: the name of its key, "" without keys.
 
-    outcome: "stop", "length" or "calls" (served), "cancelled" or "error". error: what ended it, None if it was served. prefill_progress:
-    the last reported, None before prefill. usage, report: as in the response, None if it ended before the answer.
+    outcome: "stop", "length", "calls" or "loop" (served), "cancelled" or "error". error: what ended it, None if it was served.
+    prefill_progress: the last reported, None before prefill. usage, report: as in the response, None if it ended before the answer.
     """
 
     time: str

@@ -27,6 +27,9 @@ class GemmaRules:
         """The object of all arguments."""
         for name in self._tool.unheld:
             self._writer.drop((name,), "it is not held for all arguments together")
+        if self._tool.input_grammar:
+            quote = self._writer.literal(self._quote)
+            return f'"{{input:" {quote} {self._writer.nested(self._tool.input_grammar)} {quote} "}}"'
         if self._tool.takes_any:
             return self._any_object()
         return self._object([(each.name, each.schema, each.is_required, each.path) for each in self._tool.properties()], 0)

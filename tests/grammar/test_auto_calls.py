@@ -229,3 +229,18 @@ def test_a_grammar_that_is_not_held_within_json_is_reported(name: str) -> None:
 def test_a_required_call_without_tools_is_refused() -> None:
     with pytest.raises(BadRequestError, match="a call is required"):
         calls_of(FORMATS["qwen"], [], CallRule(is_required=True))
+
+
+def test_nothing_follows_a_stop_token_in_free_text() -> None:
+    matcher = calls_of(FORMATS["qwen"], TOOLS, CallRule())[0].matcher()
+    feed(matcher, "Done.")
+    matcher.accept(END)
+    mask = matcher.allowed()
+    assert mask is not None
+    assert set(mask.nonzero()[0].tolist()) == set(ALL_TOKENS.stop_ids)
+
+
+def test_a_bare_call_is_one_only_where_text_begins() -> None:
+    matcher = calls_of(FORMATS["llama"], TOOLS, CallRule())[0].matcher()
+    feed(matcher, "An answer that is longer than the opening of any call, then a line break\n" + cut("llama")[0])
+    assert allows(matcher, END)

@@ -118,7 +118,7 @@ def _answer(grammars: Grammars, held: OutputFormat) -> str:
             matcher.accept(int(mask.nonzero()[0][0]))
     except BadRequestError as error:
         return f"400: {error}"
-    return "enforced" + (f", without {', '.join(grammar.unenforced)}" if grammar.unenforced else "")
+    return "compiled" + (f", without {', '.join(grammar.unenforced)}" if grammar.unenforced else "")
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ SCHEMAS: dict[str, Any] = {
     "const": {"const": "fixed"},
     "const number": {"const": 2.5},
     "const object": {"const": {"a": [1, None]}},
+    "empty constant": {"enum": ["", "a"]},
     "minimum": {"type": "integer", "minimum": 10},
     "maximum": {"type": "integer", "maximum": -3},
     "range": {"type": "integer", "minimum": 5, "maximum": 17},

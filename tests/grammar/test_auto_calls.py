@@ -202,6 +202,45 @@ def test_the_argument_of_a_custom_tool_has_its_format(name: str, kind: Any, defi
             assert re.fullmatch(valid, arguments["input"])
 
 
+PATCH = """start: "*** Begin Patch" LF line+ "*** End Patch" LF?
+line: "+" /[^\\n]*/ LF
+LF: "\\n"
+"""
+
+
+@pytest.mark.parametrize("name", ["qwen", "glm", "gemma", "function-gemma"])
+def test_the_argument_of_a_custom_tool_follows_its_grammar(name: str) -> None:
+    declared = tool("apply_patch", {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]})
+    rule = CallRule(is_required=True, inputs={"apply_patch": OutputFormat("lark", PATCH, True, "tools[0].format")})
+    grammar, prompt = calls_of(FORMATS[name], [declared], rule)
+    for seed in range(5):
+        answer = walk(grammar.matcher(), random.Random(seed), encode=ALL_TOKENS.encode_alone)
+        for _, arguments in parsed(prompt, ALL_TOKENS.decode(answer[:-1]))[1]:
+            assert re.fullmatch(r"\*\*\* Begin Patch\n(\+[^\n]*\n)+\*\*\* End Patch\n?", arguments["input"])
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama"])
+def test_a_grammar_that_is_not_held_within_json_is_reported(name: str) -> None:
+    declared = tool("apply_patch", {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]})
+    rule = CallRule(inputs={"apply_patch": OutputFormat("lark", PATCH, True, "tools[0].format")})
+    assert calls_of(FORMATS[name], [declared], rule)[0].unenforced == ("apply_patch.parameters.input",)
+
+
 def test_a_required_call_without_tools_is_refused() -> None:
     with pytest.raises(BadRequestError, match="a call is required"):
         calls_of(FORMATS["qwen"], [], CallRule(is_required=True))
+
+
+def test_nothing_follows_a_stop_token_in_free_text() -> None:
+    matcher = calls_of(FORMATS["qwen"], TOOLS, CallRule())[0].matcher()
+    feed(matcher, "Done.")
+    matcher.accept(END)
+    mask = matcher.allowed()
+    assert mask is not None
+    assert set(mask.nonzero()[0].tolist()) == set(ALL_TOKENS.stop_ids)
+
+
+def test_a_bare_call_is_one_only_where_text_begins() -> None:
+    matcher = calls_of(FORMATS["llama"], TOOLS, CallRule())[0].matcher()
+    feed(matcher, "An answer that is longer than the opening of any call, then a line break\n" + cut("llama")[0])
+    assert allows(matcher, END)

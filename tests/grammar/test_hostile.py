@@ -14,7 +14,7 @@ from forerun.errors import BadRequestError
 from forerun.values import CallRule
 
 FIELD = r"response_format\.json_schema\.schema"
-MOST_S = 5.0  # a second is what the benchmark shows; the machine of a test may be busy
+MOST_S = 5.0  # of a core, whatever else the machine does; the benchmark shows less than one
 NUM_MASKS = 20
 
 
@@ -82,17 +82,17 @@ def served(schema: Any, *, is_strict: bool = True) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_held_is_named_with_its_path(name: str) -> None:
     schema, path = REFUSED[name]
-    started_s = time.monotonic()
+    started_s = time.process_time()
     with pytest.raises(BadRequestError, match=path) as raised:
         served(schema)
     assert raised.value.param == "response_format.json_schema.schema"
-    assert time.monotonic() - started_s < MOST_S
+    assert time.process_time() - started_s < MOST_S
 
 
 @pytest.mark.parametrize("name", EITHER)
 @pytest.mark.parametrize("is_strict", [True, False])
 def test_a_hostile_schema_is_refused_or_served_in_time(name: str, is_strict: bool) -> None:
-    started_s = time.monotonic()
+    started_s = time.process_time()
     try:
         served(EITHER[name], is_strict=is_strict)
     except BadRequestError as refused:
@@ -100,7 +100,7 @@ def test_a_hostile_schema_is_refused_or_served_in_time(name: str, is_strict: boo
     else:
         is_named = True
     assert is_named
-    assert time.monotonic() - started_s < MOST_S
+    assert time.process_time() - started_s < MOST_S
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
@@ -110,7 +110,7 @@ def test_a_hostile_tool_does_not_break_calls(name: str, call_format: str) -> Non
     schema = EITHER[name] if name in EITHER else REFUSED[name][0]
     parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
     for strict in (frozenset[str](), frozenset(["use"])):
-        started_s = time.monotonic()
+        started_s = time.process_time()
         try:
             matcher = calls_of(FORMATS[call_format], [tool("use", parameters)], CallRule(is_required=True, strict=strict))[0].matcher()
             matcher.allowed()
@@ -119,4 +119,4 @@ def test_a_hostile_tool_does_not_break_calls(name: str, call_format: str) -> Non
         else:
             is_named = True
         assert is_named
-        assert time.monotonic() - started_s < MOST_S
+        assert time.process_time() - started_s < MOST_S

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forerun.errors import BadRequestError
-from forerun.grammar.lark import Lark
+from forerun.grammar.lark import Lark, converted
 from forerun.grammar.program import GrammarError, Program, Programs
 from forerun.grammar.schema import check_size, reason, written
 from forerun.text.calls.call_format import CallFormat
@@ -71,9 +71,9 @@ class CallGrammars:
 
     def _call(self, lark: Lark, name: str, opened: str) -> str:
         lark.path, lark.is_strict = (name, "parameters"), name in self._rule.strict
-        if name in self._rule.inputs and self._rule.inputs[name].kind not in ("regex", "choice"):
-            lark.drop(("input",), f"a format of kind {self._rule.inputs[name].kind}")
-        return self._format.call_rule(lark, ToolSchema(name, self._parameters[name]), opened)
+        held = self._rule.inputs.get(name)
+        grammar = converted(held) if held and held.kind in ("lark", "gbnf") else ""
+        return self._format.call_rule(lark, ToolSchema(name, self._parameters[name], grammar), opened)
 
     def _parameters_of(self, name: str, declared: Any) -> Mapping[str, Any]:
         if name in self._rule.inputs:

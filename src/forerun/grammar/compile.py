@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass
 from threading import Lock
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from forerun.errors import BadRequestError
 from forerun.grammar.answer_matcher import AnswerMatcher
 from forerun.grammar.calls import CallGrammars
-from forerun.grammar.lark import choice, slashed
+from forerun.grammar.lark import choice, converted, slashed
 from forerun.grammar.matcher import Matcher
 from forerun.grammar.plan import Plan, ReasoningRule, Trigger
 from forerun.grammar.program import GrammarError, Program, Programs
@@ -125,7 +123,7 @@ def _triggers(calls: CallGrammars, call_format: CallFormat) -> tuple[tuple[Trigg
 def _format(programs: Programs, output: OutputFormat) -> tuple[Program, tuple[str, ...]]:
     """The program of a format, and what it does not hold."""
     if output.kind in ("lark", "gbnf"):
-        return _compile(programs, _converted(output), output.param), ()
+        return _compile(programs, converted(output), output.param), ()
     rule, dropped = _json_rule(output)
     if "$ref" in rule:  # one that refers to itself alone has no values, which white space before it would hide
         _compile(programs, f"start: {rule}", output.param)
@@ -147,13 +145,6 @@ def _json_rule(output: OutputFormat) -> tuple[str, tuple[str, ...]]:
         case _:
             raise BadRequestError(f"{output.param}: a {output.kind} grammar does not go with tools", param=output.param)
     return f"%json {json.dumps(schema.schema)}", schema.dropped
-
-
-def _converted(output: OutputFormat) -> str:
-    try:
-        return str(any_to_lark(output.definition)) if output.kind == "gbnf" else output.definition
-    except Exception as error:  # the converter raises nothing narrower
-        raise BadRequestError(f"{output.param} is not a GBNF grammar: {error}", param=output.param) from error
 
 
 def _compile(programs: Programs, lark: str, param: str) -> Program:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from forerun.errors import BadRequestError
 from forerun.grammar.program import LIMITS
 from forerun.grammar.schema import enforceable, reason, schema_for, written
 from forerun.text.calls.rules import Path
+from forerun.values import OutputFormat
 
 # Text of which length or pattern is held has no tags: counting characters and excluding tags at once takes the lexer too many states.
 PLAIN = "[^<]*"
@@ -92,6 +94,10 @@ class Lark:
             raise BadRequestError(f"{self.param}: {place} cannot be enforced: {why}", param=self.param, hint="leave it out")
         self.unenforced.append(place)
 
+    def nested(self, grammar: str) -> str:
+        """What a grammar in Lark allows."""
+        return self._named("g", f"%lark {{\n{grammar}\n}}")
+
     def define(self, name: str, body: str) -> str:
         """A rule of this name, which its body may refer to."""
         self.rules.setdefault(name, body)
@@ -112,6 +118,14 @@ class Lark:
 def choice(definition: str) -> str:
     """One of a JSON list of texts."""
     return " | ".join(json.dumps(each, ensure_ascii=False) for each in json.loads(definition))
+
+
+def converted(output: OutputFormat) -> str:
+    """A format that is a grammar, in Lark. Raises BadRequestError."""
+    try:
+        return str(any_to_lark(output.definition)) if output.kind == "gbnf" else output.definition
+    except Exception as error:  # the converter raises nothing narrower
+        raise BadRequestError(f"{output.param} is not a GBNF grammar: {error}", param=output.param) from error
 
 
 def lark_regex(pattern: str) -> str:

@@ -12,6 +12,7 @@ from forerun.text.calls.text_rules import texts_of
 
 KEY = re.compile(r"[^\s,:{}\[\]<\"]+")
 MAX_DEPTH = 12
+EMPTY = '""'
 NUMBERS = {"type": ["number", "boolean", "null"]}
 Field = tuple[str, Any, bool, Path]
 
@@ -27,6 +28,9 @@ class GemmaRules:
         """The object of all arguments."""
         for name in self._tool.unheld:
             self._writer.drop((name,), "it is not held for all arguments together")
+        if self._tool.input_grammar:
+            quote = self._writer.literal(self._quote)
+            return f'"{{input:" {quote} {self._writer.nested(self._tool.input_grammar)} {quote} "}}"'
         if self._tool.takes_any:
             return self._any_object()
         return self._object([(each.name, each.schema, each.is_required, each.path) for each in self._tool.properties()], 0)
@@ -54,7 +58,7 @@ class GemmaRules:
                 rest = {key: value for key, value in schema.items() if key != name}
                 return self._one_of([self._value({**rest, **each}, (*path, name, i), depth + 1) for i, each in enumerate(schema[name])])
         if "enum" in schema or "const" in schema:
-            return self._one_of([self._constant(each) for each in schema.get("enum", [schema.get("const")])])
+            return self._constants(schema.get("enum", [schema.get("const")]))
         types = schema["type"] if isinstance(schema.get("type"), list) else [schema["type"]] if "type" in schema else []
         return (
             self._one_of([self._typed(schema, str(each), path, depth) for each in types]) if types else self._untyped(schema, path, depth)
@@ -115,9 +119,14 @@ class GemmaRules:
             rule = "" if most is not None and i > most else f'( "," {other} {rule} ){"" if i <= least else "?"}'
         return f"{first} {rule}" if least else f"( {first} {rule} )?"
 
+    def _constants(self, values: Sequence[Any]) -> str:
+        """One of the values: the quotes are written once for all strings, which can be thousands."""
+        texts, others = [each for each in values if isinstance(each, str)], [each for each in values if not isinstance(each, str)]
+        quote = self._writer.literal(self._quote)
+        strings = [f"{quote} {self._one_of([self._writer.literal(each) or EMPTY for each in texts])} {quote}"] if texts else []
+        return self._one_of([*strings, *map(self._constant, others)])
+
     def _constant(self, value: Any) -> str:
-        if isinstance(value, str):
-            return f"{self._writer.literal(self._quote)} {self._writer.literal(value)} {self._writer.literal(self._quote)}"
         if isinstance(value, Mapping):
             return self._object([(name, {"const": each}, True, ()) for name, each in value.items()], 0)
         if isinstance(value, list):

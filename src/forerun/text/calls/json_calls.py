@@ -110,6 +110,8 @@ def _head(name: str, key: str) -> str:
 
 def _object_rule(writer: RuleWriter, tool: ToolSchema, key: str, *, is_open: bool = False) -> str:
     """A call as an object; is_open: its first bracket stands already."""
+    if tool.input_grammar:
+        writer.drop(("input",), "a grammar is not held within a string of JSON")
     return f"{writer.literal(_head(tool.name, key)[is_open:])} {writer.json(tool.arguments, ())} {writer.literal('}')}"
 
 

@@ -41,6 +41,9 @@ class RuleWriter(Protocol):
     def pattern(self, pattern: Any, path: Path) -> str | None:
         """A JSON schema's pattern as an expression of the whole text; None if it cannot be enforced."""
 
+    def nested(self, grammar: str) -> str:
+        """What a grammar in Lark allows."""
+
     def drop(self, path: Path, why: str) -> None:
         """What stands at the path is not enforced. Raises BadRequestError where it must be."""
 
@@ -50,10 +53,13 @@ class RuleWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """A tool to write a rule for. parameters: its JSON schema, any if it has none."""
+    """A tool to write a rule for. parameters: its JSON schema, any if it has none. input_grammar: of its one argument, in Lark, "" if
+    the schema alone holds that.
+    """
 
     name: str
     parameters: Mapping[str, Any]
+    input_grammar: str = ""
 
     @property
     def schema(self) -> Schema:

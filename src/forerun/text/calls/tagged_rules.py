@@ -53,7 +53,10 @@ def _can_be_named(each: Property, writer: RuleWriter) -> bool:
 
 def _argument(tags: TaggedFormat, writer: RuleWriter, tool: ToolSchema, each: Property, line: str, without: Sequence[str]) -> str:
     head = f"{writer.literal(tags.opening + each.name)} {_named(tags, writer, line)}"
-    value = value_rules(writer, tool, each, without, _closing(tags))
+    if tool.input_grammar:
+        value = f"{writer.nested(tool.input_grammar)} {writer.literal(_closing(tags))}"
+    else:
+        value = value_rules(writer, tool, each, without, _closing(tags))
     rule = writer.rule(f"{head} {value}{'' if tags.is_padded else f' {line}'}")
     return rule if each.is_required else f"{rule}?"
 

@@ -100,8 +100,8 @@ class Bench:
         arena = Arena(family.spec)
         cache = materialise(arena, [], None, Contiguous(), len(self.turns[-1].tokens))
         for turn, prompt in enumerate(self.turns):
-            message_end = prefill_prompt(family, cache, prompt)
-            records = records_of(cache, prompt)
+            message_end = _prefill(family, cache, prompt)
+            records = _records(cache, prompt)
             if turn == 0:
                 self._warm_up(arena, records, prompt)
             for repeat in range(self.repeats):
@@ -209,13 +209,13 @@ def _drafts(samples: Sequence[Sample]) -> dict[str, list[int]]:
     return {name: [sum(getattr(s.draft_stats, name)[i] for s in samples) for i in range(size)] for name, size in sizes.items()}
 
 
-def prefill_prompt(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
+def _prefill(family: Family, cache: Cache[Contiguous], prompt: Prompt) -> Snapshot:
     """Prefill what the cache lacks of the prompt. Returns the snapshot at its message_end, where the next turn continues."""
     snapshots = [snapshot for new in prefill(family, cache, prompt.tokens, {prompt.message_end}) for snapshot in new]
     return snapshots[0]
 
 
-def records_of(cache: Cache[Contiguous], prompt: Prompt) -> Records:
+def _records(cache: Cache[Contiguous], prompt: Prompt) -> Records:
     """The state as a segment and a snapshot record, from which any number of caches can be made."""
     segment, snapshot = (RecordInfo(kind, "", "", "", 0, prompt.tokens) for kind in get_args(Kind))
     return Record.of(segment, extract(cache, 0, cache.length)), Record.of(snapshot, extract_snapshot(cache.snapshot()))

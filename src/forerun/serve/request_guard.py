@@ -195,7 +195,7 @@ def _lingering(send: Send) -> Send:
         if message["type"] != "http.response.body" or message.get("more_body", False):
             await send(message)
             return
-        await send(message | {"more_body": True})
+        await send({**message, "more_body": True})
         await asyncio.sleep(LINGER_S)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
